@@ -116,6 +116,13 @@ def test_refusals_of_checkpoints(tmp_path: Path) -> None:
     refuses("a loader that did not divide batches", tmp_path / "b", **objects)
     anyrig.save(tmp_path / "c", **objects, ema=nn.Linear(1, 1))
     refuses("has a state of ema; pass ema, too", tmp_path / "c", **objects)
+    two = {"first": objects["optimizer"]}
+    two["second"] = torch.optim.SGD(objects["model"].parameters(), 0.1)
+    anyrig.save(tmp_path / "e", **{**objects, "optimizer": two})
+    one = {"first": two["first"]}
+    refuses(
+        "has a state of second; pass second, too", tmp_path / "e", **{**objects, "optimizer": one}
+    )
     plain = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))
     optimizer = torch.optim.Adam(plain.parameters())
     anyrig.save(tmp_path / "d", model=plain, optimizer=optimizer, loader=objects["loader"])
@@ -132,5 +139,5 @@ def test_ranks_that_drew_other_random_numbers(tmp_path: Path, monkeypatch: Any) 
 
     two = {"random": [*snapshot.random, *other.random]}
     changed = type(snapshot)(**{**vars(snapshot), **two})
-    monkeypatch.setattr(loading, "read_snapshot", lambda folder: changed)
+    monkeypatch.setattr(loading, "read_snapshot", lambda folder, files: changed)
     refuses("rank 1 had other random numbers than rank 0", tmp_path, **objects)

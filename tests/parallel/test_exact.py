@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -161,6 +162,12 @@ class TestRefused:
         norm.eval()
         model(x, target=x)
 
+    def test_statistics_of_a_batch_in_evaluation(self) -> None:
+        model = spread(nn.BatchNorm1d(3, track_running_stats=False).eval())
+        x = torch.randn(8, 3, 2)
+        with pytest.raises(SpreadError, match=r"BatchNorm1d takes statistics .* Use GroupNorm or"):
+            model(x, target=x)
+
     def test_buffers_that_the_forward_changes(self) -> None:
         class Counting(nn.Linear):
             def __init__(self) -> None:
@@ -171,9 +178,18 @@ class TestRefused:
                 self.calls += 1
                 return super().forward(x)
 
+        class Replacing(Counting):
+            def forward(self, x: Tensor) -> Tensor:
+                self.calls = self.calls + 1
+                return nn.Linear.forward(self, x)
+
         x = torch.ones(4, 1)
-        with pytest.raises(SpreadError, match="the forward changes the buffer 'calls'"):
-            spread(Counting())(x, target=x)
+        # A second replacement may lie at the address of the first buffer.
+        for kind, shards in itertools.product((Counting, Replacing), range(1, 9)):
+            model = spread(kind(), logical_shards=shards)
+            for _ in range(2):
+                with pytest.raises(SpreadError, match="the forward changes the buffer 'calls'"):
+                    model(x, target=x)
 
     def test_sparse_gradients_and_unreduced_losses(self) -> None:
         x = torch.arange(4)

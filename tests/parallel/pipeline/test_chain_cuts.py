@@ -226,6 +226,22 @@ def test_arguments_that_choose_the_code_are_fixed() -> None:
         chain_of(Gpt()).compute(torch.zeros(1, 7, dtype=torch.long))
 
 
+class Between(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if 3 < x.shape[0] < 8:
+            raise ValueError("neither few nor many samples")
+        return self.b(self.a(x))
+
+
+def test_a_check_of_two_comparisons_is_refused_as_its_first_may_be_true() -> None:
+    with pytest.raises(SpreadError, match=r"depends on a value.*3 < x.shape\[0\] < 8"):
+        chain_of(Between())
+
+
 def test_modes_that_differ_are_refused_where_they_choose_the_code() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -255,6 +255,19 @@ def test_missing_bytes_and_the_number_of_devices_are_named(reorder: bool) -> Non
         partition(blocks, enough[:4], StageLink(), all_forwards_first(1))
 
 
+def test_the_number_of_devices_depends_on_what_earlier_stages_hold() -> None:
+    held = one_forward_one_backward(8)
+    early = [BlockCost(1.0, 0.0, MB, activation_bytes=size * MB) for size in (3, 1, 1, 1, 1, 1)]
+    alone = [StageDevice("cuda:0", memory_bytes=6 * MB)]
+    with pytest.raises(SpreadError, match="no number of devices like cuda:0 would do"):
+        partition(early, alone, StageLink(), held)
+    with pytest.raises(SpreadError, match="4 devices like cuda:0"):
+        partition(early[::-1], alone, StageLink(), held)
+    assert len(partition(early[::-1], alone * 4, StageLink(), held).devices) == 4
+    with pytest.raises(SpreadError):
+        partition(early[::-1], alone * 3, StageLink(), held)
+
+
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="0 blocks and 1 devices"):
         partition([], [StageDevice("a")], StageLink(), all_forwards_first(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -66,6 +67,26 @@ def test_a_second_backward_pass(schedule: str) -> None:
         (3 * loss).backward()
         with pytest.raises(RuntimeError, match=r"second time|earlier backward pass"):
             loss.backward()
+    assert pair.compare_gradients() < TOLERANCE
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = perceptron()
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.layers(x * scale)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_gradient_of_an_argument_that_all_micro_batches_get(schedule: str) -> None:
+    pair = Beside(Scaled(), 3, nn.CrossEntropyLoss(), schedule=schedule, micro_batches=4)
+    x, y = batch(9)
+    scales = [torch.tensor(1.5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    pair.loss(pair.one(x.to("cuda:0"), scales[0].to("cuda:0")), y.to("cuda:0")).backward()
+    pair.model(x, scales[1], target=y).backward()
+    assert difference(scales[0].grad, scales[1].grad) < TOLERANCE
     assert pair.compare_gradients() < TOLERANCE
 
 
@@ -160,11 +181,20 @@ def test_precision_is_that_of_autocast(schedule: str) -> None:
         assert torch.equal(ours.grad.cpu(), theirs.grad.cpu())
 
 
+class HostNoise(nn.Module):
+    """Draws random numbers on the CPU, wherever its input is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rand(6, dtype=x.dtype).to(x.device)
+
+
 def with_dropout() -> nn.Sequential:
     torch.manual_seed(0)
     steps: list[nn.Module] = []
     for _ in range(6):
-        steps += [nn.Linear(6, 6), nn.Dropout(0.5)]
+        steps += [nn.Linear(6, 6), nn.Dropout(0.5), HostNoise()]
+        # Autograd's threads of other devices go on meanwhile.
+        steps[-3].register_forward_pre_hook(lambda *_: time.sleep(0.0005))
     return nn.Sequential(*steps, nn.Linear(6, 5)).double()
 
 
@@ -181,8 +211,10 @@ def test_dropout_is_the_same_in_each_run_and_with_checkpoints(schedule: str) -> 
         torch.cuda.manual_seed_all(1)
         x, y = batch(10)
         losses = [model(x, target=y) for _ in range(2)]
+        before = torch.get_rng_state()
         for loss in losses:
             loss.backward()
+        assert torch.equal(torch.get_rng_state(), before)
         assert losses[0].item() != losses[1].item()
         found.append([losses[1].detach(), *(parameter.grad for parameter in module.parameters())])
     for other in found[1:]:

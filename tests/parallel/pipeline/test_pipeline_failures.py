@@ -163,6 +163,19 @@ def test_batch_normalization_needs_the_whole_batch() -> None:
         pair.model(batch(9)[0], target=batch(9)[1])
 
 
+def test_batch_normalization_without_running_statistics_always_needs_the_whole_batch() -> None:
+    module = normalized()
+    module[1] = nn.BatchNorm1d(6, track_running_stats=False)
+    pair = Beside(module, 3, LOSS)
+    pair.one.eval(), pair.several.eval()
+    assert pair.step(*batch(9)) < TOLERANCE
+    text = str(anyrig.explain(pair.model))
+    assert "micro-batches: 1, as BatchNorm1d without running statistics takes" in text
+    pair = Beside(module.eval(), 3, LOSS, micro_batches=4)
+    with pytest.raises(SpreadError, match="BatchNorm1d without running statistics takes"):
+        pair.model(batch(9)[0], target=batch(9)[1])
+
+
 class Counting(nn.Module):
     """Scales by the number of its calls so far, in a buffer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -119,3 +120,51 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
     assert module.state_dict().keys() == one.state_dict().keys()
     for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
         assert difference(theirs, ours) < TOLERANCE
+
+
+def test_stages_that_compute_again_at_once_have_their_own_copies() -> None:
+    module = Tied().double()
+    one = copy.deepcopy(module)
+    for layer in module.layers:  # autograd's threads of other devices go on meanwhile
+        layer.register_forward_pre_hook(lambda *_: time.sleep(0.003))
+    before = module.state_dict(keep_vars=True)
+    loss = nn.CrossEntropyLoss()
+    model = anyrig.spread(
+        module, rig_of(4), how="pipeline", loss=loss, schedule="gpipe", checkpoint="always"
+    )
+    words = torch.randint(11, (6, 5))
+    losses = loss(one(words), words), model(words, target=words)
+    for each in losses:
+        each.backward()
+    assert difference(*losses) < TOLERANCE
+    for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
+        assert difference(theirs.grad, ours.grad) < TOLERANCE
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        assert tensor is before[name], name
+
+
+class UsedThrice(nn.Module):
+    """Has a parameter whose gradients in three stages are 1, 1e8 and -1e8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(1, 1, bias=False) for _ in range(3))
+        self.shift = nn.Parameter(torch.zeros(1))
+        for layer in (self.a, self.b, self.c):
+            nn.init.ones_(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x) + self.shift
+        x = self.b(x) + self.shift * 1e8
+        return self.c(x) - self.shift * 1e8
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_gradients_of_a_shared_parameter_are_added_in_the_order_of_stages(schedule: str) -> None:
+    module = UsedThrice()
+    model = anyrig.spread(
+        module, rig_of(3), how="pipeline", loss=total, schedule=schedule, split_points=["b", "c"]
+    )
+    model(torch.full((1, 1), 0.5), target=None).backward()
+    assert module.shift.grad is not None
+    assert module.shift.grad.item() == 0.0  # 1 + 1e8 is 1e8 in float32

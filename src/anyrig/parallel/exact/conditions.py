@@ -66,12 +66,13 @@ def describe_device(device: torch.device) -> str:
 def require_no_batch_statistics(layers: Iterable[nn.Module]) -> None:
     """Raise SpreadError for layers whose output or state depends on which samples come together."""
     for layer in layers:
-        learns = isinstance(layer, _NormBase) and layer.training
-        if learns and (isinstance(layer, _BatchNorm) or layer.track_running_stats):
+        takes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
+        learns = isinstance(layer, _NormBase) and layer.training and layer.track_running_stats
+        if takes or learns:
             raise SpreadError(
                 f"{type(layer).__name__} takes statistics of the samples that it sees at once, "
                 "which with logical_shards= are those of one logical shard, not of the batch. Use "
-                "GroupNorm or LayerNorm, or freeze the statistics with layer.eval()"
+                "GroupNorm or LayerNorm, or freeze running statistics with layer.eval()"
             )
 
 
@@ -82,15 +83,19 @@ class WatchedBuffers:
         self._module = module
         self._before = self._versions()
 
-    def _versions(self) -> dict[str, tuple[int, int]]:
-        return {
-            name: (id(buffer), _version(buffer)) for name, buffer in self._module.named_buffers()
-        }
+    def _versions(self) -> dict[str, tuple[Tensor, int]]:
+        # The tensors themselves: the address of one that is gone may be used again.
+        return {name: (buffer, _version(buffer)) for name, buffer in self._module.named_buffers()}
 
     def require_unchanged(self) -> None:
         """Raise SpreadError if a buffer was written or replaced."""
-        now = self._versions()
-        changed = [name for name, each in now.items() if self._before.get(name) != each]
+        changed = [
+            name
+            for name, (buffer, version) in self._versions().items()
+            if name not in self._before
+            or self._before[name][0] is not buffer
+            or self._before[name][1] != version
+        ]
         if changed:
             raise SpreadError(
                 f"the forward changes the buffer {changed[0]!r}. With logical_shards= each rank "

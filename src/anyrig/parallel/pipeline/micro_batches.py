@@ -18,8 +18,8 @@ from ..batch.scatter import divide
 MICRO_BATCHES_PER_STAGE = 4
 
 _REMEDIES = (
-    "Use micro_batches=1, put these layers in eval(), or replace them with torch.nn.GroupNorm, "
-    "which needs no other samples"
+    "Use micro_batches=1, put layers with running statistics in eval(), or replace them with "
+    "torch.nn.GroupNorm, which needs no other samples"
 )
 
 
@@ -52,7 +52,7 @@ class MicroBatches:
             return self.number
         if self.is_given:
             raise SpreadError(
-                f"micro_batches={self.number} was given, but {layer} in training mode takes "
+                f"micro_batches={self.number} was given, but {layer} takes "
                 f"statistics of its samples, which must be the whole batch. {_REMEDIES}"
             )
         return 1
@@ -76,7 +76,7 @@ class MicroBatches:
         layer = find_whole_batch_layer(module)
         if layer is None or self.number == 1:
             return f"{self.number}, {self.reason}"
-        return f"1, as {layer} in training mode takes statistics of the whole batch. {_REMEDIES}"
+        return f"1, as {layer} takes statistics of the whole batch. {_REMEDIES}"
 
 
 def choose_micro_batches(micro_batches: int | str, devices: int, how: str) -> MicroBatches:
@@ -143,12 +143,14 @@ def split_evenly(total: int, number: int) -> tuple[int, ...]:
 
 
 def find_whole_batch_layer(module: nn.Module) -> str | None:
-    """Return the class of a layer that needs the whole batch in its present mode, or None."""
+    """Return in words a layer that needs the whole batch in its present mode, or None."""
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-            return type(layer).__name__
-        if isinstance(layer, _NormBase) and layer.training and layer.track_running_stats:
-            return type(layer).__name__
+        name = type(layer).__name__
+        if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+            return f"{name} without running statistics"
+        is_learning = isinstance(layer, _NormBase) and layer.training
+        if is_learning and (isinstance(layer, _BatchNorm) or layer.track_running_stats):
+            return f"{name} in training mode"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,11 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from ...transfer.tree import map_leaves
 
 
-def recomputed(function: Callable[[Any], Any], given: Any, device: torch.device) -> Any:
+def recomputed(
+    function: Callable[[Any], Any],
+    given: Any,
+    device: torch.device,
+    turn: AbstractContextManager[Any],
+) -> Any:
     """Return ``function(given)``, whose activations are computed again in the backward pass.
 
     Both computations draw the same random numbers from the generators of `device` and the CPU, and
     get copies of the tensors in `given`, as they may change them in place.
+
+    Autograd computes again in one thread per device. A thread holds the lock `turn` meanwhile,
+    since the threads share the CPU's generator and the places of a module's tensors.
     """
     states: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
@@ -24,7 +33,7 @@ def recomputed(function: Callable[[Any], Any], given: Any, device: torch.device)
             states.append(_read_generators(device))
             return function(_copied(value))
         kinds = [] if device.type == "cpu" else [device]
-        with torch.random.fork_rng(kinds, device_type=device.type if kinds else "cuda"):
+        with turn, torch.random.fork_rng(kinds, device_type=device.type if kinds else "cuda"):
             on_host, on_device = states[0]
             torch.set_rng_state(on_host)
             if on_device is not None:

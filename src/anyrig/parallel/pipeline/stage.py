@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Stage:
         blocks: in order of computation.
         reads: the names of the values that the stage needs from earlier stages or the arguments.
         writes: the names of its values that later stages or the result need.
+        turn: a lock, the same for all stages of a module; see `recomputed`.
         slots: the places of the parameters and buffers.
         recomputes: says of a micro-batch whether its activations are computed again in the backward
             pass instead of being kept.
@@ -57,12 +58,14 @@ class Stage:
         blocks: Sequence[Block],
         reads: Sequence[str],
         writes: Sequence[str],
+        turn: AbstractContextManager[Any],
     ) -> None:
         self.index = index
         self.device = device
         self.blocks = tuple(blocks)
         self.reads = tuple(reads)
         self.writes = tuple(writes)
+        self.turn = turn
         self.slots = list_slots(block.module for block in blocks)
         self._last_uses = _last_uses(blocks, writes)
         self._graphs: dict[int, Graph] = {}
@@ -89,6 +92,7 @@ class Stage:
                     lambda given: self._compute(dict(given), replacements, deferred),
                     dict(values),
                     self.device,
+                    self.turn,
                 )
                 return written
             return self._compute(dict(values), replacements, deferred)
