@@ -5,6 +5,7 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 - A submodule that cannot be traced is one operation, and the reason is kept.
 - Parameters, buffers, `training` and plain tensors are read when the graph runs.
 - Every call of PyTorch is recorded, so that no random number or constant is made while tracing.
+- A call of a `torch.autograd.Function` is one operation, with a backward pass of its own.
 - A forward that changes attributes of its module or draws Python's random numbers is not traced.
 - Regions of `torch.no_grad` and `torch.autocast` are kept per operation.
 """
@@ -26,6 +27,7 @@ from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
+from .custom_functions import recorded_functions
 from .refusal import CannotTraceError, explain_failure, find_caller
 from .side_effects import (
     copy_attributes,
@@ -103,7 +105,12 @@ class Recorder(fx.Tracer):
             Exception: anything that the forward raises because its values are not known.
         """
         self._make_arguments = make_arguments
-        with torch.enable_grad(), _modes_of(self), _patched(self):
+        with (
+            torch.enable_grad(),
+            _modes_of(self),
+            _patched(self),
+            recorded_functions(self.create_proxy),
+        ):
             self._base_context = _read_context()
             graph = self.trace(self._module)
         self.recording.graph = graph
