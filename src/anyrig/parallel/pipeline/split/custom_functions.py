@@ -26,7 +26,8 @@ class FunctionCall:
 
     def __call__(self, *args: Any) -> Any:
         """Return what the function returns."""
-        return self.function.apply(*args)
+        apply: Any = self.function.apply
+        return apply(*args)
 
     def changes_arguments(self) -> bool:
         """Return whether the forward pass may change an argument in place."""

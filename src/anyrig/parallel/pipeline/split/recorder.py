@@ -13,7 +13,7 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ from torch.utils import checkpoint
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
+from .kinds import KindCheck, kind_of_node, type_in_code_of
 from .refusal import CannotTraceError, explain_failure, find_caller
 from .side_effects import (
     copy_attributes,
@@ -94,21 +95,27 @@ class Recorder(fx.Tracer):
         self._base_context = _read_context()
         self.recording = Recording(fx.Graph())
 
-    def record(self, make_arguments: Callable[[Callable[[str], fx.Proxy]], Any]) -> Recording:
+    def record(
+        self,
+        make_arguments: Callable[[Callable[[str], fx.Proxy]], Any],
+        kinds: Mapping[str, type],
+    ) -> Recording:
         """Return the recording of the module's forward.
 
         Args:
             make_arguments: returns (args, kwargs) of the call; given a function that makes the
                 stand-in of an argument.
+            kinds: the types of arguments by name, as far as they are known.
 
         Raises:
             Exception: anything that the forward raises because its values are not known.
         """
-        self._make_arguments = make_arguments
+        self._make_arguments, self._kinds = make_arguments, kinds
         with (
             torch.enable_grad(),
             _modes_of(self),
             _patched(self),
+            type_in_code_of(self._module),
             recorded_functions(self.create_proxy),
         ):
             self._base_context = _read_context()
@@ -222,6 +229,15 @@ class Recorder(fx.Tracer):
         return self._training
 
     # The methods below are new.
+
+    def expect_kind(self, value: Value, exact: bool = False, missing: str = "") -> type:
+        """Return the type that a value is expected to have, and record the check of it."""
+        if issubclass(type(value), State):
+            return type(value.tensor)
+        kind = kind_of_node(value.node, self._kinds)
+        check = KindCheck(kind, exact, missing, find_caller())
+        self.create_proxy("call_function", check, (value,), {})
+        return kind
 
     def name_of_tensor(self, tensor: Any) -> str | None:
         """Return the name of a parameter or buffer."""
