@@ -45,6 +45,11 @@ def is_of_caller(file: str) -> bool:
     return not file.startswith((_HERE, _TORCH, "<"))
 
 
+def is_of_this_package(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this package."""
+    return frame.f_code.co_filename.startswith(_HERE)
+
+
 def find_caller() -> Place:
     """Return the innermost line of the caller's code: outside PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
