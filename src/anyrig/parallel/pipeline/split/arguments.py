@@ -30,12 +30,14 @@ class Arguments:
         kind: the name of the module's class.
         names: of the arguments that are values, in order; ``"xs[0]"`` for the first of ``*xs``.
         fixed: the other arguments by name.
+        kinds: the types of the example's values by name.
     """
 
     signature: inspect.Signature
     kind: str
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
+    kinds: Mapping[str, type]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a call by name.
@@ -108,10 +110,15 @@ def read_arguments(module: nn.Module, example: Call | None, fix_numbers: bool) -
                 given[name] = _VALUE if parameter.default is parameter.empty else parameter.default
     fixed = {name: value for name, value in given.items() if isinstance(value, fixed_kinds)}
     names = tuple(name for name in given if name not in fixed)
-    return Arguments(signature, type(module).__name__, names, fixed)
+    kinds = {name: _kind_of(given[name]) for name in names if given[name] is not _VALUE}
+    return Arguments(signature, type(module).__name__, names, fixed, kinds)
 
 
 _VALUE = object()
+
+
+def _kind_of(value: Any) -> type:
+    return torch.Tensor if isinstance(value, torch.nn.Parameter) else type(value)
 
 
 def _flatten(

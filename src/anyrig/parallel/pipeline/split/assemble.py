@@ -79,6 +79,12 @@ def assemble(
         }
         operations = Operations(module, variants, live_mode)
         blocks.append(Block(_name_block(nodes), operations, reads, writes, "; ".join(undivided)))
+
+    def bind_values(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        for side in sides:
+            side.recording.facts.require_same(module)
+        return bind(args, kwargs)
+
     by_mode = {side.training: side for side in sides}
 
     def build(values: Values) -> Any:
@@ -92,7 +98,7 @@ def assemble(
         return fill(side.recording.output.args[0], value_of)
 
     result_reads = dict.fromkeys(name for each in pieces for name in each.result_reads)
-    return Chain(tuple(blocks), bind, build, tuple(result_reads))
+    return Chain(tuple(blocks), bind_values, build, tuple(result_reads))
 
 
 def _name_block(nodes: Sequence[fx.Node]) -> str:

@@ -65,9 +65,9 @@ def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Re
     for fix_numbers in (False, True):
         arguments = read_arguments(module, example, fix_numbers)
         try:
-            recordings = [Recorder(module, module.training).record(arguments.call_with)]
+            recordings = [_record_in(module.training, module, arguments)]
             if recordings[0].assumed:
-                recordings.append(Recorder(module, not module.training).record(arguments.call_with))
+                recordings.append(_record_in(not module.training, module, arguments))
             return arguments, recordings
         except SpreadError:
             raise
@@ -79,6 +79,10 @@ def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Re
         "this code into a submodule of its own, which then is one block, or place the module's "
         "parts on devices yourself"
     ) from failure
+
+
+def _record_in(training: bool, module: nn.Module, arguments: Arguments) -> Recording:
+    return Recorder(module, training).record(arguments.call_with, arguments.kinds)
 
 
 def _require_parts(module: nn.Module, recording: Recording) -> None:

@@ -5,6 +5,7 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 - A submodule that cannot be traced is one operation, and the reason is kept.
 - Parameters, buffers, `training` and plain tensors are read when the graph runs.
 - Every call of PyTorch is recorded, so that no random number or constant is made while tracing.
+- A call of a `torch.autograd.Function` is one operation, with a backward pass of its own.
 - A forward that changes attributes of its module or draws Python's random numbers is not traced.
 - Regions of `torch.no_grad` and `torch.autocast` are kept per operation.
 """
@@ -12,7 +13,8 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +28,10 @@ from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
-from .refusal import CannotTraceError, explain_failure, find_caller
+from .custom_functions import recorded_functions
+from .kinds import KindCheck, kind_of_node, type_in_code_of
+from .recorded_facts import RecordedFacts
+from .refusal import CannotTraceError, explain_failure, find_caller, is_of_caller
 from .side_effects import (
     copy_attributes,
     find_change,
@@ -42,6 +47,8 @@ _FACTORIES = (
     *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"),
     *("rand", "randn", "randint", "randperm", "normal"),
 )
+# What these say differs between calls, and a recording is made once.
+_QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled")
 # Facts of real tensors that tracing may use, because a later change of the module keeps them.
 _FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", "stride"}
 _FACT_PROPERTIES = {"shape", "ndim", "requires_grad", "is_leaf", "layout", "is_sparse", "is_nested"}
@@ -57,9 +64,11 @@ class Recording:
         undivided: why a submodule is a single operation, by name.
         assumed: the submodules on whose mode the operations depend.
         constants: tensors that no module holds, by the target of their ``get_attr``.
+        facts: attributes and children of the modules that tracing read.
     """
 
     graph: fx.Graph
+    facts: RecordedFacts
     undivided: dict[str, str] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -90,20 +99,31 @@ class Recorder(fx.Tracer):
         self._open: list[tuple[str, int]] = []
         self._numbers: dict[str, int] = {}
         self._base_context = _read_context()
-        self.recording = Recording(fx.Graph())
+        self.recording = Recording(fx.Graph(), RecordedFacts(self._names))
 
-    def record(self, make_arguments: Callable[[Callable[[str], fx.Proxy]], Any]) -> Recording:
+    def record(
+        self,
+        make_arguments: Callable[[Callable[[str], fx.Proxy]], Any],
+        kinds: Mapping[str, type],
+    ) -> Recording:
         """Return the recording of the module's forward.
 
         Args:
             make_arguments: returns (args, kwargs) of the call; given a function that makes the
                 stand-in of an argument.
+            kinds: the types of arguments by name, as far as they are known.
 
         Raises:
             Exception: anything that the forward raises because its values are not known.
         """
-        self._make_arguments = make_arguments
-        with torch.enable_grad(), _modes_of(self), _patched(self):
+        self._make_arguments, self._kinds = make_arguments, kinds
+        with (
+            torch.enable_grad(),
+            _modes_of(self),
+            _patched(self),
+            type_in_code_of(self._module),
+            recorded_functions(self.create_proxy),
+        ):
             self._base_context = _read_context()
             graph = self.trace(self._module)
         self.recording.graph = graph
@@ -120,7 +140,7 @@ class Recorder(fx.Tracer):
         args, kwargs = self._make_arguments(stand_in)
 
         def call_root() -> Any:
-            with _RecordEverything(self):
+            with _RecordEverything(self), self.recording.facts.noting():
                 return self._call_forward(
                     self._module, lambda: self._module.forward(*args, **kwargs)
                 )
@@ -140,7 +160,7 @@ class Recorder(fx.Tracer):
             if self._is_leaf(m):
                 return self.create_proxy("call_module", name, args, kwargs)
             last = next(iter(reversed(self.graph.nodes)), None)
-            assumed = set(self.recording.assumed)
+            assumed, facts = set(self.recording.assumed), self.recording.facts.copy()
             depth = len(self._open)
             try:
                 return self._call_forward(m, lambda: forward(*args, **kwargs))
@@ -148,6 +168,7 @@ class Recorder(fx.Tracer):
                 del self._open[depth:]
                 self._forget_after(last)
                 self.recording.assumed = assumed
+                self.recording.facts.restore(facts)
                 self.recording.undivided[name] = explain_failure(error)
                 return self.create_proxy("call_module", name, args, kwargs)
         finally:
@@ -216,6 +237,15 @@ class Recorder(fx.Tracer):
 
     # The methods below are new.
 
+    def expect_kind(self, value: Value, exact: bool = False, missing: str = "") -> type:
+        """Return the type that a value is expected to have, and record the check of it."""
+        if issubclass(type(value), State):
+            return type(value.tensor)
+        kind = kind_of_node(value.node, self._kinds)
+        check = KindCheck(kind, exact, missing, find_caller())
+        self.create_proxy("call_function", check, (value,), {})
+        return kind
+
     def name_of_tensor(self, tensor: Any) -> str | None:
         """Return the name of a parameter or buffer."""
         return self._tensor_names.get(id(tensor))
@@ -259,6 +289,7 @@ class Recorder(fx.Tracer):
                 raise CannotTraceError(f"forward changes the attribute {changed!r}", place_of(m))
             if read_random_state() != numbers:
                 raise CannotTraceError("forward draws random numbers of Python", place_of(m))
+            self.recording.facts.divide(m)
         finally:
             restore_attributes(m, before)
             restore_random_state(numbers)
@@ -338,6 +369,15 @@ def _patched(recorder: Recorder) -> Iterator[None]:
 
         return recorded
 
+    def refuse_question(name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*args: Any) -> Any:
+            if is_of_caller(sys._getframe(1).f_code.co_filename):
+                what = f"which code runs depends on torch.{name}(), which may differ from call to"
+                raise CannotTraceError(f"{what} call", find_caller())
+            return ask(*args)
+
+        return asked
+
     def set_attribute(m: nn.Module, name: str, value: Any) -> None:
         if not _is_changed_in_place(m, name, value, recorder):
             set_before(m, name, value)
@@ -345,15 +385,18 @@ def _patched(recorder: Recorder) -> Iterator[None]:
     places: list[tuple[Any, str]] = [(torch, name) for name in _FACTORIES]
     places += [(transformer, name) for name in _HELPERS_OF_TORCH if hasattr(transformer, name)]
     saved = [(home, name, getattr(home, name)) for home, name in places]
+    asking = [(torch, name, getattr(torch, name)) for name in _QUESTIONS]
     set_before = nn.Module.__setattr__
     try:
         for home, name, function in saved:
             setattr(home, name, patch(function))
+        for home, name, function in asking:
+            setattr(home, name, refuse_question(name, function))
         nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
         yield
     finally:
         nn.Module.__setattr__ = set_before  # type: ignore[method-assign]
-        for home, name, function in saved:
+        for home, name, function in saved + asking:
             setattr(home, name, function)
 
 

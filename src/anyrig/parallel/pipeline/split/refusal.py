@@ -40,12 +40,22 @@ class CannotTraceError(Exception):
         self.place = place
 
 
+def is_of_caller(file: str) -> bool:
+    """Return whether a file is neither of PyTorch nor of this package."""
+    return not file.startswith((_HERE, _TORCH, "<"))
+
+
+def is_of_this_package(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this package."""
+    return frame.f_code.co_filename.startswith(_HERE)
+
+
 def find_caller() -> Place:
     """Return the innermost line of the caller's code: outside PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_HERE, _TORCH, "<")):
+        if is_of_caller(file):
             return Place(file, frame.f_lineno)
         frame = frame.f_back
     return Place("", 0)
@@ -59,7 +69,7 @@ def explain_failure(error: BaseException) -> str:
         place = Place("", 0)
         while trace is not None:
             file = trace.tb_frame.f_code.co_filename
-            if not file.startswith((_HERE, _TORCH, "<")):
+            if is_of_caller(file):
                 place = Place(file, trace.tb_lineno)
             trace = trace.tb_next
     text = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.proxy import Attribute
+
+from .refusal import CannotTraceError, find_caller, is_of_caller
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -19,7 +24,34 @@ IN_PLACE_OPERATORS = (
 
 
 class Value(fx.Proxy):
-    """Records operators as `torch.fx.Proxy` does, and those in place (``x += y``) as such."""
+    """Records operators as `torch.fx.Proxy` does, and those in place (``x += y``) as such.
+
+    Says to the code of a module that it is of the expected type, see `kinds`.
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        code = sys._getframe(1).f_code
+        if not is_of_caller(code.co_filename) and code.co_name != "is_tensor":
+            return type(self)
+        recorder: Any = self.tracer
+        return recorder.expect_kind(self)
+
+    def __getattr__(self, name: str) -> Any:
+        frame = sys._getframe(1)
+        if not name.startswith("__") and is_of_caller(frame.f_code.co_filename):
+            operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if not operation.startswith(("LOAD_ATTR", "LOAD_METHOD")):  # `hasattr`, or a default
+                recorder: Any = self.tracer
+                if not hasattr(recorder.expect_kind(self), name):
+                    recorder.expect_kind(self, missing=name)
+                    raise AttributeError(name)
+        return ValueAttribute(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if is_of_caller(sys._getframe(1).f_code.co_filename):
+            raise CannotTraceError(f"the attribute {name!r} of a value is set", find_caller())
+        super().__setattr__(name, value)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
@@ -41,37 +73,41 @@ for _name in IN_PLACE_OPERATORS:
     setattr(Value, f"__{_name}__", _record_in_place(_name))
 
 
+class ValueAttribute(Value, Attribute):
+    """An attribute of a value, or a method if it is called."""
+
+
 class State(Value):
     """A parameter or buffer. Its shape is known; its values are read when the graph runs."""
 
     def __init__(self, node: fx.Node, tracer: Recorder, tensor: Tensor) -> None:
         super().__init__(node, tracer)
-        self._tensor = tensor
+        self.tensor = tensor
 
     @property
     def shape(self) -> torch.Size:
         """The sizes."""
-        return self._tensor.shape
+        return self.tensor.shape
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return self._tensor.ndim
+        return self.tensor.ndim
 
     def size(self, *args: Any) -> Any:
         """Return the sizes, or one of them."""
-        return self._tensor.size(*args)
+        return self.tensor.size(*args)
 
     def dim(self) -> int:
         """Return the number of dimensions."""
-        return self._tensor.dim()
+        return self.tensor.dim()
 
     def numel(self) -> int:
         """Return the number of elements."""
-        return self._tensor.numel()
+        return self.tensor.numel()
 
     def __len__(self) -> int:
-        return len(self._tensor)
+        return len(self.tensor)
 
 
 class Mode(fx.Proxy):

@@ -14,7 +14,9 @@ from typing import Any, cast
 from torch import fx, nn
 
 from .conditions import require_truth
+from .custom_functions import FunctionCall
 from .in_place_code import function_changes_arguments, module_changes_arguments
+from .kinds import KindCheck
 from .stand_ins import IN_PLACE_OPERATORS
 
 # Results of these may be, or share memory with, their first argument.
@@ -93,6 +95,10 @@ def _changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
         return [first] if first is not None else inputs
     out = node.kwargs.get("out")
     found = [out] if isinstance(out, fx.Node) else []
+    if isinstance(node.target, FunctionCall):
+        return inputs if node.target.changes_arguments() else []
+    if isinstance(node.target, KindCheck):
+        return []
     if not _is_of_torch(node.target) and node.target is not require_truth:
         found += inputs if function_changes_arguments(node.target) else []
     return found
