@@ -88,15 +88,23 @@ def allocated() -> list[int]:
         ({"micro_batches": "many"}, "micro_batches='many' is neither"),
         ({"schedule": "2f2b"}, "schedule='2f2b' is unknown; use one of 'auto', '1f1b'"),
         ({"checkpoint": True}, "checkpoint=True is unknown; use one of 'never'"),
-        ({"shares": (1, 2)}, "shares= and sync_batch_norm= divide batches"),
+        ({"shares": "even"}, "shares= and sync_batch_norm= divide batches"),
         ({"how": "split", "micro_batches": 2}, 'use how="pipeline"'),
         ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
         ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
+        ({"split_points": ["o.1"]}, "has no submodule 'o.1'; the nearest names are"),
+        ({"split_points": [3]}, "split_points=[3] is no list of submodules' names; write split_"),
+        ({"split_points": "a.1"}, "split_points='a.1' is no list of submodules' names"),
+        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), and takes"),
+        ({"example": (1,)}, "example= was given a tuple of int, and takes the arguments of a"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpreadError, match=re.escape(message)):
-        anyrig.spread(perceptron(), rig_of(2), loss=LOSS, **{"how": "pipeline", **options})
+    for devices in (2, 1):
+        with pytest.raises(SpreadError, match=re.escape(message)):
+            anyrig.spread(
+                perceptron(), rig_of(devices), loss=LOSS, **{"how": "pipeline", **options}
+            )
 
 
 def test_1f1b_needs_a_loss() -> None:
@@ -117,7 +125,9 @@ def test_one_device_calls_the_module_unchanged() -> None:
     for how in ("pipeline", "split"):
         model = anyrig.spread(perceptron(), rig_of(1), how=how, loss=LOSS)
         assert not isinstance(model, PipelineModule)
-        assert "alone on cuda:0" in str(anyrig.explain(model))
+        text = str(anyrig.explain(model))
+        assert "alone on cuda:0" in text
+        assert f"how={how!r} has one stage there, and uses no micro-batches" in text
 
 
 def test_arguments_of_different_sizes() -> None:
@@ -218,6 +228,40 @@ def test_stages_on_unequal_devices_follow_published_rates() -> None:
     assert sum(sizes) == 12
     assert sizes[0] >= 9
     assert "divided by published rates: 2 stages" in str(plan)
+
+
+def test_without_published_rates_every_device_gets_as_many_bytes() -> None:
+    example = ((torch.randn(32, 64),), {})
+    model = anyrig.spread(
+        perceptron(12, 64),
+        anyrig.Rig(tuple(replace(device, name="Card", spec=None) for device in rig_of(4)), "test"),
+        how="pipeline",
+        loss=LOSS,
+        example=example,
+    )
+    plan = anyrig.explain(model).pipeline
+    assert plan is not None
+    assert [len(stage.blocks) for stage in plan.stages] == [3, 3, 3, 3]
+    assert "by the bytes of parameters, as no rates of Card are published" in str(plan)
+
+
+def test_micro_batches_are_counted_for_the_devices_that_are_used() -> None:
+    cards = ("A100-80GB", "T4")
+    devices = [
+        replace(device, name=card, spec=spec_of_key(card))
+        for device, card in zip(rig_of(2), cards, strict=True)
+    ]
+    model = anyrig.spread(
+        perceptron(2, 64),
+        anyrig.Rig(tuple(devices), "test"),
+        how="pipeline",
+        loss=LOSS,
+        example=((torch.randn(32, 64),), {}),
+    )
+    layout = anyrig.explain(model)
+    assert len(layout.devices) == 1
+    assert "micro-batches: 4, " in str(layout)
+    assert "1 device of the rig left out, as the slowest stage" in layout.reason
 
 
 def test_a_penalty_in_the_loss() -> None:
