@@ -144,6 +144,55 @@ def test_a_moved_module() -> None:
         model(batch(4)[0].float())
 
 
+def change_kind(module: nn.Sequential) -> None:
+    module[1] = nn.Linear(6, 6)
+
+
+def change_alike(module: nn.Sequential) -> None:
+    module[1][0] = nn.Linear(6, 6).to(module[1][0].weight)
+
+
+def remove(module: nn.Sequential) -> None:
+    del module[2]
+
+
+def append(module: nn.Sequential) -> None:
+    module.append(nn.Linear(5, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_kind, "layer '1' of Sequential was replaced (Sequential by Linear)"),
+        (change_alike, "layer '1.0' of Sequential was replaced (Linear by Linear)"),
+        (remove, "layer '2' of Sequential was re"),
+        (append, "layer '3' of Sequential was added"),
+    ],
+)
+def test_layers_that_change_after_the_spread(change: Any, message: str) -> None:
+    module = nn.Sequential(
+        nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 5)
+    )
+    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=LOSS)
+    x, y = batch(8)
+    model(x.float(), target=y).backward()
+    change(module)
+    with pytest.raises(SpreadError, match=re.escape(message)) as caught:
+        model(x.float(), target=y)
+    assert "Spread the module again" in str(caught.value)
+
+
+def test_a_compiled_module_names_the_remedy() -> None:
+    with pytest.raises(SpreadError, match=r"this Sequential as a whole.* Compile its layers, befo"):
+        anyrig.spread(torch.compile(perceptron(), backend="eager"), rig_of(2), how="pipeline")
+    model = anyrig.spread(perceptron(), rig_of(2), how="pipeline")
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(
+        SpreadError, match=r"a pipeline of Sequential on 2 devices.* Compile its la"
+    ):
+        compiled(batch(4)[0].float())
+
+
 def test_a_loss_that_turns_out_not_to_be_reduced() -> None:
     def loss(output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output, target, reduction="none")
@@ -160,7 +209,9 @@ def normalized() -> nn.Sequential:
 
 def test_batch_normalization_needs_the_whole_batch() -> None:
     pair = Beside(normalized(), 3, LOSS)
-    assert "micro-batches: 1, as BatchNorm1d in training mode" in str(anyrig.explain(pair.model))
+    text = str(anyrig.explain(pair.model))
+    assert "micro-batches: 1, as BatchNorm1d in training mode" in text
+    assert "    device 2  ....F0B0--........\n" in text
     assert pair.step(*batch(9)) < TOLERANCE
     assert pair.compare_states() < TOLERANCE
     for module in (pair.one, pair.several):
@@ -206,8 +257,11 @@ def test_a_layer_that_writes_a_buffer_needs_the_whole_batch() -> None:
 def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
     small = [replace(device, total_bytes=2**20) for device in rig_of(2)]
     module = perceptron(40, 128)  # 2.5 MiB, and as much for gradients
-    with pytest.raises(SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"):
+    with pytest.raises(
+        SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"
+    ) as caught:
         anyrig.spread(module, anyrig.Rig(tuple(small), "test"), how="pipeline", loss=LOSS)
+    assert re.search(r"need (\S+) MiB or more \((\S+) MiB of .*, \2 MiB of grad", str(caught.value))
     assert {str(parameter.device) for parameter in module.parameters()} == {"cpu"}
 
 

@@ -12,6 +12,7 @@ from ...devices.place import Place
 from ...errors import SpreadError
 from ...transfer.move import resolve_device
 from ...units import format_count
+from ..compiling import refuse_compiled_root
 from ..layout import Layout
 from ..losses.loss import Criterion
 from .balance import Balance, balance_blocks, bytes_of, dtype_of
@@ -41,6 +42,7 @@ def spread_pipeline(
     Raises:
         SpreadError: the module cannot be divided, or the options do not fit.
     """
+    refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(module, options.split_points, example=options.example)
     blocks, devices = chain.blocks, layout.devices
