@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -394,9 +395,22 @@ class TestRefusals:
             ({"step": 1.5}, r"step is a whole number; got 1.5"),
             ({"keep": 0}, r"keep is the number of checkpoints to keep, at least 1; got 0"),
             ({"metric": 0.5}, r"metric=0.5 and best=None go together"),
+            ({"metric": math.nan, "best": "max"}, r"metric is not a number \(NaN\), so no checkp"),
             ({"metric": 0.5, "best": "high"}, r"best is 'max' or 'min', for a metric; got 'high'"),
         ],
-        ids=["object", "nested", "list", "DataLoader", "dict", "5", "1.5", "0", "metric", "high"],
+        ids=[
+            "object",
+            "nested",
+            "list",
+            "DataLoader",
+            "dict",
+            "5",
+            "1.5",
+            "0",
+            "metric",
+            "nan",
+            "high",
+        ],
     )
     def test_what_cannot_be_saved_is_named(
         self, given: dict[str, Any], message: str, tmp_path: Path
@@ -424,6 +438,9 @@ class TestRefusals:
             anyrig.load(tmp_path / "a", which="best")
         with pytest.raises(CheckpointError, match="does not exist, so it has no checkpoints"):
             anyrig.load(tmp_path / "c")
+        torch.save({}, tmp_path / "plain.pt")
+        with pytest.raises(CheckpointError, match=r"is a file, .* anyrig.checkpoint.read_foreign"):
+            anyrig.load(tmp_path / "plain.pt", model=make_model())
 
 
 class TestDamage:

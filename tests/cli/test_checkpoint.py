@@ -180,6 +180,18 @@ class TestVerify:
         assert facts["findings"][0]["path"] == str(file)
         assert anyrig(capsys, "verify", series / "000001-step-100")[0] == 0
 
+    def test_a_path_is_printed_once(self, series: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("a.pt").write_bytes(b"PK\3\4 cut off")
+        assert anyrig(capsys, "verify", "a.pt")[1].count("a.pt") == 1
+        manifest = series / "000002-step-200" / "manifest.json"
+        manifest.write_text("{")
+        found = anyrig(capsys, "verify", series)[1].splitlines()
+        assert found[2].startswith(f"      {manifest} was altered or cut off: ")
+        assert found[2].count(str(manifest)) == 1
+        manifest.unlink()
+        found = anyrig(capsys, "verify", series)[1].splitlines()
+        assert found[2].startswith("      has no manifest.json, which a save writes last")
+
     def test_foreign_files_are_verified_as_far_as_their_format_allows(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -258,6 +270,7 @@ class TestConvert:
         status, text, _ = anyrig(capsys, "convert", series, "a.pt")
         assert status == 0
         assert "anyrig checkpoint (000003-step-300 has a manifest)" in text
+        assert "not converted: optimizer, values.pt\n" in text
         loaded = torch.load("a.pt", weights_only=True)
         assert loaded.keys() == {"weight", "bias"}
         assert loaded["weight"][0, 0] == 300

@@ -26,7 +26,8 @@ class Converted:
         tensors: how many tensors were written.
         bytes: size of the file.
         renamed: how many names lost what a wrapper had added.
-        left_out: what the source also holds and the file does not, such as ``"optimizer"``.
+        left_out: what the source also holds and the file does not, such as ``"optimizer"``;
+            of a checkpoint of anyrig also ``"values.pt"``.
     """
 
     recognition: Recognition

@@ -11,7 +11,7 @@ from .foreign.read import read_foreign
 from .foreign.state import Format
 from .series import Series, is_checkpoint_folder
 from .snapshot_files import read_snapshot
-from .verify import Finding, verify_folder
+from .verify import Finding, finding_of, verify_folder
 
 _WITH_CHECKSUMS = {Format.TORCH, Format.LIGHTNING, Format.HUGGING_FACE_TORCH, Format.DISTRIBUTED}
 
@@ -44,7 +44,7 @@ def check_integrity(path: Path) -> tuple[Integrity, ...]:
     try:
         found = read_foreign(path).recognition.format
     except CheckpointError as error:
-        return (Integrity(path, (Finding(path, f"cannot be used: {error}"),), "reading it"),)
+        return (Integrity(path, (finding_of(path, error),), "reading it"),)
     method = "checksums" if found in _WITH_CHECKSUMS else "sizes; the format has no checksums"
     return (Integrity(path, (), f"{found.value}: {method}"),)
 
@@ -57,5 +57,5 @@ def _check_own(folder: Path) -> Integrity:
         if not findings:
             read_snapshot(folder)
     except CheckpointError as error:
-        return Integrity(folder, (Finding(folder, f"cannot be used: {error}"),), method)
+        return Integrity(folder, (finding_of(folder, error),), method)
     return Integrity(folder, findings, method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import operator
 import platform
 import time
@@ -237,6 +238,11 @@ def _check(
         raise CheckpointError(
             f"metric={metric!r} and best={best!r} go together: give the metric, and whether its "
             "best value is the 'max' or the 'min'"
+        )
+    if metric is not None and math.isnan(metric):
+        raise CheckpointError(
+            "metric is not a number (NaN), so no checkpoint is better or worse; leave metric= and "
+            "best= out of this save"
         )
     try:
         number = None if step is None else operator.index(step)

@@ -55,6 +55,12 @@ class Series:
             raise CheckpointError(
                 f"{self.folder} does not exist, so it has no checkpoints. Is the path right?"
             ) from None
+        except NotADirectoryError:
+            raise CheckpointError(
+                f"{self.folder} is a file, and checkpoints of anyrig are folders. To read what "
+                "another tool saved: anyrig.checkpoint.read_foreign(path).fit_names("
+                "model.state_dict()), for model.load_state_dict()"
+            ) from None
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder} cannot be read: {error.strerror or error}"

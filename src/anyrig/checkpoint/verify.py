@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import CheckpointDamagedError, CheckpointError
 from .digest import hash_file
 from .folder_name import folder_name, number_in
-from .manifest import MANIFEST_NAME, FileFact, Manifest, read_manifest
+from .manifest import FileFact, Manifest, read_manifest
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,15 @@ class Finding:
         return f"{self.path} {self.problem}"
 
 
+def finding_of(path: Path, error: CheckpointError) -> Finding:
+    """Return what an error says of a checkpoint's file, with the path once."""
+    text, damaged = str(error), getattr(error, "path", None)
+    for named in (path, *(() if damaged is None else (damaged, damaged.parent))):
+        if text.startswith(f"{named} "):
+            return Finding(named, text.removeprefix(f"{named} "))
+    return Finding(path, f"cannot be used: {text}")
+
+
 def verify_folder(folder: Path, *, hashes: bool = True) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint's folder; nothing if it is whole.
 
@@ -42,7 +51,7 @@ def verify_folder(folder: Path, *, hashes: bool = True) -> tuple[Finding, ...]:
     try:
         manifest = read_manifest(folder)
     except CheckpointDamagedError as error:
-        return (Finding(folder / MANIFEST_NAME, str(error)),)
+        return (finding_of(folder, error),)
     renamed = find_rename(folder, manifest)
     return (*verify_files(folder, manifest, hashes=hashes), *((renamed,) if renamed else ()))
 

@@ -72,7 +72,7 @@ def verify(path: _CheckpointPath, as_json: _Json = False) -> None:
         for each in found:
             typer.echo(f"{'bad ' if each.findings else 'good'}  {each.path} ({each.method})")
             for finding in each.findings:
-                typer.echo(f"      {finding}")
+                typer.echo(f"      {finding.problem if finding.path == each.path else finding}")
     raise typer.Exit(int(any(each.findings for each in found)))
 
 

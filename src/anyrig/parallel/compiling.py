@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 from typing import NoReturn
 
+import torch
+
 # Private; unlike `torch.compiler.disable`, it does not import the compiler at once.
 from torch._compile import _disable_dynamo
 
@@ -34,6 +36,31 @@ def leave_to_modules() -> None:
 
     for package in _PACKAGES:
         trace_rules.add(package)
+
+
+_COMPILE_LAYERS = (
+    "Compile its layers, before the module is spread: module.layers[0] = "
+    "torch.compile(module.layers[0]), and so on"
+)
+
+
+def refuse_compiled_root(module: torch.nn.Module) -> None:
+    """Raise SpreadError if a module that is to be divided is compiled as a whole."""
+    if "_orig_mod" in module._modules:  # private; `test_pipeline_failures.py` checks it
+        raise SpreadError(
+            f"torch.compile has compiled this {type(module._modules['_orig_mod']).__name__} as a "
+            f"whole, so that its layers cannot be on different devices. {_COMPILE_LAYERS}"
+        )
+
+
+@_disable_dynamo
+def refuse_pipeline(name: str, devices: int) -> NoReturn:
+    """Raise SpreadError for module class `name`, in stages on `devices` devices."""
+    raise SpreadError(
+        f"torch.compile was given a pipeline of {name} on {devices} devices in one process, which "
+        f"it cannot compile. {_COMPILE_LAYERS}. To call the model uncompiled in a function that "
+        "is compiled: torch.compiler.disable(model)"
+    )
 
 
 @_disable_dynamo

@@ -225,19 +225,25 @@ def spread(
         accumulate=check_accumulate(accumulate, loss, "alone"),
     )
     lead = rig.lead.torch_device
-    if how in IN_STAGES and len(rig) > 1:
+    if how in IN_STAGES:
         if shares is not None or sync_batch_norm:
             raise SpreadError(
                 f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
                 "divides layers, and every device computes all samples; leave them out"
             )
-        from .pipeline.options import PipelineOptions
-        from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
+        from .pipeline.options import PipelineOptions, check_options
 
-        layout = replace(layout, how=how, shares=Shares((1.0,) * len(rig), "all samples on each"))
-        return spread_pipeline(
-            module, layout, loss, PipelineOptions(*options), output_device, rig.devices
-        )
+        pipeline = PipelineOptions(*options)
+        if len(rig) > 1:
+            # torch.fx takes long to import
+            from .pipeline.spread_pipeline import spread_pipeline
+
+            shares = Shares((1.0,) * len(rig), "all samples on each")
+            layout = replace(layout, how=how, shares=shares)
+            return spread_pipeline(module, layout, loss, pipeline, output_device, rig.devices)
+        check_options(pipeline, how, module, loss, layout.precision)
+        reason = f"{layout.reason}; how={how!r} has one stage there, and uses no micro-batches"
+        layout = replace(layout, reason=reason)
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _is_on_cpu(module):

@@ -88,15 +88,23 @@ def allocated() -> list[int]:
         ({"micro_batches": "many"}, "micro_batches='many' is neither"),
         ({"schedule": "2f2b"}, "schedule='2f2b' is unknown; use one of 'auto', '1f1b'"),
         ({"checkpoint": True}, "checkpoint=True is unknown; use one of 'never'"),
-        ({"shares": (1, 2)}, "shares= and sync_batch_norm= divide batches"),
+        ({"shares": "even"}, "shares= and sync_batch_norm= divide batches"),
         ({"how": "split", "micro_batches": 2}, 'use how="pipeline"'),
         ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
         ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
+        ({"split_points": ["o.1"]}, "has no submodule 'o.1'; the nearest names are"),
+        ({"split_points": [3]}, "split_points=[3] is no list of submodules' names; write split_"),
+        ({"split_points": "a.1"}, "split_points='a.1' is no list of submodules' names"),
+        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), and takes"),
+        ({"example": (1,)}, "example= was given a tuple of int, and takes the arguments of a"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpreadError, match=re.escape(message)):
-        anyrig.spread(perceptron(), rig_of(2), loss=LOSS, **{"how": "pipeline", **options})
+    for devices in (2, 1):
+        with pytest.raises(SpreadError, match=re.escape(message)):
+            anyrig.spread(
+                perceptron(), rig_of(devices), loss=LOSS, **{"how": "pipeline", **options}
+            )
 
 
 def test_1f1b_needs_a_loss() -> None:
@@ -117,7 +125,9 @@ def test_one_device_calls_the_module_unchanged() -> None:
     for how in ("pipeline", "split"):
         model = anyrig.spread(perceptron(), rig_of(1), how=how, loss=LOSS)
         assert not isinstance(model, PipelineModule)
-        assert "alone on cuda:0" in str(anyrig.explain(model))
+        text = str(anyrig.explain(model))
+        assert "alone on cuda:0" in text
+        assert f"how={how!r} has one stage there, and uses no micro-batches" in text
 
 
 def test_arguments_of_different_sizes() -> None:
@@ -132,6 +142,55 @@ def test_a_moved_module() -> None:
     module.to("cuda:0")
     with pytest.raises(SpreadError, match="is on cuda:0, but stage 1, which uses it, computes on"):
         model(batch(4)[0].float())
+
+
+def change_kind(module: nn.Sequential) -> None:
+    module[1] = nn.Linear(6, 6)
+
+
+def change_alike(module: nn.Sequential) -> None:
+    module[1][0] = nn.Linear(6, 6).to(module[1][0].weight)
+
+
+def remove(module: nn.Sequential) -> None:
+    del module[2]
+
+
+def append(module: nn.Sequential) -> None:
+    module.append(nn.Linear(5, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_kind, "layer '1' of Sequential was replaced (Sequential by Linear)"),
+        (change_alike, "layer '1.0' of Sequential was replaced (Linear by Linear)"),
+        (remove, "layer '2' of Sequential was re"),
+        (append, "layer '3' of Sequential was added"),
+    ],
+)
+def test_layers_that_change_after_the_spread(change: Any, message: str) -> None:
+    module = nn.Sequential(
+        nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 5)
+    )
+    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=LOSS)
+    x, y = batch(8)
+    model(x.float(), target=y).backward()
+    change(module)
+    with pytest.raises(SpreadError, match=re.escape(message)) as caught:
+        model(x.float(), target=y)
+    assert "Spread the module again" in str(caught.value)
+
+
+def test_a_compiled_module_names_the_remedy() -> None:
+    with pytest.raises(SpreadError, match=r"this Sequential as a whole.* Compile its layers, befo"):
+        anyrig.spread(torch.compile(perceptron(), backend="eager"), rig_of(2), how="pipeline")
+    model = anyrig.spread(perceptron(), rig_of(2), how="pipeline")
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(
+        SpreadError, match=r"a pipeline of Sequential on 2 devices.* Compile its la"
+    ):
+        compiled(batch(4)[0].float())
 
 
 def test_a_loss_that_turns_out_not_to_be_reduced() -> None:
@@ -150,7 +209,9 @@ def normalized() -> nn.Sequential:
 
 def test_batch_normalization_needs_the_whole_batch() -> None:
     pair = Beside(normalized(), 3, LOSS)
-    assert "micro-batches: 1, as BatchNorm1d in training mode" in str(anyrig.explain(pair.model))
+    text = str(anyrig.explain(pair.model))
+    assert "micro-batches: 1, as BatchNorm1d in training mode" in text
+    assert "    device 2  ....F0B0--........\n" in text
     assert pair.step(*batch(9)) < TOLERANCE
     assert pair.compare_states() < TOLERANCE
     for module in (pair.one, pair.several):
@@ -209,8 +270,11 @@ def test_a_layer_that_writes_a_buffer_needs_the_whole_batch() -> None:
 def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
     small = [replace(device, total_bytes=2**20) for device in rig_of(2)]
     module = perceptron(40, 128)  # 2.5 MiB, and as much for gradients
-    with pytest.raises(SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"):
+    with pytest.raises(
+        SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"
+    ) as caught:
         anyrig.spread(module, anyrig.Rig(tuple(small), "test"), how="pipeline", loss=LOSS)
+    assert re.search(r"need (\S+) MiB or more \((\S+) MiB of .*, \2 MiB of grad", str(caught.value))
     assert {str(parameter.device) for parameter in module.parameters()} == {"cpu"}
 
 
@@ -231,6 +295,40 @@ def test_stages_on_unequal_devices_follow_published_rates() -> None:
     assert sum(sizes) == 12
     assert sizes[0] >= 9
     assert "divided by published rates: 2 stages" in str(plan)
+
+
+def test_without_published_rates_every_device_gets_as_many_bytes() -> None:
+    example = ((torch.randn(32, 64),), {})
+    model = anyrig.spread(
+        perceptron(12, 64),
+        anyrig.Rig(tuple(replace(device, name="Card", spec=None) for device in rig_of(4)), "test"),
+        how="pipeline",
+        loss=LOSS,
+        example=example,
+    )
+    plan = anyrig.explain(model).pipeline
+    assert plan is not None
+    assert [len(stage.blocks) for stage in plan.stages] == [3, 3, 3, 3]
+    assert "by the bytes of parameters, as no rates of Card are published" in str(plan)
+
+
+def test_micro_batches_are_counted_for_the_devices_that_are_used() -> None:
+    cards = ("A100-80GB", "T4")
+    devices = [
+        replace(device, name=card, spec=spec_of_key(card))
+        for device, card in zip(rig_of(2), cards, strict=True)
+    ]
+    model = anyrig.spread(
+        perceptron(2, 64),
+        anyrig.Rig(tuple(devices), "test"),
+        how="pipeline",
+        loss=LOSS,
+        example=((torch.randn(32, 64),), {}),
+    )
+    layout = anyrig.explain(model)
+    assert len(layout.devices) == 1
+    assert "micro-batches: 4, " in str(layout)
+    assert "1 device of the rig left out, as the slowest stage" in layout.reason
 
 
 def test_a_penalty_in_the_loss() -> None:

@@ -48,7 +48,8 @@ class ForeignState:
         tensors: the model's tensors on the CPU, under the names of the file; mapped from the
             file where the format allows this.
         extra: whatever else was read: optimizer state, epoch and so on, under the file's names.
-        unread: why each file of a folder was not read, by its name.
+        unread: why each file of a folder was not read, by its name; of a checkpoint of anyrig, by
+            what its tensors are.
     """
 
     path: Path

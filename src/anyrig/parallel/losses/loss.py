@@ -147,8 +147,9 @@ def explain_loss(criterion: Criterion) -> str:
     if known is not None:
         return f"{name}: sums over all parts, divided by what all counted"
     return (
-        f"{name} is not one of PyTorch's criterions: each part's loss is weighted by its samples. "
-        "If it divides by something else, return (sum, count) from it"
+        f"{name} is not one of PyTorch's criterions: if it returns (sum, count), sums over all "
+        "parts are divided by what all counted; else each part's loss is weighted by its samples, "
+        "so that it has to be a mean over samples"
     )
 
 

@@ -75,15 +75,19 @@ def balance_blocks(
         SpreadError: parameters and gradients do not fit the devices' memory.
     """
     works = [None] * len(chain.blocks) if work is None else work
-    costs = [_cost_of(*pair) for pair in zip(chain.blocks, works, strict=True)]
     rates: list[list[float]] = []  # the seconds of each block on each device
     if work is not None and all(device.spec for device in devices):
         rates = [_block_seconds(work, device, dtype) for device in devices]
+    costs = [
+        _cost_of(block, its_work, by_bytes=not rates)
+        for block, its_work in zip(chain.blocks, works, strict=True)
+    ]
+    by_bytes = BY_BYTES if work is None else _without_rates(devices)
     if stages_per_device > 1:
         seconds = rates[0] if rates else [cost.seconds for cost in costs]
         sizes = cut_evenly(seconds, stages_per_device * len(devices))
         times = tuple(map(sum, _cut(rates[0], sizes))) if rates else None
-        return Balance(tuple(range(len(devices))), sizes, times, BY_RATES if rates else BY_BYTES)
+        return Balance(tuple(range(len(devices))), sizes, times, BY_RATES if rates else by_bytes)
     offers = [
         StageDevice(
             str(device.torch_device), speed, device.total_bytes, rates[i] if rates else None
@@ -96,7 +100,7 @@ def balance_blocks(
     found, note = _divide(costs, offers, _slowest_link(devices) if rates else StageLink(), held)
     sizes = tuple(end - first for first, end in found.ranges)
     if not rates:
-        return Balance(found.devices, sizes, None, BY_BYTES + note)
+        return Balance(found.devices, sizes, None, by_bytes + note)
     times = tuple(
         sum(rates[device][first:end])
         for device, (first, end) in zip(found.devices, found.ranges, strict=True)
@@ -167,11 +171,16 @@ def dtype_of(module: nn.Module, precision: torch.dtype | None) -> torch.dtype:
     return precision or next(floating, torch.float32)
 
 
-def _cost_of(block: Block, work: BlockWork | None) -> BlockCost:
+def _without_rates(devices: Sequence[Device]) -> str:
+    names = {device.name: None for device in devices if device.spec is None}
+    return f"by the bytes of parameters, as no rates of {', '.join(names)} are published"
+
+
+def _cost_of(block: Block, work: BlockWork | None, by_bytes: bool) -> BlockCost:
     size = bytes_of([block])
     return BlockCost(
-        # Without work, the bytes of parameters stand for seconds. A block without any counts, too.
-        forward_seconds=float(size + 1) if work is None else 0.0,
+        # Without rates, the bytes of parameters stand for seconds. A block without any counts, too.
+        forward_seconds=float(size + 1) if by_bytes else 0.0,
         parameter_bytes=size,
         # Gradients. The state of the optimizer is not known yet.
         training_bytes=bytes_of([block], learning=True) if block.module.training else 0,

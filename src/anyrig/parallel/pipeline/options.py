@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import torch
 
 from ...errors import SpreadError
 from ..losses.criterions import recognise
 from ..losses.loss import Criterion, reduction_of
+from .micro_batches import choose_micro_batches
 from .schedules.named import SCHEDULE_NAMES
 from .split.arguments import Call
 
@@ -36,12 +38,34 @@ class PipelineOptions:
             if value not in known:
                 valid = ", ".join(map(repr, known))
                 raise SpreadError(f"{option}={value!r} is unknown; use one of {valid}")
+        _check_split_points(self.split_points)
+        _check_example(self.example)
 
     def recomputes(self, micro_batch: int, micro_batches: int) -> bool:
         """Return whether a micro-batch computes its activations again in the backward pass."""
         if self.checkpoint == "except_last":
             return micro_batch < micro_batches - 1
         return self.checkpoint == "always"
+
+
+def check_options(
+    options: PipelineOptions,
+    how: str,
+    module: torch.nn.Module,
+    loss: Criterion | None,
+    precision: torch.dtype | None,
+) -> None:
+    """Raise SpreadError for what several devices refuse, where one device does not use it."""
+    choose_schedule(options, how, module, loss, precision)
+    choose_micro_batches(options.micro_batches, 1, how)
+    known = [name for name, _ in module.named_modules() if name]
+    for name in options.split_points or ():
+        if name not in known:
+            near = get_close_matches(name, known, 3, 0.5) or known[:3]
+            raise SpreadError(
+                f"split_points: {type(module).__name__} has no submodule {name!r}; "
+                f"the nearest names are {', '.join(map(repr, near))}"
+            )
 
 
 def choose_schedule(
@@ -89,3 +113,35 @@ def _find_obstacle(
     if precision is torch.float16 or any(p.dtype is torch.float16 for p in module.parameters()):
         return "gradients in float16 need the scaled loss"
     return None
+
+
+def _check_split_points(given: object) -> None:
+    if given is None:
+        return
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        raise SpreadError(
+            f"split_points={given!r} is no list of submodules' names; write "
+            'split_points=["layers.4", "layers.8"], or ["3"] for part 3 of a Sequential'
+        )
+
+
+def _check_example(given: object) -> None:
+    if given is None:
+        return
+    if isinstance(given, tuple) and len(given) == 2:
+        args, kwargs = given
+        if isinstance(args, list | tuple) and isinstance(kwargs, Mapping):
+            return
+    raise SpreadError(
+        f"example= was given {_describe(given)}, and takes the arguments of a call: the positional "
+        'ones in a tuple, then the others in a dict, as in example=((x,), {}) or ((x,), {"mask": '
+        "None})"
+    )
+
+
+def _describe(given: object) -> str:
+    if isinstance(given, torch.Tensor):
+        return f"a tensor of shape {tuple(given.shape)}"
+    if isinstance(given, list | tuple):
+        return f"a {type(given).__name__} of {', '.join(map(_describe, given)) or 'nothing'}"
+    return f"{type(given).__name__}"

@@ -14,7 +14,7 @@ from ..accumulation import Accumulation
 from ..batch.call import Call, describe_call, without_trace
 from ..batch.divided_dimension import Answer
 from ..batch.outputs import join_outputs
-from ..compiling import refuse_several_devices
+from ..compiling import refuse_pipeline
 from ..layout import Layout
 from ..losses.loss import (
     Criterion,
@@ -30,6 +30,7 @@ from ..losses.mistakes import explain_call
 from ..replicas.transparent import TransparentModule
 from .graph_run import run_with_graph
 from .held_tensors import list_held
+from .known_layers import list_layers, require_known_layers
 from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
 from .options import PipelineOptions
 from .placement import Pipeline, forward_order, make_stages
@@ -71,6 +72,7 @@ class PipelineModule(TransparentModule):
     _has_run: bool  # whether a scheduled step has run, and found nothing to refuse
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
     _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
+    _layers: dict[str, torch.nn.Module]  # that were divided
     _lock: threading.Lock
     _accumulation: Accumulation | None
 
@@ -101,6 +103,7 @@ class PipelineModule(TransparentModule):
             _has_run=False,
             _checked_modes=set(),
             _writes="",
+            _layers=list_layers(self.module),
             _lock=threading.Lock(),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
@@ -114,8 +117,8 @@ class PipelineModule(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        described = self._writes or self._micro_batches.describe_for(self.module)
-        return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
+        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
+        return replace(self._fixed_layout, pipeline=plan)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the micro-batches of a batch, and return the whole batch's output or loss.
@@ -131,13 +134,13 @@ class PipelineModule(TransparentModule):
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
-            SpreadError: a parameter is not on the device of its stage; or a layer needs the whole
-                batch, and several micro-batches were asked for.
+            SpreadError: a parameter is not on the device of its stage; a layer was replaced; or a
+                layer needs the whole batch, and several micro-batches were asked for.
             Exception: raised by a stage; a note has its device, micro-batch and arguments.
         """
         if torch.compiler.is_compiling():
             devices = {stage.device for stage in self._pipeline.stages}
-            refuse_several_devices(type(self.module).__name__, len(devices))
+            refuse_pipeline(type(self.module).__name__, len(devices))
         try:
             with self._lock, self._fixed_layout.computing():
                 return self._call(inputs, kwargs)
@@ -153,6 +156,7 @@ class PipelineModule(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
+        require_known_layers(self.module, self._layers)
         number = self._micro_batches.number_for(self.module)
         if number == 1 or self._writes or self.module.training in self._checked_modes:
             return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
@@ -285,6 +289,7 @@ class PipelineModule(TransparentModule):
             "_has_run",
             "_checked_modes",
             "_writes",
+            "_layers",
             "_lock",
             "_accumulation",
         }

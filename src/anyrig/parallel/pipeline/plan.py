@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ...units import format_bytes
+from .micro_batches import MicroBatches, find_whole_batch_layer
+from .schedules.named import make_schedule
 from .schedules.picture import draw
 from .schedules.schedule import Schedule
 from .schedules.timeline import simulate
@@ -58,6 +60,27 @@ class PipelinePlan:
     schedule_reason: str
     micro_batches: str
     checkpoint: str
+
+    def with_micro_batches(
+        self, micro_batches: MicroBatches, module: torch.nn.Module, writes: str
+    ) -> PipelinePlan:
+        """Return the plan for the micro-batches of a module in its present mode.
+
+        Args:
+            micro_batches: what was chosen.
+            module: may have a layer that needs the whole batch.
+            writes: why the whole batch is one micro-batch, as a buffer is written; else empty.
+        """
+        described = writes or micro_batches.describe_for(module)
+        whole = writes or find_whole_batch_layer(module) is not None
+        devices = len({*self.schedule.device_of_stage})
+        schedule = make_schedule(
+            self.schedule.name,
+            devices,
+            1 if whole else micro_batches.number,
+            self.schedule.stages // devices,
+        )
+        return replace(self, micro_batches=described, schedule=schedule)
 
     def __str__(self) -> str:
         lines = [f"stage {index} {stage}" for index, stage in enumerate(self.stages)]

@@ -12,9 +12,10 @@ from ...devices.place import Place
 from ...errors import SpreadError
 from ...transfer.move import resolve_device
 from ...units import format_count
+from ..compiling import refuse_compiled_root
 from ..layout import Layout
 from ..losses.loss import Criterion
-from .balance import balance_blocks, bytes_of, dtype_of
+from .balance import Balance, balance_blocks, bytes_of, dtype_of
 from .chain import Chain
 from .micro_batches import choose_micro_batches, cut_call, split_evenly
 from .options import PipelineOptions, choose_schedule
@@ -41,6 +42,7 @@ def spread_pipeline(
     Raises:
         SpreadError: the module cannot be divided, or the options do not fit.
     """
+    refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(module, options.split_points, example=options.example)
     blocks, devices = chain.blocks, layout.devices
@@ -53,21 +55,17 @@ def spread_pipeline(
                 f'{2 * per_device}; use how="replicate", or divide the module into more layers'
             )
         devices = devices[: len(blocks) // per_device]
-    micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
-    work, obstacle = count_work_of_example(chain, options, micro_batches.number, layout.dim)
-    if work is not None and options.checkpoint != "never":
-        work = [replace(one, activation_bytes=0) for one in work]
-    balance = balance_blocks(
-        chain,
-        rig[: len(devices)],
-        per_device,
-        name,
-        micro_batches.number,
-        work,
-        dtype_of(module, layout.precision),
-    )
-    devices = tuple(devices[index] for index in balance.devices)
-    schedule = make_schedule(name, len(devices), micro_batches.number)
+    offered = rig[: len(devices)]
+    while True:
+        micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
+        number = micro_batches.number
+        balance = _balance(module, chain, offered, name, per_device, number, options, layout)
+        if len(balance.devices) == len(devices):
+            break
+        # Fewer devices take fewer micro-batches, which are larger: balance once more.
+        offered = [offered[index] for index in balance.devices]
+        devices = tuple(devices[index] for index in balance.devices)
+    schedule = make_schedule(name, len(devices), number)
     places = [devices[index] for index in schedule.device_of_stage]
     pipeline = make_stages(chain, places, balance.sizes)
     place_module(module, pipeline.stages)
@@ -81,7 +79,7 @@ def spread_pipeline(
             )
             for stage in pipeline.stages
         ),
-        balance=balance.reason + obstacle,
+        balance=balance.reason,
         schedule=schedule,
         schedule_reason=reason,
         micro_batches="",
@@ -104,6 +102,26 @@ def spread_pipeline(
         pipeline=plan,
     )
     return PipelineModule(module, layout, loss, options, micro_batches, pipeline)
+
+
+def _balance(
+    module: torch.nn.Module,
+    chain: Chain,
+    devices: Sequence[Device],
+    schedule: str,
+    stages_per_device: int,
+    micro_batches: int,
+    options: PipelineOptions,
+    layout: Layout,
+) -> Balance:
+    work, obstacle = count_work_of_example(chain, options, micro_batches, layout.dim)
+    if work is not None and options.checkpoint != "never":
+        work = [replace(one, activation_bytes=0) for one in work]
+    dtype = dtype_of(module, layout.precision)
+    balance = balance_blocks(
+        chain, devices, stages_per_device, schedule, micro_batches, work, dtype
+    )
+    return replace(balance, reason=balance.reason + obstacle)
 
 
 def count_work_of_example(

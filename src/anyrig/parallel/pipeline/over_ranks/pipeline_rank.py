@@ -32,6 +32,7 @@ from ...losses.loss import (
 from ...losses.mistakes import explain_call
 from ...replicas.failure import add_note
 from ...replicas.transparent import TransparentModule
+from ..known_layers import list_layers, require_known_layers
 from ..micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
 from ..options import PipelineOptions
 from ..plan import PipelinePlan
@@ -93,6 +94,7 @@ class PipelineRank(TransparentModule):
     _accumulation: Accumulation | None
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
     _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
+    _layers: dict[str, torch.nn.Module]  # that were divided
 
     def __init__(
         self,
@@ -115,6 +117,7 @@ class PipelineRank(TransparentModule):
             _schedules={},
             _checked_modes=set(),
             _writes="",
+            _layers=list_layers(module),
             _accumulation=Accumulation(module) if layout.accumulate else None,
         )
 
@@ -132,8 +135,8 @@ class PipelineRank(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        described = self._writes or self._micro_batches.describe_for(self.module)
-        return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
+        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
+        return replace(self._fixed_layout, pipeline=plan)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the micro-batches of a batch; return the loss, or the outputs, on every rank.
@@ -173,6 +176,7 @@ class PipelineRank(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
+        require_known_layers(self.module, self._layers)
         inputs, kwargs, target = self._bring((inputs, kwargs, target))
         number = self._micro_batches.number_for(self.module)
         if number == 1 or self._writes or self.module.training in self._checked_modes:

@@ -21,6 +21,7 @@ from ....processes.group.membership import Group, current_context, open_carrier
 from ....processes.time_limit import limit_or_default
 from ....processes.torch_faults import keep_until_exit
 from ....units import format_count
+from ...compiling import refuse_compiled_root
 from ...layout import Layout
 from ...losses.loss import Criterion
 from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
@@ -63,6 +64,7 @@ def spread_over_ranks(
     """
     row = find_row(group.rank, group.world_size, replicas)
     devices = len(row.ranks)
+    refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(module, options.split_points, example=options.example)
     per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1

@@ -20,8 +20,9 @@ def explain_no_room(problem: Problem) -> SpreadError:
     for block in range(count):
         size = problem.stage_bytes(block, block + 1, fewest)
         if size > room:
+            parts = _list_parts(problem, block, block + 1, fewest)
             return SpreadError(
-                f"block {block} needs {format_bytes(size)}, and the largest device, "
+                f"block {block} needs {format_bytes(size)}{parts}, and the largest device, "
                 f"{problem.devices[largest].name}, has room for {format_bytes(int(room))}: "
                 f"{format_bytes(size - int(room))} are missing. A block cannot be divided further; "
                 "use smaller micro-batches, recompute activations, or a larger device"
@@ -29,6 +30,9 @@ def explain_no_room(problem: Problem) -> SpreadError:
     needed = problem.stage_bytes(0, count, fewest)
     offered = int(sum(problem.memory))
     missing = max(needed - offered, _count_left_over(problem))
+    parts = _list_parts(problem, 0, count, fewest)
+    left_free = missing - (needed - offered)
+    unused = f", of which whole blocks leave {format_bytes(left_free)} free" if left_free else ""
     number = _count_devices(problem, largest)
     device = problem.devices[largest].name
     remedy = (
@@ -38,10 +42,22 @@ def explain_no_room(problem: Problem) -> SpreadError:
         "micro-batches; use smaller or fewer micro-batches, or recompute activations"
     )
     return SpreadError(
-        f"the blocks need {format_bytes(needed)} or more, and do not fit the "
-        f"{len(problem.devices)} devices with {format_bytes(offered)}: {format_bytes(missing)} are "
-        f"missing; {remedy}"
+        f"the blocks need {format_bytes(needed)} or more{parts}, "
+        f"and do not fit the {len(problem.devices)} devices with {format_bytes(offered)}"
+        f"{unused}: {format_bytes(missing)} are missing; {remedy}"
     )
+
+
+def _list_parts(problem: Problem, start: int, end: int, held: int) -> str:
+    """Return what the bytes of blocks are for, in parentheses; nothing for parameters alone."""
+    blocks = problem.blocks[start:end]
+    parts = {
+        "parameters and buffers": sum(block.parameter_bytes for block in blocks),
+        "gradients": sum(block.training_bytes for block in blocks),
+        "activations": held * sum(block.activation_bytes for block in blocks),
+    }
+    listed = [f"{format_bytes(size)} of {what}" for what, size in parts.items() if size]
+    return f" ({', '.join(listed)})" if len(listed) > 1 else ""
 
 
 def _count_left_over(problem: Problem) -> int:
