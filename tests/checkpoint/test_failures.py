@@ -56,6 +56,23 @@ def test_a_gather_that_fails_ends_with_the_name_of_the_rank(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["000001-step-1"]
 
 
+def test_ranks_are_in_step_again_after_a_save_of_one_rank_alone(tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "ranks_out_of_step.py")
+    command = [sys.executable, script, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert re.match(r"0, alone, RankWaitError: .*rank 1 did not take part within 0.5 s", lines[0])
+    for rank, line in ((0, lines[1]), (1, lines[3])):
+        assert re.match(
+            rf"{rank}, first, RankMismatchError: .* out of step: rank 0 is in anyrig.save\(\), "
+            r"call 2 of a checkpoint, step 1; rank 1 in anyrig.save\(\), call 1 of a checkpoint, "
+            r"step 2\.",
+            line,
+        ), line
+    assert [lines[2], lines[4]] == ["0, second, 000001", "1, second, 000001"]
+
+
 @contextmanager
 def largest_file(bytes_: int) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

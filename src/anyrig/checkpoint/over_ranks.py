@@ -11,6 +11,9 @@ from ..processes.group.caller_place import place_of_caller
 from ..processes.group.membership import join_group
 from ..processes.time_limit import limit_or_default
 
+# The kind by which the calls of each rank are counted.
+_CALLS = "checkpoint call"
+
 
 class Ranks:
     """The ranks that save or load together; there may be one, without a group.
@@ -29,8 +32,10 @@ class Ranks:
     def __init__(self, what: str, timeout_seconds: float | None) -> None:
         group = join_group()
         self._what = what
+        self._steps = 0
+        self._out_of_step: RankMismatchError | None = None
         self._board: Board | None = None if group is None else board_of(group)
-        self.number = 0 if self._board is None else self._board.number("checkpoint call")
+        self.number = 0 if self._board is None else self._board.number(_CALLS)
         self._place = place_of_caller()
         self.timeout_seconds = limit_or_default(timeout_seconds)
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.world_size)
@@ -51,7 +56,7 @@ class Ranks:
         Raises:
             BaseException: `error`, on the rank that has one.
             OtherRankError: another rank has an error.
-            RankMismatchError: the ranks have different facts.
+            RankMismatchError: the ranks have different facts, or are in different calls.
             RankWaitError: a rank did not come in time; the message names the rank.
         """
         own: dict[str, Any] = {"facts": facts, "problem": describe_problem(error), "text": text}
@@ -79,7 +84,12 @@ class Ranks:
         return [other["text"] for other in of_ranks]
 
     def gather(self, text: str) -> list[str]:
-        """Return the texts of all ranks, in order of ranks."""
+        """Return the texts of all ranks, in order of ranks.
+
+        Raises:
+            RankMismatchError: the ranks are in different calls.
+            RankWaitError: a rank did not come in time; the message names the rank.
+        """
         texts: list[str] = self._exchange(text)
         return texts
 
@@ -114,10 +124,35 @@ class Ranks:
     def _exchange(self, value: Any) -> list[Any]:
         if self._board is None:
             return [value]
-        texts = self._board.exchange(
-            "checkpoint", json.dumps(value).encode(), self.timeout_seconds, self._what
+        if self._out_of_step is not None:
+            raise self._out_of_step
+        self._steps += 1
+        message = json.dumps([self._what, self.number, self._steps, value]).encode()
+        posted = self._board.exchange("checkpoint", message, self.timeout_seconds, self._what)
+        told = [json.loads(text) for text in posted]
+        self._require_same_step([(what, number, step) for what, number, step, _ in told])
+        return [value for *_, value in told]
+
+    def _require_same_step(self, places: list[tuple[str, int, int]]) -> None:
+        """Raise if the ranks are in different calls, as after a call that one rank made alone.
+
+        All ranks raise, and number their next calls alike, so these are in step again.
+        """
+        other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+        if other is None:
+            return
+        assert self._board is not None
+        self._board.advance(_CALLS, max(number for _, number, _ in places))
+        here, there = (
+            f"{what}, call {number} of a checkpoint, step {step}"
+            for what, number, step in (places[0], places[other])
         )
-        return [json.loads(text) for text in texts]
+        self._out_of_step = RankMismatchError(
+            f"the ranks are out of step: rank 0 is in {here}; rank {other} in {there}. An earlier "
+            "call timed out or failed on some of the ranks only. This call has done nothing; "
+            "repeat it on every rank"
+        )
+        raise self._out_of_step
 
 
 def describe_problem(error: BaseException | None) -> str | None:

@@ -98,6 +98,10 @@ class Board:
         self._counts[kind] += 1
         return self._counts[kind]
 
+    def advance(self, kind: str, number: int) -> None:
+        """Count on from `number` at least, as other ranks have made more calls with `kind`."""
+        self._counts[kind] = max(self._counts[kind], number)
+
     def reach(self, what: str) -> str:
         """Write that this rank has reached the call `what`; return the line of the program."""
         place = place_of_caller()
