@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -313,3 +314,52 @@ def test_a_view_that_is_changed_later_keeps_its_tensor_in_one_block() -> None:
     with pytest.raises(SpreadError, match=r"'b', because a value is changed.*view[.]mul_"):
         chain_of(ChangedView(), ["b"])
     assert len(chain_of(ChangedView(), ["c"]).blocks) == 2
+
+
+class ShapeOfInput(nn.Module):
+    def __init__(self, late: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.late = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)]), late
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.a(x)
+        h = self.late(x, h)
+        h *= 2
+        return h
+
+
+def one_more(x: Tensor, h: Tensor) -> Tensor:
+    samples = x.shape[0]
+    samples += 1
+    return h * samples
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        one_more,
+        lambda x, h: h.view(x.shape),
+        lambda x, h: h.view_as(x),
+        lambda x, h: h.to(x.dtype).to(x.device),
+        lambda x, h: h + x.new_zeros(x.shape[0], 4),
+        lambda x, h: h + torch.zeros(x.size(0), 4, device=x.device, dtype=x.dtype),
+    ],
+)
+def test_late_uses_of_the_shape_of_an_argument_keep_nothing_together(
+    late: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    module, x = ShapeOfInput(late), torch.randn(3, 4)
+    chain = chain_of(module)
+    assert len(chain.blocks) == 4
+    assert torch.equal(chain.compute(x), module(x))
+
+
+class ChangesArguments(ShapeOfInput):
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.a(x)
+        x.view(-1).mul_(2)
+        return h + x
+
+
+def test_an_argument_that_is_changed_late_is_still_in_one_block() -> None:
+    assert len(chain_of(ChangesArguments(one_more)).blocks) == 1

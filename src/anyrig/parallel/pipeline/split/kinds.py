@@ -20,6 +20,9 @@ from ....errors import SpreadError
 from .refusal import Place, is_of_caller
 from .stand_ins import Value
 
+# Shapes, devices and numbers: nothing changes them in place.
+PLAIN_KINDS = (int, float, bool, tuple, torch.Size, torch.device, torch.dtype)
+
 
 class KindCheck:
     """Raises if a value is of another type than the recording expects.

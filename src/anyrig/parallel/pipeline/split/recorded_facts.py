@@ -81,6 +81,8 @@ class RecordedFacts:
                 or it has got hooks.
         """
         for m, name, before in self._known:
+            if m.__dict__.get(name, m) is before:
+                continue
             now = _copy_of(m, name)
             if now is not before and now != before:
                 self._refuse(module, m, name, before, now)
@@ -130,8 +132,10 @@ def _copy_of(m: nn.Module, name: str) -> Any:
 
 
 def _frozen(value: Any, depth: int) -> Any:
-    if isinstance(value, _PLAIN) or not depth:
+    if isinstance(value, _PLAIN):
         return value
+    if not depth:
+        return _Same(value)
     if type(value) in (list, tuple, set, frozenset):
         return type(value).__name__, tuple(_frozen(each, depth - 1) for each in value)
     if type(value) is dict:

@@ -16,7 +16,7 @@ from torch import fx, nn
 from .conditions import require_truth
 from .custom_functions import FunctionCall
 from .in_place_code import function_changes_arguments, module_changes_arguments
-from .kinds import KindCheck
+from .kinds import PLAIN_KINDS, KindCheck, kind_of_node
 from .stand_ins import IN_PLACE_OPERATORS
 
 # Results of these may be, or share memory with, their first argument.
@@ -92,6 +92,8 @@ def _changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
     )
     in_place = in_place or name in IN_PLACE_OPERATORS or _has_inplace_flag(node)
     if in_place:
+        if first is not None and kind_of_node(first, {}) in PLAIN_KINDS:
+            return []
         return [first] if first is not None else inputs
     out = node.kwargs.get("out")
     found = [out] if isinstance(out, fx.Node) else []
@@ -125,7 +127,11 @@ def _aliased_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
         held = module.get_submodule(str(node.target))
         ours = not _is_of_torch(type(held).forward)
         return inputs if ours or isinstance(held, _VIEW_MODULES) or changed else []
+    if kind_of_node(node, {}) in PLAIN_KINDS:
+        return []
     name = _name_of(node)
+    if node.op == "call_method" and name in _VIEWS:
+        return [each for each in node.args[:1] if isinstance(each, fx.Node)]
     if name in _VIEWS or not _is_of_torch(node.target):
         return inputs
     return changed
