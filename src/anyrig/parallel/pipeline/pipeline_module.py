@@ -30,7 +30,7 @@ from ..losses.mistakes import explain_call
 from ..replicas.transparent import TransparentModule
 from .graph_run import run_with_graph
 from .held_tensors import list_held
-from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
+from .micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from .options import PipelineOptions
 from .placement import Pipeline, forward_order, make_stages
 from .plan import PipelinePlan
@@ -180,9 +180,7 @@ class PipelineModule(TransparentModule):
         kwargs: dict[str, Any],
     ) -> Any:
         layout = self._fixed_layout
-        parts, is_divided = cut_call(
-            inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
-        )
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
         if loss is not None:
             return self._compute_loss(loss, parts, is_divided)
         outputs = self._run_with_graph(parts, None)
@@ -193,6 +191,7 @@ class PipelineModule(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             lambda count: self._call_once_more(inputs, kwargs, count, sum(samples)),
             self._known_dimensions,
+            parts[0].by_entries,
         )
         joined = join_outputs(outputs, layout.output_device, call)
         return self._note_backward(joined, sum(samples) if is_divided else None, False)
