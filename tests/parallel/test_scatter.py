@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nested_trees import Box, Opaque, Pair, fill, trees_of
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
+from anyrig.parallel.batch.listed import lists_dicts
 from anyrig.parallel.batch.samples import count_samples, name_argument
 from anyrig.parallel.batch.scatter import divide, scatter, scatter_samples
 from anyrig.parallel.shares.shares import Shares, choose_shares
@@ -112,10 +113,21 @@ def equal(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+def has_lists_of_dicts(tree: Any) -> bool:
+    if isinstance(tree, Box):
+        return has_lists_of_dicts(tree.content)
+    if not isinstance(tree, (dict, list, tuple)):
+        return False
+    return lists_dicts(tree) or any(
+        map(has_lists_of_dicts, tree.values() if isinstance(tree, dict) else tree)
+    )
+
+
 @pytest.mark.gpus(3)
 @given(TREES, st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_every_tree_is_divided_by_samples(tree: Any, rows: list[int], dim: int) -> None:
+    assume(not has_lists_of_dicts(tree))  # whose entries may be the samples
     total = sum(rows)
     shape = (total, 3) if dim == 0 else (3, total)
     whole = {
@@ -357,7 +369,7 @@ def test_nested_tensors_have_their_samples_in_the_first_dimension() -> None:
 def test_errors_name_the_arguments_of_a_call() -> None:
     call = ({"x": torch.ones(2)},), {"target": torch.ones(3)}
     with pytest.raises(BatchError, match=r"in argument 0\['x'\] \(.*, but 3 in argument 'target'"):
-        divide(call, PLACES[:2], lambda _: [1, 1], name=name_argument)
+        divide(call, PLACES[:2], lambda _: [1, 1], name=name_argument, is_call=True)
 
 
 @pytest.mark.gpus(2)
@@ -406,3 +418,73 @@ def test_a_nested_part_without_samples_has_the_dtype_and_the_device(layout: torc
     assert [part.dtype for part in parts] == [torch.float64] * 2
     assert [part.get_device() for part in parts] == [0, 1]
     assert [part.size(0) for part in parts] == [2, 0]
+
+
+def samples_of(count: int) -> list[dict[str, Any]]:
+    rows = [torch.randn(3, 2, 4, dtype=torch.float64) for _ in range(count)]
+    return [{"img": row, "label": torch.tensor(i % 4), "id": i} for i, row in enumerate(rows)]
+
+
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_samples_is_divided_by_its_entries(kind: Any) -> None:
+    batch = kind(samples_of(5))
+    parts = scatter(batch, DEVICES)
+    assert [[each["id"] for each in part] for part in parts] == [[0, 1], [2, 3], [4]]
+    for part, device in zip(parts, PLACES, strict=True):
+        assert type(part) is kind
+        assert all(each["img"].device == each["label"].device == device for each in part)
+        assert all(torch.equal(each["img"].cpu(), batch[each["id"]]["img"]) for each in part)
+
+
+def shapes_of_parts(args: tuple[Any, ...], target: Any = None) -> Any:
+    kwargs = {} if target is None else {"target": target}
+    values, samples, _ = divide(
+        (args, kwargs), None, lambda n: [n - n // 2, n // 2], 0, name_argument, True
+    )
+    return samples, values
+
+
+def test_what_decides_whether_entries_are_samples() -> None:
+    img, views = samples_of(3), [{"x": torch.ones(8, 2)}, {"x": torch.ones(8, 3)}]
+    # Images and their targets: every list of this length is a list of samples.
+    images = [torch.ones(3, 2)] * 3
+    samples, (first, second) = shapes_of_parts((images, [{"boxes": torch.ones(3, 4)}] * 3))
+    assert samples == (2, 1)
+    assert [len(each) for each in (*first[0], *second[0])] == [2, 2, 1, 1]
+    # Tensors outside have the samples that the entries are.
+    samples, (first, _) = shapes_of_parts((samples_of(5), torch.ones(5)))
+    assert samples == (3, 2)
+    assert [len(each) for each in first[0]] == [3, 3]
+    # Tensors outside have the samples that the tensors inside have.
+    for args, target in (((views, torch.ones(8)), None), ((views,), torch.ones(8))):
+        samples, (first, _) = shapes_of_parts(args, target)
+        assert samples == (4, 4)
+        assert [tuple(each["x"].shape) for each in first[0][0]] == [(4, 2), (4, 3)]
+    # Dicts without a common key are different things.
+    samples, _ = shapes_of_parts(([{"x": torch.ones(8, 2)}, {"y": torch.ones(8)}],))
+    assert samples == (4, 4)
+    # A list alone, and one without tensors that has an entry for each sample.
+    assert shapes_of_parts((img,))[0] == (2, 1)
+    assert [len(part[0][1]) for part in shapes_of_parts((torch.ones(3), [{"id": 1}] * 3))[1]] == [
+        2,
+        1,
+    ]
+
+
+def test_a_list_of_dicts_that_may_be_both_is_refused() -> None:
+    boxes = [{"boxes": torch.ones(2, 4)}, {"boxes": torch.ones(2, 4)}]
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        ((torch.ones(2, 3), boxes), r"argument 1 is a list of 2 dicts, and .* Collate the samples"),
+        ((torch.ones(7, 3), boxes), r"have 2 samples along dimension 0, but the batch has 7 sam"),
+        ((boxes, [{"x": torch.ones(2)}] * 3), r"another list of dicts has another length: 2 and 3"),
+        (({"a": boxes},), r"argument 0\['a'\] is a list of 2 dicts inside of another argument"),
+        (({"a": boxes, "x": torch.ones(2)},), r"argument 0\['a'\] is a list .* could be its sam"),
+    ]
+    for args, message in cases:
+        with pytest.raises(BatchError, match=message):
+            shapes_of_parts(args)
+    with pytest.raises(BatchError, match="Collate the samples into tensors"):
+        shapes_of_parts((samples_of(5), torch.ones(4)))
+    # One sample is the same either way.
+    assert shapes_of_parts((torch.ones(1, 3), [{"boxes": torch.ones(1, 4)}]))[0] == (1, 0)

@@ -233,8 +233,8 @@ class DataParallel(TransparentModule):
         layout = self._layout
         loss = self._loss_of(kwargs)
         clock = self._start_clock()  # before copies, which take longer to devices with more samples
-        values, divided = divide(
-            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument
+        values, divided, by_entries = divide(
+            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
         )
         # What cannot be divided is computed once, on the lead.
         counts = divided or (1,)
@@ -271,6 +271,7 @@ class DataParallel(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
             run.known_dimensions,
+            by_entries,
         )
         joined = join_outputs(results, layout.output_device, call)
         return self._note_backward(joined, None if divided is None else sum(divided))
@@ -281,7 +282,9 @@ class DataParallel(TransparentModule):
         """Return the module's output for the first samples of a batch, without side effects."""
         lead, counts = self._layout.lead, (samples, of - samples)
         with without_trace(self.module, [lead]):
-            given, _ = scatter_samples((inputs, kwargs), (lead, lead), counts, self._layout.dim)
+            given, _ = scatter_samples(
+                (inputs, kwargs), (lead, lead), counts, self._layout.dim, True
+            )
             return self._run.side_by_side.run(Meeting([lead]), [self.module], [given])[0]
 
     @property

@@ -9,6 +9,8 @@ import torch
 from beside_one_device import TOLERANCE, Beside, batch, devices_of, difference, perceptron
 from torch import Tensor, nn
 
+import anyrig
+
 pytestmark = pytest.mark.gpus(4)
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
@@ -149,3 +151,91 @@ def test_a_parameter_that_takes_no_part() -> None:
     pair.several.layers.requires_grad_(False)
     x, y = batch(9)
     assert not pair.model(x, target=y).requires_grad
+
+
+class Images(nn.Module):
+    def forward(self, batch: Any) -> Tensor:
+        return torch.stack([each["img"] for each in batch]).mean(1).flatten(1)
+
+
+class LabelLoss(nn.Module):
+    def forward(self, output: Tensor, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(output, torch.stack([each["label"] for each in batch]))
+
+
+class Detector(nn.Module):
+    """Takes a list of dicts, one for each sample, and returns logits, a loss, or such a list."""
+
+    def __init__(self, returns: str) -> None:
+        super().__init__()
+        self.images, self.layers, self.last = Images(), perceptron(4), LabelLoss()
+        self.entries = Entries()
+        self.returns = returns
+
+    def forward(self, batch: Any) -> Any:
+        logits = self.layers(self.images(batch))
+        if self.returns == "loss":
+            return self.last(logits, batch)
+        return self.entries(logits) if self.returns == "list" else logits
+
+
+class Entries(nn.Module):
+    def forward(self, logits: Tensor) -> list[dict[str, Tensor]]:
+        return [{"logits": row} for row in logits]
+
+
+def mean_over_list(output: Tensor, target: Any) -> Tensor:
+    labels = torch.stack([each["label"] for each in target]).to(output.device)
+    return nn.functional.cross_entropy(output, labels)
+
+
+@pytest.mark.parametrize("how", ["pipeline", "split", "replicate"])
+def test_a_list_of_samples(how: str) -> None:
+    torch.manual_seed(0)
+    options = {"micro_batches": 3} if how == "pipeline" else {}
+    for samples in (1, 5, 6):
+        batch = [
+            {"img": torch.randn(3, 2, 3).double(), "label": torch.tensor(i % 4)}
+            for i in range(samples)
+        ]
+        there = anyrig.move(batch, "cuda:0")
+        for returns in ("loss", "logits", "list"):
+            pair = Beside(Detector(returns), 2, how=how, **options)
+            expected, found = pair.one(there), pair.model(batch)
+            if returns == "list":
+                assert len(found) == samples
+                expected, found = (
+                    torch.stack([each["logits"] for each in out]) for out in (expected, found)
+                )
+            assert difference(expected, found) < TOLERANCE
+            for output in (expected, found):
+                (output**2).sum().backward()
+            assert pair.compare_gradients() < TOLERANCE
+        pair = Beside(Detector("logits"), 2, mean_over_list, how=how, **options)
+        losses = mean_over_list(pair.one(there), there), pair.model(batch, target=batch)
+        for loss in losses:
+            loss.backward()
+        assert difference(*losses) < TOLERANCE
+        assert pair.compare_gradients() < TOLERANCE
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 5)
+        self.mask = Mask()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Any:
+        return self.second(self.mask(self.first(x), mask))
+
+
+class Mask(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+def test_a_batch_in_one_part_is_not_cut() -> None:
+    x, mask = torch.randn(4, 6).double(), torch.rand(6).double()
+    for options in ({"how": "split"}, {"micro_batches": 1}):
+        pair = Beside(Masked(), 2, **options)
+        assert difference(pair.one(x.to("cuda:0"), mask.to("cuda:0")), pair.model(x, mask)) == 0

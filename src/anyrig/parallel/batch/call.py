@@ -34,6 +34,7 @@ class Call:
     like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
     once_more: Callable[[int], Any]  # returns the outputs for that many first samples of the batch
     known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
+    by_entries: bool = False  # whether a list of samples was divided
     _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property

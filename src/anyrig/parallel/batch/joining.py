@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
 from ...transfer.containers import children_of, is_container, with_children
+from ...transfer.move import Mover
 from ...transfer.tree import Path, format_path
+from .listed import is_list
 from .nested import join_nested
 from .packed import join_packed
 
@@ -24,6 +26,7 @@ class Joining:
     device: torch.device
     join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # with equally many dimensions
     join_others: Callable[[tuple[Any, ...], Path], Any]  # leaves that are not tensors
+    lengths: tuple[int, ...] | None = None  # of the parts' lists of samples, if it had such lists
     # The originals and their joined value, by the originals' ids, which are unique while they live.
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
 
@@ -61,6 +64,8 @@ class Joining:
 
     def _join_containers(self, containers: tuple[Any, ...], path: Path) -> Any:
         first = containers[0]
+        if is_list(first) and tuple(map(len, containers)) == self.lengths:
+            return self._chain(containers, path)
         children = [children_of(container) for container in containers]
         keys = [[key for key, _ in pairs] for pairs in children]
         if any(other != keys[0] for other in keys):
@@ -75,6 +80,17 @@ class Joining:
             for pairs in zip(*children, strict=True)
         ]
         return with_children(first, children[0], joined)
+
+    def _chain(self, lists: tuple[Any, ...], path: Path) -> Any:
+        if len(lists) > 1 and not all(isinstance(each, Mapping) for part in lists for each in part):
+            raise BatchError(
+                f"cannot gather {format_path(path)}: the batch was divided by the entries of a "
+                "list, and it is not clear whether this list has an entry for each sample. Return "
+                "a list with a dict for each sample, or a tensor"
+            )
+        entries = [each for part in lists for each in part]
+        moved = Mover(self.device, non_blocking=True).map(entries)
+        return moved if isinstance(lists[0], list) else tuple(moved)
 
 
 def are_equal(values: tuple[Any, ...]) -> bool:

@@ -32,7 +32,8 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
         BatchError: the result would not be that of the whole batch; the message names a remedy.
     """
     outputs = _Outputs(device, call)
-    return Joining(device, outputs.join_tensors, outputs.join_others).join(tuple(values))
+    lengths = tuple(call.samples) if call.by_entries else None
+    return Joining(device, outputs.join_tensors, outputs.join_others, lengths).join(tuple(values))
 
 
 @dataclass

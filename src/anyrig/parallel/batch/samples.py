@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
 from ...transfer.tree import Path, format_path, list_leaves
+from .listed import Listed
 from .packed import count_sequences
 
 # A packed sequence is divided by sequences, not by the time steps of its data.
@@ -35,7 +36,7 @@ def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_
                 f"not {dim}"
             )
         place = f"{name(path)} ({_describe(leaf)})"
-        count = _count(leaf, dim)
+        count = count_of(leaf, dim)
         if count is None:
             raise BatchError(
                 f"{place} cannot be divided along dimension {dim}, which it does not have. Give "
@@ -47,20 +48,21 @@ def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_
                 f"the batch has {first[0]} samples along dimension {dim} in {first[1]}, but "
                 f"{count} in {place}. Every tensor argument with dimensions needs an entry for "
                 "each sample: make any other tensor a buffer of the module, or repeat it for each "
-                "sample, with tensor.expand() at no cost"
+                "sample, with tensor.expand() at no cost. If a list has a sample in each entry, "
+                "collate the entries into tensors, or make each a dict"
             )
     return first and first[0]
 
 
 def find_sample_count(tree: Any, dim: int = 0) -> int | None:
     """Return the number of samples in the first leaf that has samples along `dim`, or None."""
-    counts = (_count(leaf, dim) for leaf, _ in list_leaves(tree, WHOLE) if has_samples(leaf))
+    counts = (count_of(leaf, dim) for leaf, _ in list_leaves(tree, WHOLE) if has_samples(leaf))
     return next((count for count in counts if count is not None), None)
 
 
 def has_samples(leaf: Any) -> bool:
     """Say whether a leaf is divided between devices; any other leaf is given to each device."""
-    return isinstance(leaf, PackedSequence) or (
+    return isinstance(leaf, (PackedSequence, Listed)) or (
         isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.dim() > 0)
     )
 
@@ -72,7 +74,10 @@ def name_argument(path: Path) -> str:
     return place + (format_path(tuple(within)) if within else "")
 
 
-def _count(leaf: Any, dim: int) -> int | None:
+def count_of(leaf: Any, dim: int) -> int | None:
+    """Return the samples of a leaf that has samples; None for a tensor without dimension `dim`."""
+    if isinstance(leaf, Listed):
+        return len(leaf.entries)
     if isinstance(leaf, PackedSequence):
         return count_sequences(leaf)
     return int(leaf.size(dim)) if -leaf.dim() <= dim < leaf.dim() else None
@@ -81,4 +86,6 @@ def _count(leaf: Any, dim: int) -> int | None:
 def _describe(leaf: Any) -> str:
     if isinstance(leaf, PackedSequence):
         return "a packed sequence"
+    if isinstance(leaf, Listed):
+        return f"a list of {len(leaf.entries)}"
     return "nested" if leaf.is_nested else f"shape {tuple(leaf.shape)}"

@@ -15,9 +15,11 @@ from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
+from .find_listed import mark_listed
+from .listed import Listed
 from .nested import cut_nested
 from .packed import cut_packed
-from .samples import WHOLE, count_samples, has_samples
+from .samples import WHOLE, count_samples, has_samples, name_argument
 
 
 def scatter(
@@ -26,7 +28,8 @@ def scatter(
     """Return one value for each device, in order, with this device's samples of each tensor.
 
     Structure, types and sharing are kept. Tensors are divided along `dim`, packed sequences by
-    sequences, nested tensors by their parts. Tensors without dimensions are copied to each device;
+    sequences, nested tensors by their parts, a list of samples, each a dict, by its entries.
+    Tensors without dimensions are copied to each device;
     all other leaves (numbers, texts, None, objects) are passed on unchanged. A device without
     samples gets empty tensors. Copies do not block the host. A part on the tensor's own device is a
     view. Differentiable any number of times.
@@ -53,6 +56,7 @@ class Divided(NamedTuple):
 
     values: list[Any]  # one for each device
     samples: tuple[int, ...] | None  # of each device; None if nothing was divided
+    by_entries: bool = False  # whether lists of samples were divided
 
 
 def divide(
@@ -61,13 +65,16 @@ def divide(
     split: Callable[[int], Sequence[int]],
     dim: int = 0,
     name: Callable[[Path], str] = format_path,
+    is_call: bool = False,
+    expected: int | None = None,
 ) -> Divided:
     """Divide a batch as `scatter` does: one walk counts the samples, one for each part cuts.
 
     ``split(total)`` returns each part's samples; ``name(path)`` formats a path for messages. If
     `devices` is None, each part stays on the device of its tensor, and there is one part if nothing
-    can be divided.
+    can be divided. For `is_call` and `expected`, see `mark_listed`.
     """
+    given, tree = tree, mark_listed(tree, dim, name, is_call, expected)
     total = count_samples(tree, dim, name)
     samples = None if total is None else tuple(split(total))
     parts = len(devices if devices is not None else samples or (1,))
@@ -76,8 +83,11 @@ def divide(
 
     def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
-            to = devices if devices is not None else [_device_of(leaf)] * parts
-            done[id(leaf)] = leaf, cut_leaf(leaf, to, samples, dim)
+            if isinstance(leaf, Listed) and samples is not None:
+                done[id(leaf)] = leaf, leaf.cut(samples, devices)
+            else:
+                to = devices if devices is not None else [_device_of(leaf)] * parts
+                done[id(leaf)] = leaf, cut_leaf(leaf, to, samples, dim)
         return done[id(leaf)][1]
 
     try:
@@ -89,13 +99,20 @@ def divide(
         if not error.failure:
             raise
         raise BatchError(f"{error.failure}; pass what it holds") from error.__cause__
-    return Divided(values, samples)
+    return Divided(values, samples, tree is not given)
 
 
 def scatter_samples(
-    value: Any, devices: Sequence[torch.device], counts: Sequence[int], dim: int = 0
+    value: Any,
+    devices: Sequence[torch.device],
+    counts: Sequence[int],
+    dim: int = 0,
+    is_call: bool = False,
 ) -> list[Any]:
-    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``."""
+    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``.
+
+    If `is_call`, the value is ``(args, kwargs)``.
+    """
 
     def split(total: int) -> Sequence[int]:
         if total != sum(counts):
@@ -105,7 +122,9 @@ def scatter_samples(
             )
         return counts
 
-    return divide(value, devices, split, dim).values
+    if is_call:
+        return divide(value, devices, split, dim, name_argument, is_call=True).values
+    return divide(value, devices, split, dim, expected=sum(counts)).values
 
 
 def _device_of(leaf: Any) -> torch.device:

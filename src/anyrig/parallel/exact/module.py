@@ -138,7 +138,7 @@ class ExactModule(TransparentModule):
         given = self._bring(inputs, kwargs, bool(parameters))
         sizes = self._divide(given)
         own = sizes[rank::ranks]
-        parts = scatter_samples(given, [layout.lead] * len(own), own, layout.dim)
+        parts = scatter_samples(given, [layout.lead] * len(own), own, layout.dim, is_call=True)
         sharded = self.__dict__["_sums"]
         sums: Any = None
         if parameters:

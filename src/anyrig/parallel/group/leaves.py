@@ -47,8 +47,3 @@ def replace_parts(value: Any, replacement: Callable[[Any, Path], Any], path: Pat
 def is_inner(value: Any) -> bool:
     """Return whether `value` is a container that is entered."""
     return is_container(value) and not isinstance(value, _LEAVES)
-
-
-def is_list(value: Any) -> bool:
-    """Return whether `value` is a list or a tuple without field names."""
-    return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")

@@ -25,8 +25,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...errors import SpreadError
 from ...transfer.tree import Path, map_leaves
+from ..batch.listed import is_list
 from ..batch.samples import find_sample_count
-from .leaves import GO_IN, is_list, replace_parts
+from .leaves import GO_IN, replace_parts
 
 _STAND_INS = 2
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...errors import SpreadError
+from ..accumulation import count_arguments
 from ..batch.samples import name_argument
 from ..batch.scatter import divide
 
@@ -31,6 +32,7 @@ class MicroBatch:
     kwargs: Mapping[str, Any]
     target: Any
     samples: int
+    by_entries: bool = False  # whether lists of samples were divided
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,26 @@ def cut_call(
     Returns:
         The micro-batches, and whether the arguments have samples.
     """
-    values, samples = divide((args, dict(kwargs), target), None, split, dim, _name)
+    values, samples, by_entries = divide(
+        (args, dict(kwargs), target), None, split, dim, _name, is_call=True
+    )
     counts = samples or (1,)
     parts = [
-        MicroBatch(args_part, kwargs_part, target_part, count)
+        MicroBatch(args_part, kwargs_part, target_part, count, by_entries)
         for (args_part, kwargs_part, target_part), count in zip(values, counts, strict=True)
     ]
     return parts, samples is not None
+
+
+def cut_evenly(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, number: int, dim: int
+) -> tuple[list[MicroBatch], bool]:
+    """Cut as `cut_call` does, into at most `number` equal parts; one part is the batch as it is."""
+    if number > 1:
+        return cut_call(args, kwargs, target, lambda total: split_evenly(total, number), dim)
+    samples = count_arguments(args, {**kwargs, "target": target}, dim)
+    count = 1 if samples is None else samples
+    return [MicroBatch(args, kwargs, target, count)], samples is not None
 
 
 def split_evenly(total: int, number: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from ..replicas.transparent import TransparentModule
 from .graph_run import run_with_graph
 from .held_tensors import list_held
 from .known_layers import list_layers, require_known_layers
-from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
+from .micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from .options import PipelineOptions
 from .placement import Pipeline, forward_order, make_stages
 from .plan import PipelinePlan
@@ -184,9 +184,7 @@ class PipelineModule(TransparentModule):
         kwargs: dict[str, Any],
     ) -> Any:
         layout = self._fixed_layout
-        parts, is_divided = cut_call(
-            inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
-        )
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
         if loss is not None:
             return self._compute_loss(loss, parts, is_divided)
         outputs = self._run_with_graph(parts, None)
@@ -197,6 +195,7 @@ class PipelineModule(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             lambda count: self._call_once_more(inputs, kwargs, count, sum(samples)),
             self._known_dimensions,
+            parts[0].by_entries,
         )
         joined = join_outputs(outputs, layout.output_device, call)
         return self._note_backward(joined, sum(samples) if is_divided else None, False)

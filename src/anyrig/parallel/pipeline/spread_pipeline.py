@@ -17,7 +17,7 @@ from ..layout import Layout
 from ..losses.loss import Criterion
 from .balance import Balance, balance_blocks, bytes_of, dtype_of
 from .chain import Chain
-from .micro_batches import choose_micro_batches, cut_call, split_evenly
+from .micro_batches import choose_micro_batches, cut_evenly
 from .options import PipelineOptions, choose_schedule
 from .pipeline_module import PipelineModule
 from .placement import make_stages, place_module
@@ -131,7 +131,7 @@ def count_work_of_example(
     if options.example is None:
         return None, ""
     args, kwargs = options.example
-    parts, _ = cut_call(args, kwargs, None, lambda total: split_evenly(total, micro_batches), dim)
+    parts, _ = cut_evenly(args, kwargs, None, micro_batches, dim)
     try:
         return count_work(chain, parts[0].args, parts[0].kwargs), ""
     except Exception as error:  # the module's own code

@@ -33,7 +33,7 @@ from ...losses.mistakes import explain_call
 from ...replicas.failure import add_note
 from ...replicas.transparent import TransparentModule
 from ..known_layers import list_layers, require_known_layers
-from ..micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
+from ..micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from ..options import PipelineOptions
 from ..plan import PipelinePlan
 from ..schedules.named import make_schedule
@@ -208,9 +208,7 @@ class PipelineRank(TransparentModule):
         kwargs: dict[str, Any],
     ) -> Any:
         layout = self._fixed_layout
-        parts, is_divided = cut_call(
-            inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
-        )
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
         key = self._key(parts, loss is not None)
@@ -338,6 +336,7 @@ class PipelineRank(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             once_more,
             self._known_dimensions,
+            parts[0].by_entries,
         )
         return join_outputs(outputs, self._fixed_layout.output_device, call)
 
