@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import pytest
@@ -119,3 +120,28 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
     assert module.state_dict().keys() == one.state_dict().keys()
     for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
         assert difference(theirs, ours) < TOLERANCE
+
+
+def test_devices_that_compute_again_at_once_do_not_exchange_tensors() -> None:
+    torch.manual_seed(0)
+    module = Tied()
+    model = anyrig.spread(
+        module,
+        rig_of(4),
+        how="pipeline",
+        loss=nn.CrossEntropyLoss(),
+        schedule="gpipe",
+        checkpoint="always",
+        micro_batches=8,
+    )
+    words = torch.randint(11, (16, 5))
+    interval = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)  # autograd's threads of the devices take turns often
+        for _ in range(12):
+            scale, weight = module.scale, module.embedding.weight
+            model(words, target=words).backward()
+            assert module.scale is scale
+            assert module.embedding.weight is weight
+    finally:
+        sys.setswitchinterval(interval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +54,8 @@ def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[i
 
     Nothing is moved; see `place_module`.
     """
-    stages = []
+    stages: list[Stage] = []
+    one_at_a_time = threading.RLock()
     spans = list(pairwise(accumulate(sizes, initial=0)))
     for index, ((first, end), device) in enumerate(zip(spans, devices, strict=True)):
         reads, writes = chain.reads_of(first, end), chain.writes_of(first, end)
@@ -61,7 +63,7 @@ def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[i
             # The last stage builds the result, also from values of earlier stages.
             reads = tuple(dict.fromkeys([*reads, *set_apart(chain.result_reads, writes)]))
             writes = chain.result_reads
-        stages.append(Stage(index, device, chain.blocks[first:end], reads, writes))
+        stages.append(Stage(index, device, chain.blocks[first:end], reads, writes, one_at_a_time))
     return Pipeline(chain, tuple(stages))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,11 +12,18 @@ from torch.utils.checkpoint import checkpoint
 from ...transfer.tree import map_leaves
 
 
-def recomputed(function: Callable[[Any], Any], given: Any, device: torch.device) -> Any:
+def recomputed(
+    function: Callable[[Any], Any],
+    given: Any,
+    device: torch.device,
+    one_at_a_time: AbstractContextManager[Any],
+) -> Any:
     """Return ``function(given)``, whose activations are computed again in the backward pass.
 
     Both computations draw the same random numbers from the generators of `device` and the CPU, and
-    get copies of the tensors in `given`, as they may change them in place.
+    get copies of the tensors in `given`, as they may change them in place. Autograd computes again
+    in a thread for each device, so `one_at_a_time` is a lock for what they share: the generator of
+    the CPU, and the places of modules that several stages use.
     """
     states: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
@@ -24,7 +32,10 @@ def recomputed(function: Callable[[Any], Any], given: Any, device: torch.device)
             states.append(_read_generators(device))
             return function(_copied(value))
         kinds = [] if device.type == "cpu" else [device]
-        with torch.random.fork_rng(kinds, device_type=device.type if kinds else "cuda"):
+        with (
+            one_at_a_time,
+            torch.random.fork_rng(kinds, device_type=device.type if kinds else "cuda"),
+        ):
             on_host, on_device = states[0]
             torch.set_rng_state(on_host)
             if on_device is not None:

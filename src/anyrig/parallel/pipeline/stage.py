@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,9 @@ class Stage:
         blocks: Sequence[Block],
         reads: Sequence[str],
         writes: Sequence[str],
+        one_at_a_time: AbstractContextManager[Any] | None = None,
     ) -> None:
+        self._one_at_a_time = one_at_a_time or threading.RLock()
         self.index = index
         self.device = device
         self.blocks = tuple(blocks)
@@ -89,6 +92,7 @@ class Stage:
                     lambda given: self._compute(dict(given), replacements, deferred),
                     dict(values),
                     self.device,
+                    self._one_at_a_time,
                 )
                 return written
             return self._compute(dict(values), replacements, deferred)
