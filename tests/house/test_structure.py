@@ -26,6 +26,7 @@ KEPT = {
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
+    "parallel/batch/find_listed.py: look_at": "notes whether a tensor lies inside a list of dicts",
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/group/blocks.py: _repeated": "over modules",
     "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
