@@ -27,6 +27,7 @@ ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
+    "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
     "parallel/group/blocks.py: _repeated": "over modules",
     "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
     "parallel/group/loaders/batch_bytes.py: _build": "reads it",

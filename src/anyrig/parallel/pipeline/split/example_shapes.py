@@ -38,6 +38,13 @@ class NumberCheck:
 
 def number_of(node: fx.Node, shapes: Mapping[str, Sequence[int]]) -> object | None:
     """Return what a node computes from the shapes of the example's arguments; None if unknown."""
+    if "number" not in node.meta:
+        node.meta["number"] = _compute(node, shapes)
+    found: object | None = node.meta["number"]
+    return found
+
+
+def _compute(node: fx.Node, shapes: Mapping[str, Sequence[int]]) -> object | None:
     name = str(getattr(node.target, "__name__", node.target))
     first = node.args[0] if node.args else None
     shape = None
