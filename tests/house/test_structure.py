@@ -28,6 +28,7 @@ ROOMS = ("parallel", "processes")
 OWN_WALKS = {
     "parallel/batch/find_listed.py: look_at": "notes whether a tensor lies inside a list of dicts",
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
+    "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
     "parallel/group/blocks.py: _repeated": "over modules",
     "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
     "parallel/group/loaders/batch_bytes.py: _build": "reads it",

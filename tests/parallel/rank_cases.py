@@ -831,7 +831,7 @@ def case_what_cannot_be_is_refused() -> None:
         ("calls the model with its own samples", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
         ("but how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
-        ("this process is one of . ranks; start the script once", {"how": "pipeline"}, net),
+        ("1 block that can be on different ranks", {"how": "pipeline"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))

@@ -82,7 +82,8 @@ def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Re
 
 
 def _record_in(training: bool, module: nn.Module, arguments: Arguments) -> Recording:
-    return Recorder(module, training).record(arguments.call_with, arguments.kinds)
+    recorder = Recorder(module, training)
+    return recorder.record(arguments.call_with, arguments.kinds, arguments.shapes)
 
 
 def _require_parts(module: nn.Module, recording: Recording) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from torch.utils import checkpoint
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
+from .example_shapes import NumberCheck, number_of
 from .kinds import KindCheck, kind_of_node, type_in_code_of
 from .recorded_facts import RecordedFacts
 from .refusal import CannotTraceError, explain_failure, find_caller, is_of_caller
@@ -105,6 +106,7 @@ class Recorder(fx.Tracer):
         self,
         make_arguments: Callable[[Callable[[str], fx.Proxy]], Any],
         kinds: Mapping[str, type],
+        shapes: Mapping[str, Sequence[int]],
     ) -> Recording:
         """Return the recording of the module's forward.
 
@@ -112,11 +114,13 @@ class Recorder(fx.Tracer):
             make_arguments: returns (args, kwargs) of the call; given a function that makes the
                 stand-in of an argument.
             kinds: the types of arguments by name, as far as they are known.
+            shapes: the shapes of arguments by name, as far as they are known.
 
         Raises:
             Exception: anything that the forward raises because its values are not known.
         """
         self._make_arguments, self._kinds = make_arguments, kinds
+        self._shapes = shapes
         with (
             torch.enable_grad(),
             _modes_of(self),
@@ -218,7 +222,7 @@ class Recorder(fx.Tracer):
         place = find_caller()
         expected = expected_truth(place)
         if expected is None:
-            raise CannotTraceError("which code runs depends on a value", place)
+            return bool(self._number(obj, bool, "which code runs depends on a value"))
         self.create_proxy("call_function", require_truth, (obj, expected, place), {})
         return expected
 
@@ -236,6 +240,21 @@ class Recorder(fx.Tracer):
         return self._training
 
     # The methods below are new.
+
+    def index(self, value: Value) -> int:
+        """Return a number that follows from the example's shapes, and record the check of it."""
+        return self._number(value, int, "a number depends on a value")
+
+    def _number(self, value: fx.Proxy, kind: type[int], refusal: str) -> int:
+        number = number_of(value.node, self._shapes)
+        if not isinstance(number, int):
+            remedy = ""
+            if kind_of_node(value.node, {}) in (int, bool) and not self._shapes:
+                remedy = " (example=(args, kwargs) of a call fixes the shapes of arguments)"
+            raise CannotTraceError(f"{refusal}{remedy}", find_caller())
+        check = NumberCheck(kind(number), find_caller())
+        self.create_proxy("call_function", check, (value,), {})
+        return kind(number)
 
     def expect_kind(self, value: Value, exact: bool = False, missing: str = "") -> type:
         """Return the type that a value is expected to have, and record the check of it."""

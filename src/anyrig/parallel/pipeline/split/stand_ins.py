@@ -53,6 +53,11 @@ class Value(fx.Proxy):
             raise CannotTraceError(f"the attribute {name!r} of a value is set", find_caller())
         super().__setattr__(name, value)
 
+    def __index__(self) -> int:
+        recorder: Any = self.tracer
+        number: int = recorder.index(self)
+        return number
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
