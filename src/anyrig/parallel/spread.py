@@ -231,6 +231,7 @@ def spread(
                 f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
                 "divides layers, and every device computes all samples; leave them out"
             )
+        from .pipeline.one_device import require_room
         from .pipeline.options import PipelineOptions, check_options
 
         pipeline = PipelineOptions(*options)
@@ -242,6 +243,7 @@ def spread(
             layout = replace(layout, how=how, shares=shares)
             return spread_pipeline(module, layout, loss, pipeline, output_device, rig.devices)
         check_options(pipeline, how, module, loss, layout.precision)
+        require_room(module, rig.lead)
         reason = f"{layout.reason}; how={how!r} has one stage there, and uses no micro-batches"
         layout = replace(layout, reason=reason)
     if sync_batch_norm:

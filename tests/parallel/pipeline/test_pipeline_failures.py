@@ -267,6 +267,22 @@ def test_a_layer_that_writes_a_buffer_needs_the_whole_batch() -> None:
     assert pair.step(*batch(9)) < TOLERANCE
 
 
+def test_a_module_of_1_8_devices_is_refused_on_one() -> None:
+    total = torch.cuda.mem_get_info(0)[1]
+    width = 2**14
+    layers = int(1.8 * total / (2 * 4 * width * width))  # parameters and gradients
+
+    def build() -> nn.Sequential:
+        with torch.device("meta"):
+            return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+    with pytest.raises(SpreadError, match=r"cuda:0 has .* are missing; use 2 or more such devices"):
+        anyrig.spread(build(), "cuda:0", how="pipeline", loss=nn.MSELoss())
+    frozen = build().eval().requires_grad_(False)
+    with pytest.raises(Exception, match="meta"):  # it would fit, and has no memory
+        anyrig.spread(frozen, "cuda:0", how="pipeline")
+
+
 def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
     small = [replace(device, total_bytes=2**20) for device in rig_of(2)]
     module = perceptron(40, 128)  # 2.5 MiB, and as much for gradients
