@@ -44,9 +44,7 @@ from ..written_buffers import BufferWatch
 from .elsewhere import Elsewhere
 from .elsewhere_gradients import norm_over_ranks
 from .rank_calls import (
-    Known,
     RankCall,
-    RankPipeline,
     StepAhead,
     StepLater,
     evaluate,
@@ -54,6 +52,7 @@ from .rank_calls import (
     only,
     shapes_of,
 )
+from .rank_pipeline import Known, RankPipeline
 from .rank_step import put_in_graph
 from .row import Row
 

@@ -40,7 +40,7 @@ from .elsewhere_gradients import drop_before_steps
 from .links import open_links
 from .message import Traffic, find_links
 from .pipeline_rank import PipelineRank
-from .rank_calls import RankPipeline
+from .rank_pipeline import RankPipeline
 from .rank_run import RankStages, SharedTensor
 from .row import Row, find_row
 
