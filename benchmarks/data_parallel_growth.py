@@ -1,4 +1,4 @@
-"""Check data parallelism for leaks: 1,000 training steps, and 100 wrappers created and dropped.
+"""Check data parallelism for leaks: 3,000 training steps, and 100 wrappers created and dropped.
 
 The benchmark runs on four virtual GPUs with data. It counts resident memory, bytes on the devices,
 Python objects, threads and open files before and after, with a warm-up first. None may grow, except
@@ -23,7 +23,7 @@ import anyrig
 from anyrig.virtual import install
 from workloads.figures import bar_text, write_figures
 
-STEPS, CYCLES = 1000, 100
+STEPS, CYCLES = 3000, 100
 RESIDENT_SLACK_BYTES = 8 * 2**20
 
 
