@@ -24,7 +24,7 @@ def build(
 ) -> None:
     """Compile the virtual GPUs for the installed PyTorch, so that a rehearsal need not."""
     from ..virtual.build import build_extension
-    from ..virtual.driver.library import build_library
+    from ..virtual.extras.driver.library import build_library
 
     started = time.monotonic()
     library = build_extension(again=again)

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
-from .driver.facts import facts_of
-from .driver.library import driver_environment, load_nvml
+from .extras.driver.facts import facts_of
+from .extras.driver.library import driver_environment, load_nvml
 from .rig import VirtualRig
 
 VARIABLE = "ANYRIG_REHEARSAL"

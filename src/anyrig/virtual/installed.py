@@ -154,12 +154,10 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     from . import (
         attention_api,
         backward_engine,
-        bitsandbytes_api,
         comm,
         compile_api,
         cuda_api,
         graphs_api,
-        jiterator,
         libraries,
         memory_api,
         nccl,
@@ -178,8 +176,8 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         streams,
         tensor_files,
         tensor_types,
-        triton_api,
     )
+    from .extras import bitsandbytes_api, jiterator, triton_api
 
     if wanted.shape_only:
         # Shape functions of the operators that have no Meta kernel in C++.

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from . import flight_recorder, rebinding, symmetric_memory
+from . import flight_recorder, rebinding
+from .extras import symmetric_memory
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)

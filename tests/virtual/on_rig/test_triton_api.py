@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.virtual import triton_api
+from anyrig.virtual.extras import triton_api
 
 
 class InterpreterError(Exception):

@@ -12,7 +12,7 @@
 #include "dispatch/dispatch.h"
 #include "dispatch/foreign_operators.h"
 #include "random/generator.h"
-#include "rpc/tensorpipe.h"
+#include "extras/rpc/tensorpipe.h"
 #include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"

@@ -7,7 +7,7 @@
 #include "collectives/gloo.h"
 #include "collectives/live_groups.h"
 #include "collectives/process_group.h"
-#include "symmetric/symmetric_memory.h"
+#include "extras/symmetric/symmetric_memory.h"
 
 #include <torch/csrc/utils/pybind.h>
 

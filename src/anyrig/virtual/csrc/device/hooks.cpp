@@ -9,8 +9,8 @@
 #include "random/generator.h"
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
-#include "operators/fft_plans.h"
-#include "symmetric/shared_piece.h"
+#include "extras/fft/fft_plans.h"
+#include "extras/symmetric/shared_piece.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 

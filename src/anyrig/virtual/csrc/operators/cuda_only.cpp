@@ -1,7 +1,7 @@
 #include "operators/cuda_only.h"
 
-#include "operators/scaled_products.h"
-#include "operators/semi_structured.h"
+#include "extras/scaled_products/scaled_products.h"
+#include "extras/sparsity/semi_structured.h"
 
 namespace anyrig::virtual_gpu {
 

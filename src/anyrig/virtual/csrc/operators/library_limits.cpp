@@ -1,8 +1,8 @@
 #include "operators/library_limits.h"
 
-#include "operators/fft_plans.h"
-#include "operators/scaled_products.h"
-#include "operators/semi_structured.h"
+#include "extras/fft/fft_plans.h"
+#include "extras/scaled_products/scaled_products.h"
+#include "extras/sparsity/semi_structured.h"
 
 #include <ATen/core/Tensor.h>
 

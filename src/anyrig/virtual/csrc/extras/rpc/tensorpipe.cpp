@@ -9,13 +9,13 @@
 // The agent's streams, device maps and futures are PyTorch's own and work as usual. The copies take
 // no virtual time. In ShapeOnly no data moves, and receiving a tensor on the CPU is an error.
 
-#include "rpc/tensorpipe.h"
+#include "extras/rpc/tensorpipe.h"
 
 #if __has_include(<tensorpipe/channel/basic/factory.h>) // this PyTorch has TensorPipe
 
 #include "device/device.h"
 #include "memory/memory.h"
-#include "rpc/tensorpipe_channel.h"
+#include "extras/rpc/tensorpipe_channel.h"
 
 #ifndef USE_TENSORPIPE
 #define USE_TENSORPIPE // without it, PyTorch's headers do not declare the agent
@@ -96,7 +96,7 @@ class GpuChannel : public tensorpipe::channel::Channel {
         tensorpipe::CpuBuffer{marker.get()}, 1,
         [marker, needs_values, callback = std::move(callback)](const tensorpipe::Error& error) {
           if (needs_values && !error) {
-            callback(tensorpipe::Error(std::make_shared<NoValues>(), "rpc/tensorpipe.cpp", __LINE__));
+            callback(tensorpipe::Error(std::make_shared<NoValues>(), "extras/rpc/tensorpipe.cpp", __LINE__));
           } else {
             callback(error);
           }

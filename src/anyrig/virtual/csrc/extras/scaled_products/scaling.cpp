@@ -1,4 +1,4 @@
-#include "operators/scaling.h"
+#include "extras/scaled_products/scaling.h"
 
 #include "operators/rounding.h"
 

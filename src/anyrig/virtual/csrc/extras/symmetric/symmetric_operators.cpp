@@ -8,12 +8,12 @@
 // function for each operator, most of it argument checks.
 #ifdef USE_C10D_GLOO
 
-#include "symmetric/symmetric_memory.h"
+#include "extras/symmetric/symmetric_memory.h"
 
 #include "dispatch/known_values.h"
 #include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
-#include "symmetric/signals.h"
+#include "extras/symmetric/signals.h"
 #include "time/clock.h"
 #include "time/streams.h"
 

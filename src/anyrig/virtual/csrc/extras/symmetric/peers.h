@@ -6,7 +6,7 @@
 // Word [channel * size + b] of rank a's signal pad is for signals from rank b to rank a.
 #pragma once
 
-#include "symmetric/shared_piece.h"
+#include "extras/symmetric/shared_piece.h"
 #include "time/collective_time.h"
 
 #include <ATen/core/Tensor.h>

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.utils._triton
 
-from .import_watch import ImportWatch
+from ..import_watch import ImportWatch
 
 DRIVER = "triton.backends.nvidia.driver"
 TESTING = "triton.testing"

@@ -18,8 +18,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from .. import idle
-from ..rig import UUID_NAMESPACE, VirtualDevice, VirtualRig
+from ... import idle
+from ...rig import UUID_NAMESPACE, VirtualDevice, VirtualRig
 
 # The last driver branch that supports Volta. It supports every PyTorch that anyrig runs with.
 _DRIVER = "580.95.05"

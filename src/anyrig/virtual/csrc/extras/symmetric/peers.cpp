@@ -1,11 +1,11 @@
 #ifdef USE_C10D_GLOO
 
-#include "symmetric/peers.h"
+#include "extras/symmetric/peers.h"
 
 #include "collectives/gil.h"
 #include "device/device.h"
 #include "memory/memory.h"
-#include "symmetric/signals.h"
+#include "extras/symmetric/signals.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include "operators/fft_plans.h"
+#include "extras/fft/fft_plans.h"
 
 #include "device/device.h"
 

@@ -1,4 +1,4 @@
-#include "symmetric/shared_piece.h"
+#include "extras/symmetric/shared_piece.h"
 
 #include "device/device.h"
 #include "memory/shared_file.h"

@@ -1,4 +1,4 @@
-#include "operators/scaling_recipe.h"
+#include "extras/scaled_products/scaling_recipe.h"
 
 #include <array>
 

@@ -1,6 +1,6 @@
 """`torch.distributed._symmetric_memory` on virtual GPUs, with the backend "CUDA" only.
 
-The allocator, the signals and the operators are in `csrc/symmetric`.
+The allocator, the signals and the operators are in `csrc/extras/symmetric`.
 """
 
 from __future__ import annotations

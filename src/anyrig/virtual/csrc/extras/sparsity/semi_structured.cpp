@@ -5,7 +5,7 @@
 // Checks and their texts: aten/src/ATen/native/sparse/cuda/SparseSemiStructuredOps.cu,
 // SparseSemiStructuredLinear.cu and cuSPARSELtOps.cpp.
 
-#include "operators/semi_structured.h"
+#include "extras/sparsity/semi_structured.h"
 
 #include "device/device.h"
 #include "operators/optional_tensor.h"

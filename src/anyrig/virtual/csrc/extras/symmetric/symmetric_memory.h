@@ -6,7 +6,7 @@
 //   operators   symmetric_operators.cpp
 #pragma once
 
-#include "symmetric/peers.h"
+#include "extras/symmetric/peers.h"
 
 namespace anyrig::virtual_gpu {
 

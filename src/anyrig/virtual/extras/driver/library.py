@@ -22,10 +22,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ...errors import BuildError
-from ..compiler import Compiler
-from ..compiler_processes import CompilerProcesses
-from ..library_cache import build_once, cache_folder
+from ....errors import BuildError
+from ...compiler import Compiler
+from ...compiler_processes import CompilerProcesses
+from ...library_cache import build_once, cache_folder
 
 VARIABLE = "ANYRIG_DRIVER"
 
@@ -44,7 +44,7 @@ LD_LIBRARY_PATH={library} exec {python} -I -c {program} "$@"
 _PROGRAM = """\
 import sys
 sys.path = [{anyrig!r}, *sys.path, {pynvml!r}]
-from anyrig.virtual.driver.smi.command import main
+from anyrig.virtual.extras.driver.smi.command import main
 sys.exit(main(sys.argv[1:]))"""
 
 
@@ -116,7 +116,7 @@ def _command(folder: Path) -> Path:
     """Return the subfolder of `folder` with the `nvidia-smi` script; write the script if needed."""
     pynvml = importlib.util.find_spec("pynvml")
     program = _PROGRAM.format(
-        anyrig=str(Path(__file__).parents[3]),
+        anyrig=str(Path(__file__).parents[4]),
         pynvml=str(Path(str(pynvml.origin if pynvml else None)).parent),
     )
     text = _COMMAND.format(

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .compiler import Compiler
-from .compiler_processes import CompilerProcesses
-from .library_cache import build_once, cache_folder
+from ..compiler import Compiler
+from ..compiler_processes import CompilerProcesses
+from ..library_cache import build_once, cache_folder
 
 Number = bool | int | float | complex
 

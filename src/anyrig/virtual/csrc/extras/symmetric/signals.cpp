@@ -1,6 +1,6 @@
 #ifdef USE_C10D_GLOO
 
-#include "symmetric/signals.h"
+#include "extras/symmetric/signals.h"
 
 #include "collectives/gil.h"
 #include "device/cuda_error.h"

@@ -1,6 +1,6 @@
 #ifdef USE_C10D_GLOO
 
-#include "symmetric/symmetric_memory.h"
+#include "extras/symmetric/symmetric_memory.h"
 
 #include "device/device.h"
 #include "graphs/capture.h"

@@ -1,13 +1,13 @@
 // Grouped matrix products of 8-bit and 4-bit floats. Checks and their texts:
 // aten/src/ATen/native/cuda/GroupedBlas.cpp.
 
-#include "operators/scaled_products.h"
+#include "extras/scaled_products/scaled_products.h"
 
 #include "device/device.h"
 #include "operators/grouped_products.h"
 #include "operators/optional_tensor.h"
 #include "operators/rounding.h"
-#include "operators/scaling_recipe.h"
+#include "extras/scaled_products/scaling_recipe.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

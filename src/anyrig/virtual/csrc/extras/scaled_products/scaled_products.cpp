@@ -4,12 +4,12 @@
 // More than 400 lines: _scaled_mm infers its scaling from sizes and _scaled_mm_v2 reads it from a
 // recipe, and each has its own checks and error messages.
 
-#include "operators/scaled_products.h"
+#include "extras/scaled_products/scaled_products.h"
 
 #include "device/device.h"
 #include "operators/optional_tensor.h"
 #include "operators/rounding.h"
-#include "operators/scaling_recipe.h"
+#include "extras/scaled_products/scaling_recipe.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .import_watch import ImportWatch
+from ..import_watch import ImportWatch
 
 LIBRARY = "bitsandbytes"
 LOADER = f"{LIBRARY}.cextension"

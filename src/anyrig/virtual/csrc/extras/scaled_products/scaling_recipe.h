@@ -1,7 +1,7 @@
 // The scaling that a list of ScalingType values, with one tensor each, describes.
 #pragma once
 
-#include "operators/scaling.h"
+#include "extras/scaled_products/scaling.h"
 
 #include <initializer_list>
 #include <optional>

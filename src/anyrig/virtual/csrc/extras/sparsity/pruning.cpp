@@ -4,7 +4,7 @@
 // SparseSemiStructuredApplyDense.cu.
 
 #include "operators/rounding.h"
-#include "operators/semi_structured.h"
+#include "extras/sparsity/semi_structured.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

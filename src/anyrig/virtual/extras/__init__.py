@@ -1,0 +1,1 @@
+"""Parts of CUDA that few programs use."""
