@@ -1,6 +1,6 @@
 // Products with 4-bit weights. Checks and their texts: aten/src/ATen/native/cuda/int4mm.cu.
 
-#include "operators/cuda_only.h"
+#include "extras/narrow_products.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -72,9 +72,11 @@ at::Tensor multiply_four_bits(
 
 } // namespace
 
-void add_narrow_products(HostKernels& kernels) {
-  add_kernel(kernels, "_convert_weight_to_int4pack", &pack_four_bits);
-  add_kernel(kernels, "_weight_int4pack_mm", &multiply_four_bits);
+OperatorRecords narrow_product_records() {
+  return {
+      {{"_convert_weight_to_int4pack"}, {.host_kernels = {host_kernel(&pack_four_bits)}}},
+      {{"_weight_int4pack_mm"}, {.host_kernels = {host_kernel(&multiply_four_bits)}}},
+  };
 }
 
 } // namespace anyrig::virtual_gpu

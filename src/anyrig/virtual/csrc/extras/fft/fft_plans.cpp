@@ -1,6 +1,7 @@
 #include "extras/fft/fft_plans.h"
 
 #include "device/device.h"
+#include "device/hooks.h"
 
 #include <ATen/TensorUtils.h>
 #include <ATen/core/Tensor.h>
@@ -196,6 +197,26 @@ struct Call {
   }
 };
 
+int64_t fft_plans(c10::DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(plans_mutex);
+  return checked_plans(device, "cufft_get_plan_cache_size").count();
+}
+
+int64_t max_fft_plans(c10::DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(plans_mutex);
+  return checked_plans(device, "cufft_get_plan_cache_max_size").most();
+}
+
+void set_max_fft_plans(c10::DeviceIndex device, int64_t count) {
+  const std::lock_guard<std::mutex> lock(plans_mutex);
+  checked_plans(device, "cufft_set_plan_cache_max_size").set_most(count);
+}
+
+void clear_fft_plans(c10::DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(plans_mutex);
+  checked_plans(device, "cufft_clear_plan_cache").clear();
+}
+
 } // namespace
 
 void note_plans_of_complex(Arguments arguments, c10::Device device) {
@@ -258,24 +279,8 @@ void note_plans_to_real(Arguments arguments, c10::Device device) {
   transform(plans, Transform::kToReal, call.dtype, signal, out, dims);
 }
 
-int64_t fft_plans(c10::DeviceIndex device) {
-  const std::lock_guard<std::mutex> lock(plans_mutex);
-  return checked_plans(device, "cufft_get_plan_cache_size").count();
-}
-
-int64_t max_fft_plans(c10::DeviceIndex device) {
-  const std::lock_guard<std::mutex> lock(plans_mutex);
-  return checked_plans(device, "cufft_get_plan_cache_max_size").most();
-}
-
-void set_max_fft_plans(c10::DeviceIndex device, int64_t count) {
-  const std::lock_guard<std::mutex> lock(plans_mutex);
-  checked_plans(device, "cufft_set_plan_cache_max_size").set_most(count);
-}
-
-void clear_fft_plans(c10::DeviceIndex device) {
-  const std::lock_guard<std::mutex> lock(plans_mutex);
-  checked_plans(device, "cufft_clear_plan_cache").clear();
+void install_fft_plans() {
+  set_fft_plan_cache({fft_plans, max_fft_plans, set_max_fft_plans, clear_fft_plans});
 }
 
 } // namespace anyrig::virtual_gpu

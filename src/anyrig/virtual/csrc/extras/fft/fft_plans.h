@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "dispatch/arguments.h"
+#include "dispatch/operator_record.h"
 
 #include <c10/core/Device.h>
 
@@ -15,9 +15,9 @@ void note_plans_to_complex(Arguments arguments, c10::Device device);
 void note_plans_of_complex(Arguments arguments, c10::Device device);
 void note_plans_to_real(Arguments arguments, c10::Device device);
 
-int64_t fft_plans(c10::DeviceIndex device);
-int64_t max_fft_plans(c10::DeviceIndex device);
-void set_max_fft_plans(c10::DeviceIndex device, int64_t count);
-void clear_fft_plans(c10::DeviceIndex device);
+// Lets PyTorch's CUDA hooks count, limit and clear the plans.
+void install_fft_plans();
+
+OperatorRecords fft_records();
 
 } // namespace anyrig::virtual_gpu

@@ -272,8 +272,6 @@ void check_blocks_of_groups(const at::Tensor& a, c10::Device device, const char*
       " grouped GEMM is not supported on devices of compute capability below 10.0");
 }
 
-} // namespace
-
 // _scaled_grouped_mm(self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, …)
 void check_scaled_grouped_mm(Arguments arguments, c10::Device device) {
   const at::Tensor& a = arguments[0].toTensor();
@@ -333,9 +331,17 @@ void check_scaled_grouped_mm_v2(Arguments arguments, c10::Device device) {
       "For CUDA MXFP8 grouped gemm, both scale swizzle types must be SWIZZLE_32_4_4");
 }
 
-void add_scaled_groups(HostKernels& kernels) {
-  add_kernel(kernels, "_scaled_grouped_mm", &scaled_grouped_mm);
-  add_kernel(kernels, "_scaled_grouped_mm_v2", &scaled_grouped_mm_v2);
+} // namespace
+
+OperatorRecords scaled_group_records() {
+  return {
+      {{"_scaled_grouped_mm"},
+       {.check_limits = check_scaled_grouped_mm,
+        .host_kernels = {host_kernel(&scaled_grouped_mm)}}},
+      {{"_scaled_grouped_mm_v2"},
+       {.check_limits = check_scaled_grouped_mm_v2,
+        .host_kernels = {host_kernel(&scaled_grouped_mm_v2)}}},
+  };
 }
 
 } // namespace anyrig::virtual_gpu

@@ -437,8 +437,6 @@ void check_recipes(
   }
 }
 
-} // namespace
-
 // _scaled_mm(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
 void check_scaled_mm(Arguments arguments, c10::Device device) {
   const DeviceFacts& gpu = devices()[device.index()];
@@ -502,11 +500,19 @@ void check_scaled_mm_v2(Arguments arguments, c10::Device device) {
   check_library(a, b, scalings->first, result, gpu);
 }
 
-void add_scaled_products(HostKernels& kernels) {
-  add_kernel(kernels, "_scaled_mm", &scaled_mm);
-  add_kernel(kernels, "_scaled_mm.out", &scaled_mm_out);
-  add_kernel(kernels, "_scaled_mm_v2", &scaled_mm_v2);
-  add_kernel(kernels, "_scaled_mm_v2.out", &scaled_mm_v2_out);
+} // namespace
+
+OperatorRecords scaled_product_records() {
+  return {
+      {{"_scaled_mm"},
+       {.check_limits = check_scaled_mm,
+        .host_kernels = {host_kernel(&scaled_mm), host_kernel(&scaled_mm_out, "out")},
+        .uses_cublas = true}},
+      {{"_scaled_mm_v2"},
+       {.check_limits = check_scaled_mm_v2,
+        .host_kernels = {host_kernel(&scaled_mm_v2), host_kernel(&scaled_mm_v2_out, "out")},
+        .uses_cublas = true}},
+  };
 }
 
 } // namespace anyrig::virtual_gpu

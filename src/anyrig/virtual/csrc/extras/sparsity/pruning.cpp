@@ -1,7 +1,6 @@
 // Pruning for training with 2:4 sparsity, along rows and columns at once: each 4x4 tile keeps at
 // most eight numbers, and both the matrix and its transpose are packed. Checks, texts and sizes:
-// aten/src/ATen/native/sparse/cuda/SparseSemiStructuredTile.cu, SparseSemiStructuredApply.cu and
-// SparseSemiStructuredApplyDense.cu.
+// aten/src/ATen/native/sparse/cuda/SparseSemiStructured{Tile,Apply,ApplyDense}.cu.
 
 #include "operators/rounding.h"
 #include "extras/sparsity/semi_structured.h"
@@ -381,8 +380,7 @@ at::Tensor apply_masks_densely(const at::Tensor& input, const at::Tensor& masks)
   check_masks(masks, input);
   const auto result = at::empty(input.sizes(), input.options());
   if (!input.is_meta()) {
-    const auto kept =
-        kept_numbers(masks).narrow(0, 0, input.size(0)).narrow(1, 0, input.size(1));
+    const auto kept = kept_numbers(masks).narrow(0, 0, input.size(0)).narrow(1, 0, input.size(1));
     result.copy_(input).masked_fill_(kept.logical_not(), 0);
   }
   return result;
@@ -390,10 +388,13 @@ at::Tensor apply_masks_densely(const at::Tensor& input, const at::Tensor& masks)
 
 } // namespace
 
-void add_pruning(HostKernels& kernels) {
-  add_kernel(kernels, "_sparse_semi_structured_tile", &prune_tiles);
-  add_kernel(kernels, "_sparse_semi_structured_apply", &apply_masks);
-  add_kernel(kernels, "_sparse_semi_structured_apply_dense", &apply_masks_densely);
+OperatorRecords pruning_records() {
+  return {
+      {{"_sparse_semi_structured_tile"}, {.host_kernels = {host_kernel(&prune_tiles)}}},
+      {{"_sparse_semi_structured_apply"}, {.host_kernels = {host_kernel(&apply_masks)}}},
+      {{"_sparse_semi_structured_apply_dense"},
+       {.host_kernels = {host_kernel(&apply_masks_densely)}}},
+  };
 }
 
 } // namespace anyrig::virtual_gpu

@@ -341,6 +341,8 @@ int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short) 
   return (to_column / 2 * rows + to_row) * 2 + to_column % 2;
 }
 
+namespace {
+
 // _sparse_semi_structured_mm(mat1, mat1_meta, mat2, out_dtype)
 void check_semi_structured_mm(Arguments arguments, c10::Device device) {
   check_mad(
@@ -361,13 +363,24 @@ void check_cusparselt(Arguments /*arguments*/, c10::Device device) {
       "CUDA error: architecture mismatch when calling `cusparseLtInit(&handle)`");
 }
 
-void add_semi_structured(HostKernels& kernels) {
-  add_kernel(kernels, "_sparse_semi_structured_mm", &semi_structured_mm);
-  add_kernel(kernels, "_sparse_semi_structured_addmm", &product_with_sum);
-  add_kernel(kernels, "_sparse_semi_structured_linear", &semi_structured_linear);
-  add_kernel(kernels, "_cslt_compress", &compress);
-  add_kernel(kernels, "_cslt_sparse_mm", &compressed_mm);
-  add_kernel(kernels, "_cslt_sparse_mm_search", &fastest_algorithm);
+} // namespace
+
+OperatorRecords semi_structured_records() {
+  return {
+      {{"_sparse_semi_structured_mm"},
+       {.check_limits = check_semi_structured_mm,
+        .host_kernels = {host_kernel(&semi_structured_mm)}}},
+      {{"_sparse_semi_structured_addmm"},
+       {.check_limits = check_semi_structured_addmm,
+        .host_kernels = {host_kernel(&product_with_sum)}}},
+      {{"_sparse_semi_structured_linear"}, {.host_kernels = {host_kernel(&semi_structured_linear)}}},
+      {{"_cslt_compress"},
+       {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&compress)}}},
+      {{"_cslt_sparse_mm"},
+       {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&compressed_mm)}}},
+      {{"_cslt_sparse_mm_search"},
+       {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&fastest_algorithm)}}},
+  };
 }
 
 } // namespace anyrig::virtual_gpu

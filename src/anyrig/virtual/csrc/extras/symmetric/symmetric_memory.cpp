@@ -3,7 +3,7 @@
 #include "extras/symmetric/symmetric_memory.h"
 
 #include "device/device.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "time/clock.h"
 
 #include <c10/util/Exception.h>

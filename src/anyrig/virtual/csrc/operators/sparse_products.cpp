@@ -1,14 +1,11 @@
 // cuSPARSE's batched products and triangular solves of sparse compressed matrices. Checks and their
 // texts: aten/src/ATen/native/sparse/cuda/SparseBlas.cpp.
 
-#include "operators/cuda_only.h"
+#include "operators/sparse_products.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/triangular_solve_native.h>
-
-#include <tuple>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -18,6 +15,8 @@ void check_strided(const char* name, const at::Tensor& tensor) {
       tensor.layout() == at::kStrided,
       "torch.baddbmm: Expect ", name, " to be strided, but got ", tensor.layout());
 }
+
+} // namespace
 
 at::Tensor& compressed_baddbmm_out(
     const at::Tensor& self,
@@ -38,6 +37,8 @@ at::Tensor& compressed_bmm_out(
   return compressed_baddbmm_out(out, self, mat2, 0, 1, out);
 }
 
+namespace {
+
 void check_blocks(const at::Tensor& matrix) {
   const auto values = matrix.values();
   const int64_t rows = values.size(-2);
@@ -47,6 +48,8 @@ void check_blocks(const at::Tensor& matrix) {
       "triangular_solve: cuSPARSE supports only square blocks of more than one row, got blocks of ",
       rows, " x ", columns);
 }
+
+} // namespace
 
 // The CPU solver does not support a unit diagonal for block matrices.
 std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(
@@ -72,14 +75,6 @@ std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(
   solution.copy_(at::linalg_solve_triangular(
       transpose ? dense.mT() : dense, right, upper != transpose, /*left=*/true, unitriangular));
   return {solution, cloned_matrix};
-}
-
-} // namespace
-
-void add_compressed_products(HostKernels& kernels) {
-  add_kernel(kernels, "bmm.out", &compressed_bmm_out);
-  add_kernel(kernels, "baddbmm.out", &compressed_baddbmm_out);
-  add_kernel(kernels, "triangular_solve.X", &compressed_triangular_solve_out);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,8 +1,9 @@
-// The steps of synchronized batch normalization, fused RMS normalization, and softmax from half to
-// float. The results and their dtypes follow
+// Normalizations and softmax, with kernels for the steps of synchronized batch normalization, fused
+// RMS normalization, and softmax from half to float. The results and their dtypes follow
 // aten/src/ATen/native/cuda/{Normalization.cuh,layer_norm_kernel.cu,SoftMax.cu}.
 
-#include "operators/cuda_only.h"
+#include "dispatch/operand_checks.h"
+#include "dispatch/operator_record.h"
 #include "operators/optional_tensor.h"
 
 #include <ATen/TensorOperators.h>
@@ -15,6 +16,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/var_mean.h>
 
+#include <array>
 #include <limits>
 
 namespace anyrig::virtual_gpu {
@@ -231,23 +233,73 @@ at::Tensor softmax_backward(
   return kBackward(gradient, output, dimension, wide).to(input_dtype);
 }
 
-} // namespace
+// The batch statistics, which cudnn_batch_norm leaves empty in evaluation.
+constexpr std::array<size_t, 2> kStatistics = {1, 2};
 
-void add_normalizations(HostKernels& kernels) {
-  add_kernel(kernels, "_softmax", &softmax<&at::_softmax>);
-  add_kernel(kernels, "_log_softmax", &softmax<&at::_log_softmax>);
-  add_kernel(kernels, "_softmax_backward_data", &softmax_backward<&at::_softmax_backward_data>);
-  add_kernel(
-      kernels, "_log_softmax_backward_data", &softmax_backward<&at::_log_softmax_backward_data>);
-  add_kernel(kernels, "batch_norm_stats", &statistics);
-  add_kernel(kernels, "batch_norm_elemt", &normalize);
-  add_kernel(kernels, "batch_norm_elemt.out", &normalize_out);
-  add_kernel(kernels, "batch_norm_gather_stats", &gather_stats);
-  add_kernel(kernels, "batch_norm_gather_stats_with_counts", &gather_stats_with_counts);
-  add_kernel(kernels, "batch_norm_backward_reduce", &reduce_backward);
-  add_kernel(kernels, "batch_norm_backward_elemt", &normalize_backward);
-  add_kernel(kernels, "_fused_rms_norm", &fused_rms_norm);
-  add_kernel(kernels, "_fused_rms_norm_backward", &fused_rms_norm_backward);
+ResultLayout evaluation_layout(Arguments arguments) {
+  return {arguments[0].toTensor().suggest_memory_format(), {}, kStatistics};
 }
+
+ResultLayout format_of_first(Arguments arguments) {
+  return {arguments[0].toTensor().suggest_memory_format(), {}, {}};
+}
+
+// (input, weight, bias, running_mean, running_var, training, …)
+ResultLayout batch_norm_layout(Arguments arguments) {
+  return arguments[5].toBool() ? format_of_first(arguments) : evaluation_layout(arguments);
+}
+
+OperatorRecords normalization_records() {
+  return {
+      {{"native_group_norm"},
+       {.kernel = "GroupNormKernelImpl",
+        .refused = kAllButFloats,
+        .dtype_rules = {{1, {}, 0, kFound}, {2, {}, 0, kFound}}}},
+      {{"native_layer_norm"},
+       {.kernel = "LayerNormKernelImpl",
+        .refused = kAllButFloats,
+        .dtype_rules = {{2, {}, 0, kFound}, {3, {}, 0, kFound}},
+        .nested = NestedKernel::WrittenHere}},
+      {{"native_layer_norm_backward"}, {.nested = NestedKernel::WrittenHere}},
+      {{"native_batch_norm"},
+       {.kernel = "batch_norm_stats_cuda",
+        .refused = kAllButFloats,
+        .choose_layout = batch_norm_layout}},
+      {{"_native_batch_norm_legit"}, {.choose_layout = batch_norm_layout}},
+      {{"_native_batch_norm_legit.no_stats", "_batch_norm_with_update"},
+       {.choose_layout = format_of_first}},
+      {{"_native_batch_norm_legit_no_training"}, {.choose_layout = evaluation_layout}},
+      {{"_softmax"},
+       {.kernel = "host_softmax",
+        .refused = kAllButFloats,
+        .check_arguments = check_dimension,
+        .host_kernels = {host_kernel(&softmax<&at::_softmax>)}}},
+      {{"_log_softmax"},
+       {.kernel = "host_softmax",
+        .refused = kAllButFloats,
+        .check_arguments = check_dimension,
+        .host_kernels = {host_kernel(&softmax<&at::_log_softmax>)}}},
+      {{"_softmax_backward_data"},
+       {.host_kernels = {host_kernel(&softmax_backward<&at::_softmax_backward_data>)},
+        .choose_layout = contiguous_layout}},
+      {{"_log_softmax_backward_data"},
+       {.host_kernels = {host_kernel(&softmax_backward<&at::_log_softmax_backward_data>)},
+        .choose_layout = contiguous_layout}},
+      {{"batch_norm_stats"}, {.host_kernels = {host_kernel(&statistics)}}},
+      {{"batch_norm_elemt"},
+       {.host_kernels = {host_kernel(&normalize), host_kernel(&normalize_out, "out")}}},
+      {{"batch_norm_gather_stats"}, {.host_kernels = {host_kernel(&gather_stats)}}},
+      {{"batch_norm_gather_stats_with_counts"},
+       {.host_kernels = {host_kernel(&gather_stats_with_counts)}}},
+      {{"batch_norm_backward_reduce"}, {.host_kernels = {host_kernel(&reduce_backward)}}},
+      {{"batch_norm_backward_elemt"}, {.host_kernels = {host_kernel(&normalize_backward)}}},
+      {{"_fused_rms_norm"}, {.host_kernels = {host_kernel(&fused_rms_norm)}}},
+      {{"_fused_rms_norm_backward"}, {.host_kernels = {host_kernel(&fused_rms_norm_backward)}}},
+  };
+}
+
+const DeclaredRecords kNormalizationRecords(normalization_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,6 @@
 // cuDNN operators that the CPU has under other names.
 
-#include "operators/cuda_only.h"
+#include "dispatch/operator_record.h"
 #include "operators/optional_tensor.h"
 
 #include <ATen/core/Tensor.h>
@@ -68,16 +68,22 @@ at::Tensor cudnn_affine_grid_generator_backward(
       gradient, {batch, channels, height, width}, /*align_corners=*/true);
 }
 
-} // namespace
-
-void add_cudnn(HostKernels& kernels) {
-  add_kernel(kernels, "cudnn_batch_norm", &cudnn_batch_norm);
-  add_kernel(kernels, "cudnn_batch_norm_backward", &cudnn_batch_norm_backward);
-  add_kernel(kernels, "cudnn_grid_sampler", &cudnn_grid_sampler);
-  add_kernel(kernels, "cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward);
-  add_kernel(kernels, "cudnn_affine_grid_generator", &cudnn_affine_grid_generator);
-  add_kernel(
-      kernels, "cudnn_affine_grid_generator_backward", &cudnn_affine_grid_generator_backward);
+OperatorRecords cudnn_records() {
+  return {
+      {{"cudnn_batch_norm"}, {.host_kernels = {host_kernel(&cudnn_batch_norm)}}},
+      {{"cudnn_batch_norm_backward"}, {.host_kernels = {host_kernel(&cudnn_batch_norm_backward)}}},
+      {{"cudnn_grid_sampler"}, {.host_kernels = {host_kernel(&cudnn_grid_sampler)}}},
+      {{"cudnn_grid_sampler_backward"},
+       {.host_kernels = {host_kernel(&cudnn_grid_sampler_backward)}}},
+      {{"cudnn_affine_grid_generator"},
+       {.host_kernels = {host_kernel(&cudnn_affine_grid_generator)}}},
+      {{"cudnn_affine_grid_generator_backward"},
+       {.host_kernels = {host_kernel(&cudnn_affine_grid_generator_backward)}}},
+  };
 }
+
+const DeclaredRecords kCudnnRecords(cudnn_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu

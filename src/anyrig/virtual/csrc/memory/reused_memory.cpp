@@ -1,4 +1,4 @@
-#include "graphs/reused_memory.h"
+#include "memory/reused_memory.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "graphs/capture.h"
+#include "time/capture.h"
 
 #include "device/cuda_error.h"
 #include "time/streams.h"

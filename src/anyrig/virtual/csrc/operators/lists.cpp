@@ -1,6 +1,6 @@
 // Operators on lists of tensors that support more dtypes on CUDA than on the CPU.
 
-#include "operators/cuda_only.h"
+#include "dispatch/operator_record.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -28,11 +28,15 @@ void make_absolute(at::TensorList tensors) {
   }
 }
 
-} // namespace
-
-void add_lists(HostKernels& kernels) {
-  add_kernel(kernels, "_foreach_abs", &absolute_values);
-  add_kernel(kernels, "_foreach_abs_", &make_absolute);
+OperatorRecords list_records() {
+  return {
+      {{"_foreach_abs"}, {.host_kernels = {host_kernel(&absolute_values)}}},
+      {{"_foreach_abs_"}, {.host_kernels = {host_kernel(&make_absolute)}}},
+  };
 }
+
+const DeclaredRecords kListRecords(list_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu

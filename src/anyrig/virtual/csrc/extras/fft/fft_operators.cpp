@@ -1,16 +1,15 @@
-#include "operators/library_limits.h"
+// The limits of cuFFT.
 
 #include "extras/fft/fft_plans.h"
-#include "extras/scaled_products/scaled_products.h"
-#include "extras/sparsity/semi_structured.h"
 
 #include <ATen/core/Tensor.h>
 
-#include <unordered_map>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
 namespace {
+
+constexpr DtypeSet kHalfTransforms = {at::kHalf, at::kComplexHalf};
 
 bool is_power_of_two(int64_t size) {
   return size > 0 && (size & (size - 1)) == 0;
@@ -66,46 +65,14 @@ void check_transform_to_real(Arguments arguments, c10::Device device) {
   note_plans_to_real(arguments, device);
 }
 
-// _int_mm_out_cuda of aten/src/ATen/native/cuda/Blas.cpp.
-void check_product_of_bytes(Arguments arguments, c10::Device /*device*/) {
-  const at::Tensor& self = arguments[0].toTensor();
-  const at::Tensor& other = arguments[1].toTensor();
-  if (self.dim() != 2 || other.dim() != 2) {
-        return; // every backend refuses it
-  }
-  TORCH_CHECK(
-      self.size(0) > 16, "self.size(0) needs to be greater than 16, but got ", self.size(0));
-  TORCH_CHECK(
-      self.size(1) > 0 && self.size(1) % 8 == 0,
-      "self.size(1) needs to be greater than 0 and a multiple of 8, but got ", self.size(1));
-  TORCH_CHECK(
-      self.size(1) == other.size(0),
-      "self.size(1) needs to match mat2.size(0) but got ", self.size(1), " and ", other.size(0));
-  TORCH_CHECK(
-      other.size(1) > 0 && other.size(1) % 8 == 0,
-      "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got ", other.size(1));
-}
-
 } // namespace
 
-CheckLimits limits_of(const std::string& name) {
-  static const std::unordered_map<std::string, CheckLimits> limits = {
-      {"_fft_r2c", check_transform_to_complex},
-      {"_fft_c2c", check_transform_of_complex},
-      {"_fft_c2r", check_transform_to_real},
-      {"_int_mm", check_product_of_bytes},
-      {"_scaled_mm", check_scaled_mm},
-      {"_scaled_mm_v2", check_scaled_mm_v2},
-      {"_scaled_grouped_mm", check_scaled_grouped_mm},
-      {"_scaled_grouped_mm_v2", check_scaled_grouped_mm_v2},
-      {"_sparse_semi_structured_mm", check_semi_structured_mm},
-      {"_sparse_semi_structured_addmm", check_semi_structured_addmm},
-      {"_cslt_compress", check_cusparselt},
-      {"_cslt_sparse_mm", check_cusparselt},
-      {"_cslt_sparse_mm_search", check_cusparselt},
+OperatorRecords fft_records() {
+  return {
+      {{"_fft_r2c"}, {.check_limits = check_transform_to_complex, .widened = kHalfTransforms}},
+      {{"_fft_c2c"}, {.check_limits = check_transform_of_complex, .widened = kHalfTransforms}},
+      {{"_fft_c2r"}, {.check_limits = check_transform_to_real, .widened = kHalfTransforms}},
   };
-  const auto found = limits.find(name);
-  return found == limits.end() ? nullptr : found->second;
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,6 @@
 // Dropout that returns its mask, for recurrent networks.
 
-#include "operators/cuda_only.h"
+#include "dispatch/operator_record.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -21,11 +21,18 @@ at::Tensor masked_scale(const at::Tensor& self, const at::Tensor& mask, double s
   return self * mask * scale;
 }
 
-} // namespace
-
-void add_dropouts(HostKernels& kernels) {
-  add_kernel(kernels, "_fused_dropout", &fused_dropout);
-  add_kernel(kernels, "_masked_scale", &masked_scale);
+OperatorRecords dropout_records() {
+  return {
+      {{"native_dropout"}, {.kernel = "fused_dropout", .refused = kAllButFloats}},
+      {{"native_dropout_backward"},
+       {.kernel = "masked_scale", .refused = kIntegral, .choose_layout = strides_of_first}},
+      {{"_fused_dropout"}, {.host_kernels = {host_kernel(&fused_dropout)}}},
+      {{"_masked_scale"}, {.host_kernels = {host_kernel(&masked_scale)}}},
+  };
 }
+
+const DeclaredRecords kDropoutRecords(dropout_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu
