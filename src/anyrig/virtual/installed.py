@@ -157,6 +157,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         comm,
         compile_api,
         cuda_api,
+        extras,
         graphs_api,
         libraries,
         memory_api,
@@ -177,7 +178,6 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         tensor_files,
         tensor_types,
     )
-    from .extras import bitsandbytes_api, jiterator, triton_api
 
     if wanted.shape_only:
         # Shape functions of the operators that have no Meta kernel in C++.
@@ -212,7 +212,6 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     )
     core.set_clock_enabled(wanted.clock)
     refused.patch()
-    rebinding.bind(jiterator.bindings())
     for functions in (
         attention_api,
         cuda_api,
@@ -236,9 +235,8 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     shared_tensors.patch(core)
     tensor_types.patch()
     compile_api.patch()
-    triton_api.patch()
     libraries.patch(core)
-    bitsandbytes_api.patch(core)
+    extras.patch(core)
     if wanted.shape_only:
         printing.patch()
         scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)

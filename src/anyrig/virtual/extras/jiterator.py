@@ -8,6 +8,7 @@ Meta kernel. Virtual GPUs run this operator like those of other libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._prims_common import (
     elementwise_dtypes,
 )
 
+from .. import rebinding
 from .host_kernel import HostKernel, Number
 
 _SCHEMA = (
@@ -30,12 +32,12 @@ _SCHEMA = (
 _library: Any = torch.library.Library("anyrig_jiterator", "DEF")  # type: ignore[no-untyped-call]
 
 
-def bindings() -> dict[str, Any]:
-    """Register the launch operator and return the function that `torch.cuda.jiterator` calls."""
+def patch(_core: ModuleType) -> None:
+    """Register the launch operator and bind the function that `torch.cuda.jiterator` calls."""
     _library.define(_SCHEMA)
     _library.impl("launch", _compute, "CPU")
     _library.impl("launch", _allocate_results, "Meta")
-    return {"_cuda_jiterator_compile_and_launch_kernel": _launch}
+    rebinding.bind({"_cuda_jiterator_compile_and_launch_kernel": _launch})
 
 
 def _launch(

@@ -6,14 +6,18 @@ The allocator, the signals and the operators are in `csrc/extras/symmetric`.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
 
-def patch(core: ModuleType, bindings: Any) -> None:
+def patch(core: ModuleType) -> None:
     """Register the backend, and make a CUDA build of PyTorch reject all other backends."""
+    if not hasattr(core, "install_symmetric_memory"):
+        return  # PyTorch was built without torch.distributed or without gloo
+    bindings: Any = importlib.import_module("torch._C._distributed_c10d")
     symmetric: Any = getattr(bindings, "_SymmetricMemory", None)
     if symmetric is None:
         return

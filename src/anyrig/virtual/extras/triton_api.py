@@ -26,7 +26,7 @@ DRIVER = "triton.backends.nvidia.driver"
 TESTING = "triton.testing"
 
 
-def patch() -> None:
+def patch(_core: ModuleType) -> None:
     """Keep PyTorch from asking Triton for a driver, and Triton from compiling kernels."""
     # A private function, which all of PyTorch calls.
     torch.utils._triton.has_triton = _has_triton
