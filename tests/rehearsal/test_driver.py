@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.virtual.driver.facts import facts_of
-from anyrig.virtual.driver.library import build_library
+from anyrig.virtual.extras.driver.facts import facts_of
+from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.inheritance import VARIABLE, Inheritance
 from anyrig.virtual.rig import VirtualRig
 

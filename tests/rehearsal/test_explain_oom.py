@@ -14,7 +14,7 @@ import torch
 from anyrig.memory import explain_oom, track
 from anyrig.rehearsal.out_of_memory import OutOfMemoryWatch
 from anyrig.virtual.build import build_extension
-from anyrig.virtual.driver.library import build_library
+from anyrig.virtual.extras.driver.library import build_library
 
 PROGRAM = Path(__file__).parent / "programs" / "runs_out_of_memory.py"
 REHEARSE = [sys.executable, "-W", "error", "-m", "anyrig", "rehearse", "--shape-only", "--rig"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from anyrig.virtual.build import build_extension
-from anyrig.virtual.driver.library import build_library
+from anyrig.virtual.extras.driver.library import build_library
 
 # From Python 3.12 on, a fork of a process with threads warns.
 WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]

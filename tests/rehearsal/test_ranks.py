@@ -16,7 +16,7 @@ from anyrig.devices.rig import order_by_strength
 from anyrig.errors import DeviceFailedError, DeviceTextError
 from anyrig.rehearsal.placement import Placement
 from anyrig.virtual.build import build_extension
-from anyrig.virtual.driver.library import build_library
+from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.rig import VirtualRig
 
 REHEARSE = [sys.executable, "-m", "anyrig", "rehearse", "--rig"]

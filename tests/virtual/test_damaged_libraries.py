@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anyrig.virtual.build import build_extension
-from anyrig.virtual.driver.library import build_library
+from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.library_cache import cache_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from anyrig.errors import BuildError
-from anyrig.virtual.driver import library
-from anyrig.virtual.driver.facts import facts_of
+from anyrig.virtual.extras.driver import library
+from anyrig.virtual.extras.driver.facts import facts_of
 from anyrig.virtual.rig import UUID_NAMESPACE, VirtualRig
 
 HEAD = (

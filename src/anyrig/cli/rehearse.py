@@ -57,7 +57,7 @@ def rehearse(
     shape_only: Annotated[
         bool,
         typer.Option(
-            "--shape-only", help="Compute and store nothing, but count every byte of memory."
+            "--shape-only", help="Compute and store nothing, but count the bytes of all tensors."
         ),
     ] = False,
     assume_values: Annotated[

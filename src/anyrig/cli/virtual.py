@@ -23,11 +23,11 @@ def build(
     ] = False,
 ) -> None:
     """Compile the virtual GPUs for the installed PyTorch, so that a rehearsal need not."""
+    from ..virtual import extras
     from ..virtual.build import build_extension
-    from ..virtual.driver.library import build_library
 
     started = time.monotonic()
     library = build_extension(again=again)
     if sys.platform == "linux":
-        build_library(again=again)
+        extras.build_libraries(again=again)
     typer.echo(f"{library} ({time.monotonic() - started:.1f} s)")

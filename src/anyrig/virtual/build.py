@@ -102,7 +102,7 @@ def _versions_key(sources: Path) -> str:
     """Return the name of the folder for this PyTorch, this Python and these sources."""
     import torch
 
-    files = sorted(file for file in sources.rglob("*") if file.is_file())
+    files = sorted(file for file in sources.rglob("*") if file.suffix in (".h", ".cpp"))
     texts = [
         text
         for file in files

@@ -11,8 +11,8 @@ Three variables give a Python process the virtual GPUs:
 
 A process started without these variables, or with ``-I``, ``-E`` or ``-S``, has no virtual GPUs.
 
-`driver` adds ``ANYRIG_DRIVER``, ``LD_LIBRARY_PATH`` and ``PATH``, by which programs in any language
-find NVML and `nvidia-smi`.
+`extras.driver` adds ``ANYRIG_DRIVER``, ``LD_LIBRARY_PATH`` and ``PATH``, by which programs in any
+language find NVML and `nvidia-smi`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from pathlib import Path
 
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
-from .driver.facts import facts_of
-from .driver.library import driver_environment, load_nvml
+from . import extras
 from .rig import VirtualRig
 
 VARIABLE = "ANYRIG_REHEARSAL"
@@ -80,12 +79,15 @@ class Inheritance:
 
     def load_nvml(self) -> None:
         """Make NVML report the rig in this process, which was started without the variables."""
-        load_nvml(self._facts)
+        extras.load_libraries(self._rig, self._ledger)
 
     @functools.cached_property
-    def _facts(self) -> str:
-        rig = VirtualRig.parse(str(self.arguments["rig"]))
-        return facts_of(rig, str(Path(self.cards) / "cards"))
+    def _rig(self) -> VirtualRig:
+        return VirtualRig.parse(str(self.arguments["rig"]))
+
+    @property
+    def _ledger(self) -> str:
+        return str(Path(self.cards) / "cards")
 
     @contextmanager
     def handed_down(self) -> Iterator[None]:
@@ -109,5 +111,5 @@ class Inheritance:
             VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards, _STARTED: self.started}),
             "PYTHONPATH": os.pathsep.join([str(STARTUP), *others]),
             LEASE_VARIABLE: str(Path(self.cards) / "leases"),
-            **driver_environment(self._facts),
+            **extras.environment(self._rig, self._ledger),
         }

@@ -154,12 +154,11 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     from . import (
         attention_api,
         backward_engine,
-        bitsandbytes_api,
         comm,
         compile_api,
         cuda_api,
+        extras,
         graphs_api,
-        jiterator,
         libraries,
         memory_api,
         nccl,
@@ -178,7 +177,6 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         streams,
         tensor_files,
         tensor_types,
-        triton_api,
     )
 
     if wanted.shape_only:
@@ -214,7 +212,6 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     )
     core.set_clock_enabled(wanted.clock)
     refused.patch()
-    rebinding.bind(jiterator.bindings())
     for functions in (
         attention_api,
         cuda_api,
@@ -238,9 +235,8 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     shared_tensors.patch(core)
     tensor_types.patch()
     compile_api.patch()
-    triton_api.patch()
     libraries.patch(core)
-    bitsandbytes_api.patch(core)
+    extras.patch(core)
     if wanted.shape_only:
         printing.patch()
         scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from . import flight_recorder, rebinding, symmetric_memory
+from . import flight_recorder, rebinding
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
@@ -68,7 +68,6 @@ def patch(core: ModuleType) -> None:
     core.install_ddp_timer()
     core.install_gloo_collectives()
     flight_recorder.patch(core, bindings)
-    symmetric_memory.patch(core, bindings)
     atexit.register(_close_groups, core)
 
 

@@ -23,7 +23,7 @@ def kept(own_device: None) -> Iterator[torch.Tensor]:
 
 
 def smi(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    from anyrig.virtual.driver.smi.command import main
+    from anyrig.virtual.extras.driver.smi.command import main
 
     capsys.readouterr()
     assert main(list(arguments)) == status
@@ -74,7 +74,7 @@ def test_the_table_names_who_holds_memory(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_long_name_of_a_process_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyrig.virtual.driver.smi import gpu, table
+    from anyrig.virtual.extras.driver.smi import gpu, table
 
     for name, shown in (("x" * 35, "x" * 35), (f"/{'a' * 40}/python3.11", None)):
         holder = gpu.Holder(7, name, 3 * MIB)
@@ -147,7 +147,7 @@ def test_the_report_has_only_the_parts_asked_for(capsys: pytest.CaptureFixture[s
 
 
 def test_every_field_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    from anyrig.virtual.driver.smi.fields import GPU_FIELDS
+    from anyrig.virtual.extras.driver.smi.fields import GPU_FIELDS
 
     names = [name for name in GPU_FIELDS if name != "timestamp"]
     text = smi(capsys, f"--query-gpu={','.join(names)}", "--format=csv,nounits,noheader", "-i", "6")
@@ -221,7 +221,7 @@ def test_again_and_again_with_one_header(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from anyrig.virtual.driver.smi import command
+    from anyrig.virtual.extras.driver.smi import command
 
     slept: list[float] = []
 

@@ -1,4 +1,7 @@
-// The Python bindings of the virtual devices.
+// The Python bindings of the virtual devices, and their start.
+//
+// More than 400 lines: a few lines for each of about 100 functions. Parts with classes of their own
+// are bound in their folders (bind_collectives, bind_graphs, ...).
 
 #include "attention/attention_choice.h"
 #include "collectives/bindings.h"
@@ -11,8 +14,8 @@
 #include "device/host_waits.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/foreign_operators.h"
+#include "extra.h"
 #include "random/generator.h"
-#include "rpc/tensorpipe.h"
 #include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
@@ -152,7 +155,14 @@ int install(
   install_hooks();
   install_recording();
   install_profiler_events();
-  install_tensorpipe();
+  for (const Extra& extra : extras()) {
+    for (const auto records : extra.records) {
+      add_records(records());
+    }
+    if (extra.install != nullptr) {
+      extra.install();
+    }
+  }
   return install_operators(table);
 }
 
@@ -222,7 +232,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start", [] {
     watch_forks_for_pytorch();
     start_backward_threads();
-        at::globalContext().lazyInitDevice(kDeviceType); // marks CUDA as initialized
+    at::globalContext().lazyInitDevice(kDeviceType); // marks CUDA as initialized
   });
   // `roots` are the arguments of PyTorch's engine. PyTorch's threads process edges and invalid
   // roots.
@@ -422,4 +432,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
 
   bind_collectives(m);
+  for (const Extra& extra : extras()) {
+    if (extra.bind != nullptr) {
+      extra.bind(m);
+    }
+  }
 }

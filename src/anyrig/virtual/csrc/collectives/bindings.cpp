@@ -7,7 +7,6 @@
 #include "collectives/gloo.h"
 #include "collectives/live_groups.h"
 #include "collectives/process_group.h"
-#include "symmetric/symmetric_memory.h"
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -144,8 +143,6 @@ void bind_collectives(py::module_& m) {
   m.def("install_ddp_timer", &install_ddp_timer);
   m.def("install_gloo_collectives", &install_gloo_collectives);
   bind_flight_recorder(m);
-  m.def("install_symmetric_memory", &install_symmetric_memory);
-  m.def("keep_symmetric_memory_of", &keep_symmetric_memory_of);
   m.def("close_groups", &close_groups, no_gil);
 }
 

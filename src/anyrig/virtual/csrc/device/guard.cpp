@@ -5,7 +5,7 @@
 #include "device/device.h"
 #include "device/gpu_trace.h"
 #include "device/host_waits.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "memory/memory.h"
 #include "time/event.h"
 #include "time/streams.h"

@@ -5,17 +5,18 @@
 #include "collectives/live_groups.h"
 #include "time/clock.h"
 #include "device/device.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "random/generator.h"
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
-#include "operators/fft_plans.h"
-#include "symmetric/shared_piece.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
+
+FftPlanCache fft_plan_cache;
+DeviceOfAddress device_of_address = nullptr;
 
 // The CUDA version that PyTorch was built with; 12.8 for a CPU build.
 long toolkit_version = 12080;
@@ -91,7 +92,8 @@ struct Hooks final : at::CUDAHooksInterface {
     return is_pinned(address);
   }
   c10::Device getDeviceFromPtr(void* address) const override {
-    return {kDeviceType, device_of_piece(address).value_or(getCurrentDevice())};
+    const auto device = device_of_address == nullptr ? std::nullopt : device_of_address(address);
+    return {kDeviceType, device.value_or(getCurrentDevice())};
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
@@ -102,16 +104,16 @@ struct Hooks final : at::CUDAHooksInterface {
   }
 
   int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override {
-    return max_fft_plans(device);
+    return fft_plan_cache.max_count(device);
   }
   void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t count) const override {
-    set_max_fft_plans(device, count);
+    fft_plan_cache.set_max_count(device, count);
   }
   int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
-    return fft_plans(device);
+    return fft_plan_cache.count(device);
   }
   void cuFFTClearPlanCache(c10::DeviceIndex device) const override {
-    clear_fft_plans(device);
+    fft_plan_cache.clear(device);
   }
 
   std::string showConfig() const override {
@@ -130,11 +132,18 @@ struct Hooks final : at::CUDAHooksInterface {
 
 } // namespace
 
+void set_fft_plan_cache(const FftPlanCache& cache) {
+  fft_plan_cache = cache;
+}
+
+void set_device_of_address(DeviceOfAddress find) {
+  device_of_address = find;
+}
+
 void install_hooks() {
   // PyTorch created its hooks object during import and keeps references to it, so registering ours
   // now would have no effect (and registering a taken name aborts the process). Overwrite the
   // virtual table pointer of that object instead; both classes contain nothing else.
-  // that is there becomes ours instead: both classes hold nothing but their virtual table.
   static_assert(sizeof(Hooks) == sizeof(void*) && sizeof(at::CUDAHooksInterface) == sizeof(void*));
   static auto* hooks = new Hooks();
   auto& installed = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());

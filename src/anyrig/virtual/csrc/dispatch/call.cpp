@@ -14,6 +14,7 @@
 #include "dispatch/kernel_names.h"
 #include "dispatch/known_values.h"
 #include "dispatch/meta_errors.h"
+#include "dispatch/operand_checks.h"
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "memory/host_memory.h"
@@ -22,6 +23,7 @@
 #include "time/streams.h"
 #include "dispatch/twin.h"
 #include "dispatch/unknown_sizes.h"
+#include "dispatch/widening.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -99,17 +101,17 @@ class OperatorCall {
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack_);
       return;
     }
-    if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
-      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type(), arguments());
+    if (plan_.refuses_dtypes && !operands_.empty() && operands_[0].owner.numel() > 0) {
+      check_not_refused(*plan_.record, operands_[0].owner.scalar_type(), arguments());
     }
-    if (plan_.rules != nullptr && !operands_.empty()) {
-      check_operands(*plan_.rules, arguments());
+    if (plan_.checks_operands && !operands_.empty()) {
+      check_operands(*plan_.record, arguments());
     }
     if (plan_.check_limits != nullptr && !operands_.empty()) {
       plan_.check_limits(arguments(), device_);
     }
-    if (plan_.nondeterminism != nullptr) {
-      check_deterministic(*plan_.nondeterminism, arguments());
+    if (plan_.checks_determinism) {
+      check_deterministic(*plan_.record, arguments());
     }
     provide_generators();
     CurrentDevice guard(device_.index());
@@ -133,10 +135,7 @@ class OperatorCall {
   // `fill_` and `_index_put_impl_` do. Returns whether that device is the CPU, whose kernel must
   // then run.
   bool move_value() {
-    const std::string& name = op_.schema().name();
-    const size_t place = name == "aten::fill_" ? 1
-        : name == "aten::index_put_" || name == "aten::_index_put_impl_" ? 2
-                                                                         : 0;
+    const size_t place = plan_.record->moved_value;
     if (place == 0 || !argument(place).isTensor()) {
       return false;
     }
@@ -362,7 +361,8 @@ class OperatorCall {
   }
 
   void call_kernel(c10::DispatchKeySet keys) {
-    if (plan_.divides_integers && keys.has(c10::DispatchKey::CPU)) {
+    if (plan_.divides_integers != nullptr && keys.has(c10::DispatchKey::CPU) &&
+        plan_.divides_integers(arguments())) {
       replace_zero_divisors(argument(0), argument(1));
     }
     try {
@@ -417,8 +417,8 @@ class OperatorCall {
           name, " depends on values, and virtual GPUs cannot assume any for it");
       return;
     }
-    if (plan_.missing_meta != nullptr) {
-      const auto& like = plan_.missing_meta->like;
+    if (plan_.has_missing_meta) {
+      const auto& like = plan_.record->missing_meta->like;
       at::Tensor result;
       if (like.has_value()) {
         const auto& argument_like = argument(*like).toTensor();
@@ -430,7 +430,8 @@ class OperatorCall {
       }
       return;
     }
-    const bool is_foreign = op_.schema().name().rfind("aten::", 0) != 0;
+    const bool is_foreign =
+        op_.schema().name().rfind("aten::", 0) != 0 && !plan_.host_kernel.has_value();
     if (is_foreign && !infers_sizes(op_)) {
       raise_sizes_unknown(op_.schema().name());
     }

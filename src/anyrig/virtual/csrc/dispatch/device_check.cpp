@@ -138,11 +138,10 @@ void check_devices(
     case DeviceCheck::Convolution:
       return check_as_wrapper(plan, schema, arguments);
     case DeviceCheck::Iterator:
+      return check_as_iterator(plan, arguments);
+    case DeviceCheck::Addcmul:
       check_as_iterator(plan, arguments);
-      if (schema.name() == "aten::addcmul" || schema.name() == "aten::addcmul_") {
-        check_addcmul(arguments);
-      }
-      return;
+      return check_addcmul(arguments);
     case DeviceCheck::Indices:
       return check_as_index(plan, arguments);
     case DeviceCheck::Foreach:

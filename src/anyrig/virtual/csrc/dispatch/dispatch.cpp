@@ -3,17 +3,14 @@
 #include "dispatch/call.h"
 #include "dispatch/container.h"
 #include "dispatch/foreign_operators.h"
+#include "device/device.h"
 #include "dispatch/no_warnings.h"
-#include "operators/cuda_only.h"
 #include "operators/kernels.h"
-#include "operators/nested_kernels.h"
 
 #include <torch/library.h>
 
 #include <algorithm>
 #include <memory>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -58,20 +55,21 @@ bool has_host_kernel(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// Returns whether an operator's CPU kernel works on virtual tensors directly: copies between two
-// devices, whose steps are dispatched again, and the sizes of nested tensors, which stay on the
-// CPU.
-bool takes_any_device(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
-      "copy_", "copy_sparse_to_sparse_", "_to_copy",
-      "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"};
-  return names.count(name) > 0;
+NestedKernel nested_kernel_of(const OperatorRecord& record) {
+  switch (record.nested) {
+    case NestedKernel::OnTwins:
+      return shape_only() ? NestedKernel::OfHost : NestedKernel::OnTwins;
+    case NestedKernel::OnTwinsOrWrittenHere:
+      return shape_only() ? NestedKernel::WrittenHere : NestedKernel::OnTwins;
+    default:
+      return record.nested;
+  }
 }
 
 // Runs the kernel of the host key directly on virtual tensors.
-class HostKernel final : public c10::OperatorKernel {
+class DirectKernel final : public c10::OperatorKernel {
  public:
-  explicit HostKernel(c10::DispatchKey host_key) : host_key_(host_key) {}
+  explicit DirectKernel(c10::DispatchKey host_key) : host_key_(host_key) {}
 
   void operator()(
       const c10::OperatorHandle& op,
@@ -99,39 +97,26 @@ void install_container_operators(const OperatorTable& table) {
       if (std::find(listed.begin(), listed.end(), keys.name) == listed.end() || !op.has_value()) {
         continue;
       }
-      const auto& written_here = cuda_only_kernels_of(keys.device);
-      const auto host_kernel = written_here.find(name);
-      if (host_kernel == written_here.end() && !op->hasKernelForDispatchKey(keys.host)) {
+      OperatorPlan plan(op->schema(), facts, keys.host);
+      if (!plan.host_kernel.has_value() && !op->hasKernelForDispatchKey(keys.host)) {
         continue;
       }
       const auto nested_kernel = keys.host == c10::DispatchKey::NestedTensorCPU
-          ? nested_kernel_of(name)
+          ? nested_kernel_of(*plan.record)
           : NestedKernel::OnTwins;
       if (nested_kernel == NestedKernel::WrittenHere) {
         continue;
       }
-      if (nested_kernel == NestedKernel::OfHost || takes_any_device(name)) {
+      if (nested_kernel == NestedKernel::OfHost || plan.record->takes_any_device) {
         library->impl(
             name.c_str(),
-            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(keys.host)));
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DirectKernel>(keys.host)));
         continue;
       }
-      OperatorPlan plan(op->schema(), facts);
       plan.wrapper_name.replace(plan.wrapper_name.find("CUDA"), 4, keys.name);
-      plan.widened = dtypes_to_widen_in_containers(op->schema().name().substr(6), keys.host);
-      if (host_kernel != written_here.end()) {
-        plan.host_kernel = host_kernel->second;
-      }
       library->impl(name.c_str(), boxed_kernel(std::move(plan), keys.host));
     }
   }
-}
-
-// Returns whether an operator needs a kernel of its own although PyTorch composes it: CUDA makes
-// one library call of it, or its parts choose their kernels by device without the dispatcher.
-bool needs_own_kernel(const std::string& full_name) {
-  return full_name == "convolution" || full_name == "_convolution" ||
-      full_name == "convolution_overrideable" || full_name == "mode.values";
 }
 
 // TorchScript's tracer skips `convolution` and records the `_convolution` that PyTorch's own kernel
@@ -176,24 +161,22 @@ int install_operators(const OperatorTable& table) {
     const std::string full_name = name.name.substr(6) + overload;
     const auto facts = table.find(full_name);
     const bool has_cuda_kernel = facts != table.end() && facts->second.has_cuda_kernel;
-    if (registered.count(full_name) > 0 || !(has_cuda_kernel || needs_own_kernel(full_name))) {
+    const char* composed = record_of(recorded_name(op->schema()), name.overload_name).composed_overload;
+    const bool needs_kernel =
+        has_cuda_kernel || (composed != nullptr && composed == name.overload_name);
+    if (registered.count(full_name) > 0 || !needs_kernel) {
       continue;
     }
-    const auto host_kernel = cuda_only_kernels().find(full_name);
-    const bool written_here = host_kernel != cuda_only_kernels().end();
-    if (!has_host_kernel(*op) && !written_here) {
+    OperatorPlan plan(op->schema(), facts == table.end() ? OperatorFacts() : facts->second);
+    if (!has_host_kernel(*op) && !plan.host_kernel.has_value()) {
       if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
           !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
-                continue; // PyTorch composes it of other operators
+        continue; // PyTorch composes it of other operators
       }
       // In a PyTorch built for CUDA, keep the CUDA kernel from accessing host memory.
       library->impl(
           full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_unmodelled>());
       continue;
-    }
-    OperatorPlan plan(op->schema(), facts == table.end() ? OperatorFacts() : facts->second);
-    if (written_here) {
-      plan.host_kernel = host_kernel->second;
     }
     plan.is_pointwise = op->hasTag(at::Tag::pointwise);
     auto kernel = full_name == "convolution"

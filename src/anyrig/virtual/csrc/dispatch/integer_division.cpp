@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <unordered_set>
-
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -14,16 +12,6 @@ bool is_integral(const c10::IValue& value) {
 }
 
 } // namespace
-
-bool divides_integers(const c10::FunctionSchema& schema) {
-  static const std::unordered_set<std::string> names = {
-      "aten::floor_divide", "aten::floor_divide_", "aten::remainder", "aten::remainder_",
-      "aten::fmod", "aten::fmod_"};
-  // Without a rounding mode, div divides integers as floats.
-  static const std::unordered_set<std::string> rounding = {"Tensor_mode", "out_mode"};
-  const bool is_div = schema.name() == "aten::div" || schema.name() == "aten::div_";
-  return names.count(schema.name()) > 0 || (is_div && rounding.count(schema.overload_name()) > 0);
-}
 
 void replace_zero_divisors(const c10::IValue& dividends, c10::IValue& divisors) {
   if (!is_integral(dividends) || !divisors.isTensor() || !is_integral(divisors)) {

@@ -1,24 +1,12 @@
 #include "dispatch/operator_plan.h"
 
-#include "dispatch/integer_division.h"
-
 #include <string_view>
-#include <unordered_set>
 
 namespace anyrig::virtual_gpu {
 namespace {
 
 bool starts_with(std::string_view text, std::string_view beginning) {
   return text.substr(0, beginning.size()) == beginning;
-}
-
-constexpr std::string_view kPyTorch = "aten::";
-
-// Returns the name of an operator in the tables. The tables list PyTorch's operators without a
-// namespace; an operator of another library keeps its namespace and so matches no entry.
-std::string name_in_tables(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
 }
 
 // Builds the name of a generated wrapper as torchgen/dest/register_dispatch_key.py does.
@@ -30,22 +18,6 @@ std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, 
   }
   return "wrapper_CUDA_" + name + (is_out ? "_out" : "") +
       (overload.empty() ? "" : "_" + overload);
-}
-
-bool uses_cublas(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
-      "aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_",
-      "aten::_addmm_activation", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot",
-      "aten::addbmm", "aten::addbmm_", "aten::_int_mm", "aten::_scaled_mm",
-      "aten::_scaled_mm_v2",
-  };
-  return names.count(name) > 0;
-}
-
-bool indexes(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
-      "aten::index", "aten::_unsafe_index", "aten::index_put_", "aten::_index_put_impl_"};
-  return names.count(name) > 0;
 }
 
 bool is_out_argument(const c10::Argument& argument) {
@@ -73,13 +45,52 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
   return -1;
 }
 
+DeviceCheck device_check_of(
+    const c10::FunctionSchema& schema, const OperatorFacts& facts, const OperatorRecord& record) {
+  if (record.device_check.has_value()) {
+    return *record.device_check;
+  }
+  if (facts.checks_devices) {
+    return DeviceCheck::Wrapper;
+  }
+  const std::string& name = schema.name();
+  if (starts_with(name, "aten::_foreach_")) {
+    return DeviceCheck::Foreach;
+  }
+  const bool is_about_sizes =
+      starts_with(name, "aten::_nested_") || starts_with(name, "aten::_use_");
+  return is_about_sizes ? DeviceCheck::Nothing : DeviceCheck::Iterator;
+}
+
+DtypeSet widened_dtypes(const OperatorRecord& record, c10::DispatchKey host_key) {
+  switch (host_key) {
+    case c10::DispatchKey::CPU:
+      return record.widened;
+    // Most operators on sparse tensors apply the dense kernel to the values.
+    case c10::DispatchKey::SparseCPU:
+      return record.widened_coordinates.empty() ? record.widened : record.widened_coordinates;
+    case c10::DispatchKey::SparseCsrCPU:
+      return record.widened_compressed.empty() ? record.widened : record.widened_compressed;
+    default:
+      return {};
+  }
+}
+
 } // namespace
 
-OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
+std::string recorded_name(const c10::FunctionSchema& schema) {
+  constexpr std::string_view kPyTorch = "aten::";
+  const std::string& name = schema.name();
+  return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
+}
+
+OperatorPlan::OperatorPlan(
+    const c10::FunctionSchema& schema, const OperatorFacts& facts, c10::DispatchKey host_key)
+    : record(&record_of(recorded_name(schema), schema.overload_name())) {
   const auto& declared = schema.arguments();
-  std::string name = name_in_tables(schema);
+  std::string name = recorded_name(schema);
   if (name == "_convolution") {
-        name = "convolution"; // has the same arguments and four more
+    name = "convolution"; // has the same arguments and four more
   }
   const int unread = unread_argument_of(name);
   bool is_out = false;
@@ -112,37 +123,35 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
     returned_argument.push_back(argument_of_return(schema, result));
     makes_tensors |= returned_argument.back() < 0;
   }
-  if (indexes(schema.name())) {
-    check = DeviceCheck::Indices;
-  } else if (name == "convolution") {
-    check = DeviceCheck::Convolution;
-  } else if (!facts.checks_devices && starts_with(schema.name(), "aten::_foreach_")) {
-    check = DeviceCheck::Foreach;
-  } else if (
-      !facts.checks_devices &&
-      (starts_with(schema.name(), "aten::_nested_") || starts_with(schema.name(), "aten::_use_"))) {
-    check = DeviceCheck::Nothing;
-  } else if (!facts.checks_devices) {
-    check = DeviceCheck::Iterator;
-  }
+  check = device_check_of(schema, facts, *record);
   wrapper_name = wrapper_name_of(schema, facts.structured, is_out);
   if (check == DeviceCheck::Convolution) {
-        wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
+    wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
-  uses_cublas = virtual_gpu::uses_cublas(schema.name());
+  uses_cublas = record->uses_cublas;
   formula = formula_of(name);
   traffic = traffic_of(name);
-  widened = dtypes_to_widen(name);
-  refusal = refusal_of(name);
-  rules = rules_of(name, schema.overload_name());
-  check_limits = limits_of(name);
-  nondeterminism = nondeterminism_of(name);
-  const auto& overload = schema.overload_name();
-  const std::string full_name = overload.empty() ? name : name + "." + overload;
-  choose_layout = choose_layout_of(full_name);
-  missing_meta = missing_meta_of(full_name);
-  divides_integers = virtual_gpu::divides_integers(schema);
+  widened = widened_dtypes(*record, host_key);
+  refuses_dtypes = !record->refused.empty();
+  // The overloads `dtype` return another dtype than that of their operands.
+  checks_operands = !starts_with(schema.overload_name(), "dtype") &&
+      (!record->dtype_rules.empty() || !record->refused_promoted.empty() ||
+       record->check_arguments != nullptr);
+  check_limits = record->check_limits;
+  checks_determinism = record->nondeterministic != nullptr;
+  divides_integers = record->divides_integers;
+  choose_layout = is_out ? nullptr : record->choose_layout;
+  has_missing_meta = !is_out && record->missing_meta.has_value();
   raises_versions = starts_with(name, "_foreach_");
+  for (const auto& kernel : record->host_kernels) {
+    const bool is_for_key = kernel.key == c10::DispatchKey::CUDA
+        ? host_key == c10::DispatchKey::CPU
+        : kernel.key == c10::DispatchKey::SparseCsrCUDA &&
+            host_key == c10::DispatchKey::SparseCsrCPU;
+    if (is_for_key && kernel.overload == schema.overload_name()) {
+      host_kernel = kernel.function;
+    }
+  }
 }
 
 } // namespace anyrig::virtual_gpu

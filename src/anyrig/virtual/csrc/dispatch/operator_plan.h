@@ -1,13 +1,8 @@
-// The plan of an operator: what the boxed kernel needs to know, computed once from the schema and
-// from the entry in PyTorch's native_functions.yaml.
+// The plan of one overload of an operator: what the boxed kernel needs to know, computed once from
+// the schema, from the entry in PyTorch's native_functions.yaml and from the operator's record.
 #pragma once
 
-#include "dispatch/result_layout.h"
-#include "dispatch/determinism.h"
-#include "dispatch/operand_rules.h"
-#include "dispatch/refusal.h"
-#include "dispatch/widening.h"
-#include "operators/library_limits.h"
+#include "dispatch/operator_record.h"
 #include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -29,16 +24,6 @@ struct OperatorFacts {
 };
 using OperatorTable = std::unordered_map<std::string, OperatorFacts>;
 
-// The check that CUDA applies to operands on several devices; each has its own messages.
-enum class DeviceCheck {
-  Wrapper,  // the generated wrapper: compares every tensor, including CPU scalars
-  Iterator, // TensorIterator: allows CPU scalars
-  Indices,  // the indexed tensor determines the device; its indices may be on the CPU
-  Convolution, // compares the types, which name the device, then as Wrapper
-  Foreach,  // no check: tensors of several devices are processed one by one
-  Nothing,  // no check: sizes of nested tensors and sequence lengths live on the CPU
-};
-
 struct ArgumentPlan {
   bool is_written = false;
   bool is_read = true; // false: only written, or only its sizes matter
@@ -47,7 +32,12 @@ struct ArgumentPlan {
 // Every call reads the plan, mostly with cold caches. The fields that every call needs therefore
 // come first, next to each other.
 struct OperatorPlan {
-  explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
+  // Raises RuntimeError if records are declared twice. `host_key` is the key of the CPU kernel that
+  // the operator runs: CPU, or that of a container (container.h).
+  OperatorPlan(
+      const c10::FunctionSchema& schema,
+      const OperatorFacts& facts,
+      c10::DispatchKey host_key = c10::DispatchKey::CPU);
 
   DeviceCheck check = DeviceCheck::Wrapper;
   Formula formula = Formula::None;
@@ -56,21 +46,22 @@ struct OperatorPlan {
   // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
   // operators autograd does.
   bool raises_versions = false;
-  bool divides_integers = false;
   // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
   bool takes_optional_lists = false;
-  // CUDA computes the operator with cuBLAS, which needs a workspace.
   bool uses_cublas = false;
-  const Refusal* refusal = nullptr;
-  const OperandRules* rules = nullptr;
-  CheckLimits check_limits = nullptr;
-  const Nondeterminism* nondeterminism = nullptr;
-  ChooseLayout choose_layout = nullptr;
-  const MissingMeta* missing_meta = nullptr;
+  // Which checks of the record (operand_checks.h) a call needs.
+  bool refuses_dtypes = false;
+  bool checks_operands = false;
+  bool checks_determinism = false;
+  bool has_missing_meta = false;
   // The dtypes for which the CPU kernel must run on a wider dtype.
-  Dtypes widened;
-  // The kernel to run on twins for an operator that PyTorch has no suitable CPU kernel for.
+  DtypeSet widened;
+  decltype(OperatorRecord::check_limits) check_limits = nullptr;
+  decltype(OperatorRecord::divides_integers) divides_integers = nullptr;
+  ChooseLayout choose_layout = nullptr;
+  const OperatorRecord* record; // never null
+  // The kernel to run on twins in place of PyTorch's CPU kernel.
   std::optional<c10::KernelFunction> host_kernel;
   // For each return: the index of the argument that it aliases, or -1 for a new tensor.
   c10::SmallVector<int, 4> returned_argument;
@@ -86,5 +77,8 @@ struct OperatorPlan {
   // The name of CUDA's wrapper, which appears in its errors.
   std::string wrapper_name;
 };
+
+// Returns the operator's name in the table of records: PyTorch's have no namespace.
+std::string recorded_name(const c10::FunctionSchema& schema);
 
 } // namespace anyrig::virtual_gpu

@@ -10,7 +10,6 @@
 #include <c10/util/ArrayRef.h>
 
 #include <optional>
-#include <string>
 
 namespace anyrig::virtual_gpu {
 
@@ -25,11 +24,15 @@ struct ResultLayout {
   void apply(c10::IValue* results, size_t count) const;
 };
 
-// Returns the function that chooses the layout from a call's arguments; null if the kernels agree.
+// Chooses the layout from the arguments of a call.
 using ChooseLayout = ResultLayout (*)(Arguments arguments);
-ChooseLayout choose_layout_of(const std::string& full_name);
 
-// An operator without a Meta kernel whose result has the size of an argument.
+// The layouts of kernels that only write contiguous results, and of kernels that keep the strides
+// of the first argument.
+ResultLayout contiguous_layout(Arguments arguments);
+ResultLayout strides_of_first(Arguments arguments);
+
+// The result of an operator without a Meta kernel, which has the size of an argument.
 struct MissingMeta {
   std::optional<size_t> like; // index of that argument; none if the operator returns nothing
 };
@@ -37,8 +40,5 @@ struct MissingMeta {
 // Returns the layout that TensorIterator, and so CUDA, chooses for a pointwise operator that reads
 // the tensors `read`. Used in ShapeOnly, where some Meta kernels make contiguous results only.
 ResultLayout pointwise_layout(at::ArrayRef<at::Tensor> read);
-
-// Returns null if the operator has a Meta kernel or its result sizes update_owner no simple rule.
-const MissingMeta* missing_meta_of(const std::string& full_name);
 
 } // namespace anyrig::virtual_gpu

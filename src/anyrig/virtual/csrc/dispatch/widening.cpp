@@ -2,8 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
-#include <unordered_map>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -17,7 +16,7 @@ at::ScalarType wider(at::ScalarType dtype) {
     case at::kHalf:
     case at::kBFloat16:
       return at::kFloat;
-        default: // integers; double is exact up to 2^53
+    default: // integers; double is exact up to 2^53
       return at::kDouble;
   }
 }
@@ -34,9 +33,8 @@ at::ScalarType narrower(at::ScalarType result, at::ScalarType operand) {
   return result == wider(operand) ? operand : result;
 }
 
-bool contains(const Dtypes& dtypes, const at::Tensor& tensor) {
-  return tensor.defined() &&
-      std::find(dtypes.begin(), dtypes.end(), tensor.scalar_type()) != dtypes.end();
+bool contains(DtypeSet dtypes, const at::Tensor& tensor) {
+  return tensor.defined() && dtypes.contains(tensor.scalar_type());
 }
 
 template <class Visit>
@@ -74,93 +72,8 @@ struct Widened {
 
 } // namespace
 
-Dtypes dtypes_to_widen(const std::string& name) {
-  using enum c10::ScalarType;
-  static const Dtypes kComplexHalf = {ComplexHalf};
-  static const Dtypes kHalves = {Half, BFloat16};
-  static const Dtypes kFourier = {Half, ComplexHalf};
-  static const Dtypes kIntegers = {Byte, Char, Short, Int, Long};
-  static const std::unordered_map<std::string, Dtypes> dtypes = {
-      {"avg_pool3d", kHalves},
-      {"avg_pool3d_backward", kHalves},
-      {"_upsample_bilinear2d_aa", kHalves},
-      {"_upsample_bilinear2d_aa_backward", kHalves},
-      {"_upsample_bicubic2d_aa", kHalves},
-      {"_upsample_bicubic2d_aa_backward", kHalves},
-      {"multi_margin_loss", kHalves},
-      {"multi_margin_loss_backward", kHalves},
-      {"multilabel_margin_loss_forward", kHalves},
-      {"multilabel_margin_loss_backward", kHalves},
-      {"rrelu_with_noise", {Half}},
-      {"rrelu_with_noise_", {Half}},
-      {"_fft_r2c", kFourier},
-      {"_fft_c2r", kFourier},
-      {"_fft_c2c", kFourier},
-      {"histc", kIntegers},
-      {"abs", {Bool}},
-      {"trace", {Bool}},
-      {"convolution", kComplexHalf},
-      {"convolution_backward", kComplexHalf},
-      {"acos", kComplexHalf},
-      {"acosh", kComplexHalf},
-      {"asin", kComplexHalf},
-      {"asinh", kComplexHalf},
-      {"atan", kComplexHalf},
-      {"atanh", kComplexHalf},
-      {"cos", kComplexHalf},
-      {"cosh", kComplexHalf},
-      {"sin", kComplexHalf},
-      {"sinh", kComplexHalf},
-      {"tan", kComplexHalf},
-      {"tanh", kComplexHalf},
-      {"tanh_backward", kComplexHalf},
-      {"exp", kComplexHalf},
-      {"log", kComplexHalf},
-      {"logaddexp", kComplexHalf},
-      {"div", kComplexHalf},
-      {"pow", kComplexHalf},
-      {"sqrt", kComplexHalf},
-      {"rsqrt", kComplexHalf},
-      {"lerp", kComplexHalf},
-      {"angle", kComplexHalf},
-      {"sigmoid", kComplexHalf},
-      {"sigmoid_backward", kComplexHalf},
-      {"reciprocal", kComplexHalf},
-      {"sgn", kComplexHalf},
-      {"prod", kComplexHalf},
-      {"sum", kComplexHalf},
-      {"nansum", kComplexHalf},
-      {"mean", kComplexHalf},
-  };
-  const auto found = dtypes.find(name);
-  return found == dtypes.end() ? Dtypes() : found->second;
-}
-
-Dtypes dtypes_to_widen_in_containers(const std::string& name, c10::DispatchKey host_key) {
-  using enum c10::ScalarType;
-  static const std::unordered_map<std::string, Dtypes> compressed = {
-      {"mm", {Half, BFloat16}},
-      {"addmm", {Half, BFloat16}},
-      {"addmv", {Half, BFloat16}},
-  };
-  static const std::unordered_map<std::string, Dtypes> coordinates = {
-      {"add", {Half}},
-      {"add_", {Half}},
-      {"mm", {Half, BFloat16}},
-      {"_sparse_sparse_matmul", {Half, BFloat16}},
-  };
-  const bool is_compressed = host_key == c10::DispatchKey::SparseCsrCPU;
-  if (!is_compressed && host_key != c10::DispatchKey::SparseCPU) {
-    return {};
-  }
-  const auto& dtypes = is_compressed ? compressed : coordinates;
-  const auto found = dtypes.find(name);
-  // Other operators apply the dense kernel to the values.
-  return found == dtypes.end() ? dtypes_to_widen(name) : found->second;
-}
-
 bool needs_widening(
-    const Dtypes& dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+    DtypeSet dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   bool found = false;
   const size_t first = stack.size() - schema.arguments().size();
   for (size_t i = first; !found && i < stack.size(); ++i) {
@@ -171,7 +84,7 @@ bool needs_widening(
 }
 
 void run_widened(
-    const Dtypes& dtypes,
+    DtypeSet dtypes,
     const c10::FunctionSchema& schema,
     torch::jit::Stack& stack,
     const std::function<void()>& kernel) {

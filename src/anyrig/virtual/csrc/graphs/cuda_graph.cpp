@@ -1,6 +1,6 @@
 #include "graphs/cuda_graph.h"
 
-#include "graphs/reused_memory.h"
+#include "memory/reused_memory.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
 #include "time/streams.h"

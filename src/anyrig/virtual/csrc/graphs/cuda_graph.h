@@ -4,7 +4,7 @@
 // ends in two steps.
 #pragma once
 
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "graphs/recording.h"
 #include "memory/memory.h"
 

@@ -6,7 +6,7 @@
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "time/streams.h"
 
 #include <algorithm>

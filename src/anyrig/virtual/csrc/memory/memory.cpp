@@ -3,8 +3,8 @@
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
-#include "graphs/capture.h"
-#include "graphs/reused_memory.h"
+#include "time/capture.h"
+#include "memory/reused_memory.h"
 #include "memory/allocator_options.h"
 #include "memory/card_memory.h"
 #include "memory/card_ledger.h"

@@ -2,7 +2,7 @@
 
 #include "time/clock.h"
 #include "device/host_waits.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "operators/kernels.h"
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"

@@ -1,4 +1,4 @@
-#include "operators/cuda_only.h"
+#include "dispatch/operator_record.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_embedding_bag.h>
@@ -49,11 +49,25 @@ Bags embedding_bag(
       indices, offsets, mode);
 }
 
-} // namespace
-
-void add_embedding_bags(HostKernels& kernels) {
-  add_kernel(kernels, "_embedding_bag", &embedding_bag<&at::_embedding_bag>);
-  add_kernel(kernels, "_embedding_bag_forward_only", &embedding_bag<&at::_embedding_bag_forward_only>);
+// The dense backward, whose CUDA kernel is nondeterministic for maxima.
+bool is_dense_maximum(Arguments arguments) {
+  constexpr int64_t kModeMax = 2;
+  return arguments[8].toInt() == kModeMax && !arguments[9].toBool();
 }
+
+OperatorRecords embedding_bag_records() {
+  return {
+      {{"_embedding_bag"}, {.host_kernels = {host_kernel(&embedding_bag<&at::_embedding_bag>)}}},
+      {{"_embedding_bag_forward_only"},
+       {.host_kernels = {host_kernel(&embedding_bag<&at::_embedding_bag_forward_only>)}}},
+      {{"_embedding_bag_backward"},
+       {.nondeterministic = "embedding_bag_backward_cuda_max",
+        .is_nondeterministic = is_dense_maximum}},
+  };
+}
+
+const DeclaredRecords kEmbeddingBagRecords(embedding_bag_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu

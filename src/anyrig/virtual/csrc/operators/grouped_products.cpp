@@ -1,6 +1,6 @@
 #include "operators/grouped_products.h"
 
-#include "operators/cuda_only.h"
+#include "dispatch/operator_record.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_grouped_mm.h>
@@ -107,8 +107,16 @@ bool is_transposed(const at::Tensor& matrix) {
   return false;
 }
 
-void add_grouped_products(HostKernels& kernels) {
-  add_kernel(kernels, "_grouped_mm", &grouped_mm);
+namespace {
+
+OperatorRecords grouped_product_records() {
+  return {
+      {{"_grouped_mm"}, {.host_kernels = {host_kernel(&grouped_mm)}}},
+  };
 }
+
+const DeclaredRecords kGroupedProductRecords(grouped_product_records());
+
+} // namespace
 
 } // namespace anyrig::virtual_gpu

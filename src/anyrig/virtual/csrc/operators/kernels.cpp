@@ -3,7 +3,7 @@
 #include "operators/kernels.h"
 
 #include "device/host_waits.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"
 #include "dispatch/known_values.h"

@@ -4,7 +4,7 @@
 #include "device/host_waits.h"
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"
 #include "time/work.h"

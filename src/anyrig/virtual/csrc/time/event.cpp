@@ -1,7 +1,7 @@
 #include "time/event.h"
 
 #include "device/cuda_error.h"
-#include "graphs/capture.h"
+#include "time/capture.h"
 #include "time/clock.h"
 
 #include <algorithm>
