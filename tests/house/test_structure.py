@@ -30,8 +30,6 @@ OWN_WALKS = {
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
     "parallel/group/blocks.py: _repeated": "over modules",
-    "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
-    "parallel/group/loaders/batch_bytes.py: _build": "reads it",
     "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
     "parallel/pipeline/over_ranks/contents.py: write": "writes the structure itself, as JSON",
     "parallel/pipeline/over_ranks/contents.py: read": "reads it",

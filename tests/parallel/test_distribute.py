@@ -346,6 +346,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     batch = {
         "x": torch.zeros(0, 3, dtype=torch.bfloat16),
         "names": [],
+        7: "a key that is no text",
         "rest": (torch.tensor(2.5), torch.tensor(True), None, float("inf"), "text"),
     }
     data = encode_empty(batch)
@@ -354,7 +355,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
     assert again["names"] == []
     assert again["rest"] == batch["rest"]
-    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
+    for other in (torch.ones(2), {1: print}, [object()], pack_sequence([torch.ones(1)])):
         assert encode_empty(other) is None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
+import io
+import pickle
 from hashlib import blake2b
 from typing import Any
 
@@ -15,9 +16,6 @@ from ....errors import ValueNeededError
 from ....transfer.tree import ATOM_TYPES
 from ...batch.cut import is_dense
 from ..leaves import leaves_of
-
-_ATOMS = (type(None), bool, int, float, str)
-_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def fingerprint(batch: Any) -> bytes:
@@ -34,44 +32,25 @@ def fingerprint(batch: Any) -> bytes:
 
 
 def encode_empty(batch: Any) -> bytes | None:
-    """Return a batch without samples as JSON; None if the batch has an object of another type than
-    dicts, lists, tuples, dense tensors, numbers, texts and None.
+    """Return a batch without samples as bytes; None if a tensor has elements along a dimension, or
+    if another rank would have to trust this one to load an object of the batch.
     """
-    try:
-        return json.dumps(_outline(batch)).encode()
-    except TypeError:
+    if any(
+        isinstance(leaf, Tensor) and leaf.dim() and leaf.numel() for _, leaf in leaves_of(batch)
+    ):
         return None
+    file = io.BytesIO()
+    try:
+        torch.save(batch, file)
+        decode_empty(file.getvalue())
+    except (pickle.PickleError, AttributeError, RuntimeError, TypeError):
+        return None
+    return file.getvalue()
 
 
 def decode_empty(data: bytes) -> Any:
     """Return the batch, with its tensors on the CPU."""
-    return _build(json.loads(data))
-
-
-def _outline(value: Any) -> Any:
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind in (list, tuple):
-        return [kind.__name__, *map(_outline, value)]
-    if kind is dict and all(type(key) is str for key in value):
-        return ["dict", {key: _outline(item) for key, item in value.items()}]
-    is_plain = kind is Tensor and is_dense(value) and not value.is_complex()
-    if is_plain and not (value.dim() and value.numel()):
-        return ["tensor", str(value.dtype), [*value.shape], 0 if value.dim() else value.item()]
-    raise TypeError(f"an outline has no {kind.__name__}")
-
-
-def _build(outline: Any) -> Any:
-    if type(outline) in _ATOMS:
-        return outline
-    kind, *content = outline
-    if kind == "tensor":
-        dtype, shape, value = content
-        return torch.full(shape, value, dtype=_DTYPES[dtype], device="cpu")
-    if kind == "dict":
-        return {key: _build(item) for key, item in content[0].items()}
-    return {"list": list, "tuple": tuple}[kind](map(_build, content))
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _describe(leaf: Any) -> tuple[str, bytes]:
