@@ -26,7 +26,7 @@ KEPT = {
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
-    "parallel/batch/find_listed.py: look_at": "notes whether a tensor lies inside a list of dicts",
+    "parallel/batch/find_listed.py: _lists_in": "looks for lists of dicts, and enters none",
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
     "parallel/group/blocks.py: _repeated": "over modules",

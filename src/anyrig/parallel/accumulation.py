@@ -23,9 +23,8 @@ from torch.utils.weak import TensorWeakRef
 from ..errors import SpreadError
 from ..transfer.tree import map_leaves
 from .backward_callback import queue_callback
-from .batch.samples import find_sample_count
+from .batch.samples import count_arguments as count_arguments
 from .group.weighing import tensors_with_gradients
-from .group.without_samples import count_listed
 from .losses.criterions import recognise
 from .losses.loss import Criterion, reduction_of
 
@@ -143,12 +142,6 @@ def no_count() -> SpreadError:
         _EXPLAIN + "a loss that is not reduced, or arguments without samples along dim. Return a "
         "mean or (sum, count) from the loss; pass batches as tensors"
     )
-
-
-def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
-    """Return the number of samples in the arguments of a call; None if unknown."""
-    listed = count_listed((inputs, kwargs))
-    return find_sample_count((inputs, kwargs), dim) if listed is None else listed
 
 
 def check_accumulate(accumulate: bool, loss: Criterion | None, how: str) -> bool:

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from ..devices.place import Place, Places
-from .accumulation import Accumulation, count_arguments, refuse_with_accumulate
-from .arguments import move_arguments, move_tensors
+from ..transfer.beside import copy_in_order
+from .accumulation import Accumulation, refuse_with_accumulate
+from .arguments import change_tensors, move_tensors
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
-from .batch.samples import name_argument
+from .batch.samples import count_arguments, name_argument
 from .batch.scatter import divide, scatter_samples
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
@@ -181,7 +182,12 @@ class DataParallel(TransparentModule):
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         lead, output_device = self._layout.lead, self._layout.output_device
-        inputs, kwargs = move_arguments(inputs, kwargs, lead)
+        inputs, kwargs = change_tensors(
+            inputs,
+            kwargs,
+            lambda tensor: tensor.device != lead,
+            lambda tensor: copy_in_order(tensor, lead),
+        )
         call = self._call_module if self._run.accumulation is None else self._call_counted
         output = call(inputs, kwargs)
         if not gathers:

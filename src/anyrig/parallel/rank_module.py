@@ -19,10 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.membership import Context, current_context, current_group, open_carrier
-from ..transfer.tree import ATOM_TYPES, map_leaves
-from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
+from ..transfer.beside import copy_in_order
+from .accumulation import Accumulation, no_count, refuse_with_accumulate
+from .arguments import change_tensors
 from .backward_callback import queue_callback
-from .batch.samples import find_sample_count
+from .batch.samples import count_arguments
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
@@ -31,7 +32,7 @@ from .group.states import Broadcast, Buffers
 from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
-from .group.without_samples import compute_without_samples, count_listed, first_samples
+from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call
@@ -302,7 +303,7 @@ class RankModule(TransparentModule):
                 raise
         return compute_without_samples(
             self.module,
-            lambda given: module(*given[0], **given[1]),
+            module,
             (inputs, kwargs),
             (self._run or self._start()).sample_of.get(with_loss),
             self._layout.dim,
@@ -312,35 +313,18 @@ class RankModule(TransparentModule):
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
         """Return the arguments on this rank's device, and their number of samples."""
-        # Written for speed, as each call passes through here.
-        device, dim = self._device, self._layout.dim
-        samples = None
-        simple = True
-        for value in (*inputs, *kwargs.values()) if kwargs else inputs:
-            kind = type(value)
-            if kind is Tensor:
-                if samples is None and value.dim():
-                    samples = value.size(dim)
-                if value.device != device or (exchange is not None and value.requires_grad):
-                    simple = False
-            elif kind not in ATOM_TYPES:
-                simple, samples = False, None
-                break
-        if simple:
-            return inputs, kwargs, 1 if samples is None else samples
-        if samples is None:
-            samples = count_listed((inputs, kwargs))
-        if samples is None:
-            samples = find_sample_count((inputs, kwargs), dim)
+        device = self._device
+        samples = count_arguments(inputs, kwargs, self._layout.dim)
 
-        def bring(leaf: Any, path: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            here = leaf.to(device, non_blocking=device.type != "cpu")
+        def is_meant(tensor: Tensor) -> bool:
+            return tensor.device != device or (exchange is not None and tensor.requires_grad)
+
+        def bring(tensor: Tensor) -> Tensor:
+            here = copy_in_order(tensor, device)
             weighted = exchange is not None and here.requires_grad
             return take_weight_off(here, exchange) if exchange and weighted else here
 
-        inputs, kwargs = map_leaves((inputs, kwargs), bring)
+        inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
         return inputs, kwargs, 1 if samples is None else samples
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:

@@ -14,9 +14,9 @@ from ...errors import BatchError
 from ...transfer.containers import children_of, is_container, with_children
 from ...transfer.move import Mover
 from ...transfer.tree import Path, format_path
-from .listed import is_list
 from .nested import join_nested
 from .packed import join_packed
+from .samples import is_list
 
 
 @dataclass

@@ -16,10 +16,9 @@ from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
 from .find_listed import mark_listed
-from .listed import Listed
 from .nested import cut_nested
 from .packed import cut_packed
-from .samples import WHOLE, count_samples, has_samples, name_argument
+from .samples import WHOLE, Listed, count_samples, has_samples, name_argument
 
 
 def scatter(

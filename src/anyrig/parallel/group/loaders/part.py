@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import BatchError
 from ....transfer.tree import Path, format_path
-from ...batch.listed import is_list
 from ...batch.samples import count_samples as count_tensor_samples
+from ...batch.samples import is_list
 from ...batch.scatter import cut_leaf
 from ..leaves import GO_IN, leaves_of, replace_parts
 
