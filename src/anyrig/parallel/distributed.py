@@ -71,9 +71,17 @@ class DistributedModule(RankModule):
             run.buffers.note_versions()
             run.engine = ddp
             keep_until_exit(ddp.process_group)
+            if self._device.type == "cpu" and not self._follows_graph():
+                run.late_weights = LateWeights(ddp)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return run
+
+    def _follows_graph(self) -> bool:
+        """Return whether DDP handles gradients without their hooks, by the graph of a step."""
+        return bool(
+            self._options.get("find_unused_parameters") or self._options.get("static_graph")
+        )
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -138,16 +146,8 @@ class DistributedModule(RankModule):
         queue_callback(lambda: queue_callback(end))
 
     def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        if run.joining or run.engine is None or self._device.type != "cpu":
-            return False
-        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
-            return False  # DDP then handles gradients without their hooks
         late = run.late_weights
-        if late is None:
-            exchange.finish()
-            if exchange.is_uneven and exchange.reduces and not run.has_hook:
-                # At the end, since DDP divides by the number of ranks where it has no hook.
-                queue_callback(lambda: queue_callback(self._begin_late_weights))
+        if late is None or run.joining:
             return False
         weight = late.weight_in_this_pass()
         if weight is not None:  # of an earlier forward
@@ -163,11 +163,6 @@ class DistributedModule(RankModule):
         queue_callback(late.meet)
         return True
 
-    def _begin_late_weights(self) -> None:
-        run = self._run
-        if run is not None and run.engine is not None and run.late_weights is None:
-            run.late_weights = LateWeights(run.engine)
-
     def _arm_again(self, ddp: DistributedDataParallel) -> None:
         """Make DDP reduce a backward pass for which no forward has prepared it.
 
@@ -175,7 +170,7 @@ class DistributedModule(RankModule):
         gradients of the second backward pass. The preparation cannot be undone: if one rank has
         called the model alone, the others reduce in a step of `no_sync` too, which changes no sum.
         """
-        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
+        if self._follows_graph():
             raise SpreadError(
                 "this backward pass does not belong to the last forward, or another rank has "
                 "called the model alone; with find_unused_parameters= or static_graph= DDP cannot "
@@ -213,13 +208,13 @@ class DistributedModule(RankModule):
                 f"no parameter of this {type(self.module).__name__} requires a gradient, so a hook "
                 "has nothing to reduce"
             )
-        if run.has_hook:
-            raise RuntimeError("register_comm_hook can only be called once for a model")
-        if run.late_weights is None:
-            ddp.register_comm_hook(state, hook)
+        late = run.late_weights
+        if late is None:
+            ddp.register_comm_hook(state, hook)  # raises the RuntimeError itself
+        elif late.hook is None:
+            late.hook = hook, state
         else:
-            run.late_weights.hook = hook, state
-        run.has_hook = True
+            raise RuntimeError("register_comm_hook can only be called once for a model")
 
     @contextmanager
     def join(self) -> Iterator[None]:

@@ -28,8 +28,8 @@ from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
 from .group.late_weights import LateWeights
-from .group.states import Broadcast, Buffers
-from .group.step_time import Pace
+from .group.states import Buffers
+from .group.step_time import StepTime
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
@@ -42,45 +42,22 @@ from .single_samples import explain_single_sample
 
 @dataclass(eq=False)
 class Run:
-    """The state of one model in a process group; a copy of the model has its own.
+    """The state of one model in a process group; a copy of the model has its own."""
 
-    Attributes:
-        context: the state of the process group.
-        number: the model's number; ranks spread their models in the same order.
-        buffers: the module's buffers.
-        fixed: the check for changes of the module that the engine cannot follow.
-        pace: the measured duration of steps.
-        synchronized: the layers whose forward waits for the other ranks in training mode.
-        engine: DDP, if it averages the gradients.
-        forwards: the number of forwards in which ranks met.
-        is_armed: whether the engine will reduce the next backward pass.
-        joining: whether a loop in `join` is running.
-        last: the exchange of the last forward in that loop.
-        sample_of: the arguments of one sample, with a target and without.
-        arriving: the broadcast of buffers that has not finished.
-        sent_in: the backward pass in which that broadcast began.
-        accumulation: accumulates gradients, if the model was spread with `accumulate`.
-        has_hook: whether the caller has registered a communication hook.
-        late_weights: weights the engine's buckets, once ranks had different numbers of samples.
-    """
-
-    context: Context
-    number: int
+    context: Context  # the state of the process group
+    number: int  # of the model; ranks spread their models in the same order
     buffers: Buffers
-    fixed: FixedParameters
-    pace: Pace
-    synchronized: list[torch.nn.SyncBatchNorm]
-    engine: DistributedDataParallel | None = None
-    forwards: int = 0
-    is_armed: bool = False
-    joining: bool = False
-    last: Exchange | None = None
+    fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
+    synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
+    accumulation: Accumulation | None  # if the model was spread with `accumulate`
+    engine: DistributedDataParallel | None = None  # DDP, if it averages the gradients
+    late_weights: LateWeights | None = None  # weights the engine's buckets, on the CPU
+    is_armed: bool = False  # whether the engine will reduce the next backward pass
+    forwards: int = 0  # in which ranks met
+    # The arguments of one sample, with a target and without.
     sample_of: dict[bool, Any] = field(default_factory=dict)
-    arriving: Broadcast | None = None
-    sent_in: int = -1
-    accumulation: Accumulation | None = None
-    late_weights: LateWeights | None = None
-    has_hook: bool = False
+    joining: bool = False  # whether a loop in `join` is running
+    last: Exchange | None = None  # of the last forward in that loop
 
 
 class RankModule(TransparentModule):
@@ -131,7 +108,6 @@ class RankModule(TransparentModule):
             number=context.counts["models"],
             buffers=Buffers(self.module),
             fixed=self._fix_parameters(),
-            pace=Pace(self._device, context),
             synchronized=[
                 layer
                 for layer in self.module.modules()
@@ -186,7 +162,8 @@ class RankModule(TransparentModule):
         if torch.compiler.is_compiling():
             leave_to_modules()
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         try:
             with self._layout.computing():
                 call = self._learn if torch.is_grad_enabled() else self._evaluate
@@ -208,7 +185,7 @@ class RankModule(TransparentModule):
         output = self._compute_samples(self.module, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return output
-        return whole_loss(loss, output, target, self._device, exchange, lambda: None)
+        return whole_loss(loss, output, target, self._device, exchange, lambda: 1.0)
 
     def _learn(
         self,
@@ -228,7 +205,8 @@ class RankModule(TransparentModule):
         moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
             exchange.samples = samples
-            exchange.time = run.pace.start(samples)
+            if run.context.measuring is not None:
+                exchange.time = StepTime(self._device, samples)
             exchange.is_armed = run.is_armed
             if exchange.forward and not self._meets_at_loss(run, loss):
                 exchange.start(Phase.FORWARD)
@@ -241,7 +219,7 @@ class RankModule(TransparentModule):
         if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
             raise no_count()
 
-        def begin() -> None:
+        def begin() -> float:
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed
                 exchange.start(Phase.BACKWARD)
@@ -249,7 +227,8 @@ class RankModule(TransparentModule):
             def meet() -> None:
                 exchange.finish()
                 if moves_buffers:
-                    self._send_buffers(run, exchange)
+                    samples_of_ranks = enumerate(exchange.samples_of_ranks)
+                    run.buffers.send(next((rank for rank, count in samples_of_ranks if count), 0))
 
             is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
             if not is_late:
@@ -259,15 +238,17 @@ class RankModule(TransparentModule):
                 accumulate(exchange.total_samples if loss is None else exchange.divisor)
             if not is_late:
                 meet()
-            if (time := exchange.time) is not None:
-                queue_callback(lambda: run.pace.stop(time))
+            time, balance = exchange.time, run.context.measuring
+            if time is not None and balance is not None:
+                queue_callback(lambda: balance.stop(time))
+            return exchange.weight_of_outputs
 
         target = kwargs.pop("target") if loss is not None else None
         if self._has_collectives(run):
             exchange.finish()
         output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
         if loss is None:
-            return put_weight_on(output, exchange, begin)
+            return put_weight_on(output, begin, exchange)
         whole = whole_loss(loss, output, target, self._device, exchange, begin)
         if accumulate is not None and exchange.divisor is None:
             raise no_count()
@@ -370,36 +351,7 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
-        """Let the ranks have different numbers of batches in the loop of this block.
-
-        * `DistributedModule` (a replica on each rank): a rank without further batches takes part
-          in the others' collectives, without samples.
-        * `ShardedModule`: raises SpreadError, which names `anyrig.distribute`.
-        * `DataParallel` (one process): does nothing, as there are no other ranks.
-
-        Raises:
-            SpreadError: the model is in shards.
-        """
-
-    def _send_buffers(self, run: Run, exchange: Exchange) -> None:
-        """Begin to broadcast the buffers, once in a backward pass; they are written at its end.
-
-        The number of the backward pass is private; PyTorch's own FSDP2 reads it from Python.
-        """
-        backward = torch._C._current_graph_task_id()
-        if run.arriving is not None:
-            if run.sent_in == backward:
-                return
-            self._take_buffers()  # sent in an earlier backward pass that failed
-        run.sent_in = backward
-        run.arriving = run.buffers.send(exchange.first_with_samples)
-        queue_callback(self._take_buffers)
-
-    def _take_buffers(self) -> None:
-        run = self._run
-        if run is not None and run.arriving is not None:
-            arriving, run.arriving = run.arriving, None
-            arriving.finish()
+        """Let the ranks have different numbers of batches; raise SpreadError for shards."""
 
     def _begin_step_again(self) -> None:
         """Forget a step that failed on any rank. Every rank must call this at the same point.
@@ -410,23 +362,22 @@ class RankModule(TransparentModule):
         run = self._run
         if run is None:
             return
-        self._take_buffers()
+        run.buffers.finish()
         run.forwards = run.context.counts[MEETING] = 0
         run.is_armed, run.last = False, None
         run.buffers.note_versions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's state dict, whose names have no prefix."""
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         return super().state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         state: dict[str, Any] = super().__getstate__()
         return {**state, "_run": None}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.module!r})"
 
 
 def _require_no_parameters(loss: Criterion) -> None:

@@ -13,6 +13,7 @@ still needs its host, so waiting is safe. Once the shares are held, the ranks ex
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -25,6 +26,7 @@ from ...processes.group.membership import Group, current_context
 from ..shares.measure import MemoryMark
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
+from .step_time import StepTime
 
 # A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
 # other programs are slowed down more often than the devices of one process.
@@ -46,6 +48,7 @@ class Balance:
     def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
         self._group = group
+        self._unread: deque[StepTime] = deque()
         self._steps: dict[int, StepMeasure] = {}  # by the number of the report
         self._reports = 0
         self._unused_draws = 0
@@ -83,6 +86,13 @@ class Balance:
         current_context().balance = self
         if not self.held and self._memory is None and self._group.device.type != "cpu":
             self._memory = MemoryMark.of(self._group.device)
+
+    def stop(self, step: StepTime) -> None:
+        """Stop the time of `step`, and report all steps that the device has completed."""
+        if step.stop():  # else this is the second backward pass through a graph
+            self._unread.append(step)
+        while self._unread and (seconds := self._unread[0].read()) is not None:
+            self.report(self._unread.popleft().samples, seconds)
 
     def report(self, samples: int, seconds: float) -> None:
         """Note that this rank had so many samples in a step, and how long it computed itself."""

@@ -25,7 +25,7 @@ from .exchange import Exchange
 
 
 class LateWeights:
-    """Weights the buckets of `ddp`, by a communication hook; DDP must have none yet."""
+    """Weights the buckets of `ddp`, by a communication hook."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         # The hook of the caller, which gets weighted buckets, and its state.
@@ -44,7 +44,7 @@ class LateWeights:
         """
         exchange.outer_weight = 1.0
         self._exchange, self._met = exchange, met
-        self._backward = torch._C._current_graph_task_id()  # see `RankModule._send_buffers`
+        self._backward = torch._C._current_graph_task_id()  # see `Buffers.send`
 
     def weight_in_this_pass(self) -> float | None:
         """Return the weight of this backward pass's buckets; None if outputs are weighted."""

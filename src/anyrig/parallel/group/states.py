@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..backward_callback import queue_callback
+
 # A message of this size takes much longer than its latency.
 _MESSAGE_BYTES = 64 * 2**20
 
@@ -95,13 +97,23 @@ class Buffers:
         self._places = tuple(places.values())
         self._packed: list[tuple[Tensor | None, int]] = []
         self._packing: Packing | None = None
+        self._arriving: Broadcast | None = None
+        self._sent_in = -1  # the backward pass in which that broadcast began
         self.note_versions()
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def send(self, source: int) -> Broadcast:
-        """Start to broadcast the values of rank `source`."""
+    def send(self, source: int) -> None:
+        """Begin to broadcast the values of rank `source`, once in a backward pass, which writes
+        them at its end.
+        """
+        # Private; PyTorch's own FSDP2 reads it from Python.
+        backward = torch._C._current_graph_task_id()
+        if self._arriving is not None and self._sent_in == backward:
+            return
+        self.finish()  # what was sent in an earlier backward pass that failed
+        self._sent_in = backward
         now = [(each, 0 if each is None else each.data_ptr()) for each in self._buffers()]
         # `is`, because == compares the elements of tensors.
         if self._packing is None or any(
@@ -112,7 +124,14 @@ class Buffers:
             self._packing = Packing([each for each, _ in now if each is not None])
         if dist.get_rank() == source:
             self.note_versions()
-        return Broadcast(self._packing, source, self._count_arrival)
+        self._arriving = Broadcast(self._packing, source, self._count_arrival)
+        queue_callback(self.finish)
+
+    def finish(self) -> None:
+        """Write the values that are arriving, if any."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            arriving.finish()
 
     def note_versions(self) -> None:
         """Note that this rank's buffers have the same values as those of all ranks."""

@@ -9,12 +9,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any
 
 import torch
 
-from ...processes.group.membership import Context
 from ..shares.measure import record_event
 
 
@@ -52,25 +50,3 @@ class StepTime:
         if not self._marks[-1].query():
             return None
         return sum(float(start.elapsed_time(end)) for start, end in pairs) / 1e3
-
-
-class Pace:
-    """Reports the step times of a model on `device` to the balance that is measuring, if any."""
-
-    def __init__(self, device: torch.device, context: Context) -> None:
-        self._device = device
-        self._context = context
-        self._unread: deque[StepTime] = deque()
-
-    def start(self, samples: int) -> StepTime | None:
-        """Return the time of a step that begins now; None if shares are not being measured."""
-        return None if self._context.measuring is None else StepTime(self._device, samples)
-
-    def stop(self, step: StepTime) -> None:
-        """Stop the time of `step`, and report all steps that the device has completed."""
-        if step.stop():  # else this is the second backward pass through a graph
-            self._unread.append(step)
-        while self._unread and (seconds := self._unread[0].read()) is not None:
-            samples = self._unread.popleft().samples
-            if (balance := self._context.measuring) is not None:
-                balance.report(samples, seconds)

@@ -35,28 +35,27 @@ from ...errors import SpreadError
 from ...transfer.tree import Path, format_path, list_leaves, map_leaves
 from .exchange import Exchange
 
+# Called when a backward pass begins; returns the weight of the outputs' gradients.
+Begin = Callable[[], float]
+
 
 class _PutOn(torch.autograd.Function):
     """The identity. Its outputs are no views, so the caller may change them in place."""
 
     @staticmethod
-    def forward(ctx: Any, exchange: Exchange, begin: Callable[[], None], *outputs: Tensor) -> Any:
-        ctx.exchange, ctx.begin = exchange, begin
+    def forward(ctx: Any, begin: Begin, exchange: Exchange | None, *outputs: Tensor) -> Any:
+        ctx.begin, ctx.exchange = begin, exchange
         ctx.set_materialize_grads(False)
         return tuple([output.detach() for output in outputs])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.begin()
-        weight = ctx.exchange.weight_of_outputs
+        weight = ctx.begin()
         if weight == 1.0:
             return (None, None, *gradients)
-        return (None, None, *[None if g is None else _multiply(g, weight) for g in gradients])
-
-
-def _multiply(gradient: Tensor, weight: float) -> Tensor:
-    # The mean over zero samples is NaN, and NaN times zero is NaN.
-    return gradient * weight if weight else torch.zeros_like(gradient)
+        # The mean over zero samples is NaN, and NaN times zero is NaN.
+        times = (lambda gradient: gradient * weight) if weight else torch.zeros_like
+        return (None, None, *[None if each is None else times(each) for each in gradients])
 
 
 class _TakeOff(torch.autograd.Function):
@@ -73,20 +72,17 @@ class _TakeOff(torch.autograd.Function):
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
-def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) -> Any:
-    """Return a module's outputs, whose gradients will enter the module multiplied by the weight.
+def put_weight_on(output: Any, begin: Begin, exchange: Exchange | None = None) -> Any:
+    """Return a module's outputs, whose gradients will enter the module multiplied by ``begin()``.
 
-    ``begin()`` is called when the backward pass begins.
-
-    Raises:
-        SpreadError: tensors are hidden in an object that is not a container.
+    `exchange` is that of a forward over ranks. Raise SpreadError as `tensors_with_gradients` does.
     """
     if type(output) is Tensor:  # the usual case
-        return _PutOn.apply(exchange, begin, output)[0] if output.requires_grad else output  # type: ignore[no-untyped-call]
+        return _PutOn.apply(begin, exchange, output)[0] if output.requires_grad else output  # type: ignore[no-untyped-call]
     found = tensors_with_gradients(output)
     if not found:
         return output
-    weighted = _PutOn.apply(exchange, begin, *found)  # type: ignore[no-untyped-call]
+    weighted = _PutOn.apply(begin, exchange, *found)  # type: ignore[no-untyped-call]
     by_id = dict(zip(map(id, found), weighted, strict=True))
     return map_leaves(output, lambda leaf, path: by_id.get(id(leaf), leaf))
 
@@ -152,7 +148,7 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
         if node in seen:
             continue
         seen.add(node)
-        if getattr(type(node), "_forward_cls", None) is _PutOn:
+        if getattr(type(node), "_forward_cls", None) is _PutOn and node.exchange is not None:
             before.append(node.exchange)
             continue
         has_other |= hasattr(node, "variable")

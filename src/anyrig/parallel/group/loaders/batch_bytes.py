@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import io
-import pickle
+import json
 from hashlib import blake2b
 from typing import Any
 
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ....errors import ValueNeededError
+from ....errors import SpreadError, ValueNeededError
 from ....transfer.tree import ATOM_TYPES
 from ...batch.cut import is_dense
+from ...pipeline.over_ranks.contents import forms_of, make_value, read_value
 from ..leaves import leaves_of
 
 
@@ -32,25 +32,26 @@ def fingerprint(batch: Any) -> bytes:
 
 
 def encode_empty(batch: Any) -> bytes | None:
-    """Return a batch without samples as bytes; None if a tensor has elements along a dimension, or
-    if another rank would have to trust this one to load an object of the batch.
+    """Return a batch without samples as JSON; None if the batch has a tensor with elements along a
+    dimension, or an object that `read_value` refuses.
     """
-    if any(
-        isinstance(leaf, Tensor) and leaf.dim() and leaf.numel() for _, leaf in leaves_of(batch)
-    ):
-        return None
-    file = io.BytesIO()
     try:
-        torch.save(batch, file)
-        decode_empty(file.getvalue())
-    except (pickle.PickleError, AttributeError, RuntimeError, TypeError):
+        contents = read_value(batch, "the batch")
+        values = [each.item() if not each.dim() else 0 for each in contents.tensors]
+        data = json.dumps([contents.text, values]).encode()
+    except (SpreadError, TypeError):  # JSON has no complex numbers
         return None
-    return file.getvalue()
+    return None if any(each.dim() and each.numel() for each in contents.tensors) else data
 
 
 def decode_empty(data: bytes) -> Any:
     """Return the batch, with its tensors on the CPU."""
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    text, values = json.loads(data)
+    tensors = [
+        torch.full(form.shape, value, dtype=form.dtype, device="cpu")
+        for form, value in zip(forms_of(text), values, strict=True)
+    ]
+    return make_value(text, tensors)
 
 
 def _describe(leaf: Any) -> tuple[str, bytes]:
