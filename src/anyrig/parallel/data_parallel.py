@@ -33,7 +33,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
-from .losses.mistakes import explain_call
+from .losses.mistakes import explain_call, refuse_scattered_loss
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide
@@ -44,25 +44,16 @@ from .single_samples import explain_single_sample, needs_several_samples
 
 @dataclass(eq=False)
 class Run:
-    """The state of one model in one process; a copy of the model has its own.
+    """The state of one model in one process; a copy of the model has its own."""
 
-    Attributes:
-        replicas: the copies of the module on the other devices.
-        side_by_side: calls the replicas.
-        accumulation: accumulates gradients, if the model was spread with `accumulate`.
-        known_dimensions: the dimensions of the outputs that have the samples, from earlier calls.
-        clock: times the devices in the current step, if shares are being measured.
-        lock: is held in a call of the replicas.
-        asked: the options of this thread's next `forward`.
-    """
-
-    replicas: Replicas
-    side_by_side: SideBySide
-    accumulation: Accumulation | None
+    replicas: Replicas  # the copies of the module on the other devices
+    side_by_side: SideBySide  # calls the replicas
+    accumulation: Accumulation | None  # if the model was spread with `accumulate`
+    # The dimensions of the outputs that have the samples, from earlier calls.
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
-    clock: StepClock | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    asked: threading.local = field(default_factory=threading.local)
+    clock: StepClock | None = None  # times the current step, if shares are being measured
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held in a call of the replicas
+    asked: threading.local = field(default_factory=threading.local)  # for this thread's forward
 
 
 class DataParallel(TransparentModule):
@@ -146,14 +137,10 @@ class DataParallel(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on each device with a part of the batch, and gather the outputs.
 
-        Args:
-            inputs: the module's arguments, with tensors on any device.
-            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
-                the loss, and the loss of the whole batch is returned instead of the outputs.
-
-        Returns:
-            The module's output for the whole batch. A floating-point number, such as a loss that
-            the module computes, is treated as a mean over samples.
+        The arguments have tensors on any device. If the model was spread with a loss, ``target=``
+        goes to the loss, and the loss of the whole batch is returned instead of the outputs. A
+        floating-point number that the module returns, such as a loss, is treated as a mean over
+        samples.
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
@@ -306,19 +293,14 @@ class DataParallel(TransparentModule):
             criterion = anyrig.ParallelLoss(nn.CrossEntropyLoss())
             criterion(model.scattered(x), y).backward()
 
-        Returns:
-            One output for each device that had samples, in the order of the rig. `gather` joins
-            them.
+        There is one output for each device that had samples, in the order of the rig. `gather`
+        joins them.
 
         Raises:
             TypeError: the call has ``target=``, and the model was spread with a loss.
             Exception: as for `forward`.
         """
-        if "target" in kwargs and self._loss is not None:
-            raise TypeError(
-                "scattered() returns outputs, but target= requests the loss of the batch; call "
-                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
-            )
+        refuse_scattered_loss(self._loss, kwargs)
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         self._run.asked.gathers = False
         try:

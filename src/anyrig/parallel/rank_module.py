@@ -35,7 +35,7 @@ from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
-from .losses.mistakes import explain_call
+from .losses.mistakes import explain_call, refuse_scattered_loss
 from .replicas.transparent import TransparentModule
 from .single_samples import explain_single_sample
 
@@ -149,11 +149,9 @@ class RankModule(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
-        Args:
-            inputs: the module's arguments, with tensors on any device. The samples are counted
-                along `dim` of the first tensor, or as the entries of a list of dicts.
-            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
-                the loss, and each rank gets the loss of the global batch.
+        The arguments have tensors on any device. The samples are counted along `dim` of the first
+        tensor, or as the entries of a list of dicts. If the model was spread with a loss,
+        ``target=`` goes to the loss, and each rank gets the loss of the global batch.
 
         Raises:
             SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
@@ -309,19 +307,8 @@ class RankModule(TransparentModule):
         return inputs, kwargs, 1 if samples is None else samples
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
-        """Call the model and return a list with this rank's output.
-
-        `DataParallel.scattered` returns a list with the output of each device.
-
-        Raises:
-            TypeError: the call has ``target=``, and the model was spread with a loss.
-            Exception: as for `forward`.
-        """
-        if "target" in kwargs and self._loss is not None:
-            raise TypeError(
-                "scattered() returns outputs, but target= requests the loss of the batch; call "
-                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
-            )
+        """Return this rank's output as a list of one; see `DataParallel.scattered`."""
+        refuse_scattered_loss(self._loss, kwargs)
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         return [self(*inputs, **kwargs)]
 

@@ -152,6 +152,11 @@ def spread(
             "micro_batches=, schedule=, checkpoint=, split_points= and example= are for "
             f'how="pipeline", but how={how!r} was given'
         )
+    if how in IN_STAGES and (shares is not None or sync_batch_norm):
+        raise SpreadError(
+            f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
+            "divides layers, and every device computes all samples; leave them out"
+        )
     ddp_options = check_ddp_options(ddp or {})
     if logical_shards is not None and how in IN_STAGES:
         raise SpreadError(
@@ -204,7 +209,13 @@ def spread(
             accumulate=check_accumulate(accumulate, loss, how),
         )
         if how in IN_STAGES:
-            return _over_stages(module, layout, group, loss, sync_batch_norm, options, replicas)
+            from .pipeline.options import PipelineOptions
+            from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
+
+            called = "each rank of a pipeline is called with the same samples"
+            layout = replace(layout, shares=Shares((1.0,), called))
+            pipeline = PipelineOptions(*options)
+            return spread_over_ranks(module, layout, group, loss, pipeline, replicas)
         if sharding is not None and sharding.mixed_precision and precision is not None:
             raise SpreadError(
                 "precision= computes under autocast and keeps the dtype of parameters, but "
@@ -226,11 +237,6 @@ def spread(
     )
     lead = rig.lead.torch_device
     if how in IN_STAGES:
-        if shares is not None or sync_batch_norm:
-            raise SpreadError(
-                f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
-                "divides layers, and every device computes all samples; leave them out"
-            )
         from .pipeline.one_device import require_room
         from .pipeline.options import PipelineOptions, check_options
 
@@ -286,29 +292,6 @@ def _over_group(
         module.to(group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
-
-
-def _over_stages(
-    module: torch.nn.Module,
-    layout: Layout,
-    group: Group,
-    loss: Criterion | None,
-    sync_batch_norm: bool,
-    options: tuple[Any, ...],
-    replicas: int,
-) -> PipelineRank:
-    if sync_batch_norm:
-        raise SpreadError(
-            "sync_batch_norm= takes statistics of batches that are divided among devices, but "
-            f"how={layout.how!r} divides layers, and every rank computes all samples; leave it out"
-        )
-    from .pipeline.options import PipelineOptions
-    from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
-
-    layout = replace(
-        layout, shares=Shares((1.0,), "each rank of a pipeline is called with the same samples")
-    )
-    return spread_over_ranks(module, layout, group, loss, PipelineOptions(*options), replicas)
 
 
 def _on_device_of(module: torch.nn.Module, group: Group) -> Group:

@@ -156,8 +156,7 @@ def balance_of_pipelines(
 ) -> Balance:
     """Return the balance of a loader of which each of several pipelines gets a part.
 
-    Raises:
-        SharesError: there are not as many shares as pipelines, or they would be measured.
+    Raise SharesError if there are not as many shares as pipelines, or they would be measured.
     """
     if isinstance(wanted, str) and wanted != "even":
         raise SharesError(
@@ -172,9 +171,6 @@ def choose_balance(
 ) -> Balance:
     """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
     policy share one.
-
-    Raises:
-        SharesError: there are not as many shares as ranks, or the policy is unknown.
     """
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
