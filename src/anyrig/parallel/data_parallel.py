@@ -34,12 +34,12 @@ from .losses.loss import (
     loss_for_target,
 )
 from .losses.mistakes import explain_call, refuse_scattered_loss
+from .replicas.batch_norm import explain_single_sample, needs_several_samples
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
-from .single_samples import explain_single_sample, needs_several_samples
 
 
 @dataclass(eq=False)

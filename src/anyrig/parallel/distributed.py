@@ -16,15 +16,27 @@ from ..processes.torch_faults import keep_until_exit
 from .accumulation import refuse_with_accumulate
 from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
-from .group.fixed_parameters import FixedParameters, Freezing
+from .group.fixed_parameters import FixedParameters, Freezing, explain_unfinished
 from .group.late_weights import LateWeights, is_ready_for_late_weight
 from .group.states import broadcast_states
-from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
 from .rank_module import RankModule, Run
+
+_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_DECIDED = {
+    "module": "it is the first argument of spread",
+    "device_ids": "the module is on the rank's device",
+    "output_device": "outputs stay on the rank's device",
+    "dim": "it is an argument of spread",
+    "process_group": "all ranks of the default group take part",
+    "device_mesh": "all ranks of the default group take part",
+    "broadcast_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "init_sync": "rank 0's parameters and buffers are broadcast",
+}
 
 
 class DistributedModule(RankModule):
@@ -294,3 +306,17 @@ def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
             raise
         return False
     return True
+
+
+def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as keyword arguments for DDP.
+
+    Raises:
+        SpreadError: `spread` does not take one of the options.
+    """
+    for name in options:
+        if name in _ALLOWED:
+            continue
+        why = f"spread decides it: {_DECIDED[name]}" if name in _DECIDED else "it is not supported"
+        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_ALLOWED)}")
+    return dict(options)

@@ -29,15 +29,15 @@ from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
 from .group.late_weights import LateWeights
 from .group.states import Buffers
-from .group.step_time import StepTime
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call, refuse_scattered_loss
+from .replicas.batch_norm import explain_single_sample
 from .replicas.transparent import TransparentModule
-from .single_samples import explain_single_sample
+from .shares.measure import StepTime
 
 
 @dataclass(eq=False)

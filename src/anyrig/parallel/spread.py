@@ -14,8 +14,7 @@ from ..errors import SpreadError
 from ..processes.group.membership import Group, join_group
 from .accumulation import check_accumulate
 from .data_parallel import DataParallel
-from .ddp_options import check_ddp_options
-from .distributed import DistributedModule
+from .distributed import DistributedModule, check_ddp_options
 from .exact.module import ExactModule
 from .exact.spread import check_exact_options, spread_exactly
 from .layout import Layout, make_layout

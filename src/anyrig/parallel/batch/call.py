@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import BatchError
 from ...transfer.tree import Path, format_path, walk_leaves
 from .divided_dimension import Answer, along_dimension, read_change, read_shapes
-from .joining import format_shapes
+from .gather import format_shapes
 
 _MOST_REMEMBERED = 1024
 # Arguments whose value, not only their type, may decide the form of the outputs.

@@ -16,7 +16,7 @@ from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .call import Call, list_counts
 from .cut import join
 from .divided_dimension import Answer
-from .joining import Joining, are_equal, format_shapes
+from .gather import Joining, are_equal, format_shapes
 
 
 def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any:

@@ -23,10 +23,9 @@ from ...devices.rig import Rig
 from ...errors import RankMismatchError, SharesError
 from ...processes.group.board import board_of
 from ...processes.group.membership import Group, current_context
-from ..shares.measure import MemoryMark
+from ..shares.measure import MemoryMark, StepTime
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
-from .step_time import StepTime
 
 # A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
 # other programs are slowed down more often than the devices of one process.

@@ -30,7 +30,7 @@ from ...errors import RankMismatchError
 from ...processes.group.board import MEETING, UNEVEN_BATCHES, wait_for_hosts
 from ...processes.group.caller_place import place_of_caller
 from ...processes.group.membership import Context
-from .step_time import StepTime
+from ..shares.measure import StepTime
 
 _LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits
 
