@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import time
 import traceback
-import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -32,8 +31,10 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
+from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.exchange import Exchange, Phase
 from anyrig.parallel.sharded import Sharding
+from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import current_context
 
 # Of whatever waits in these groups.
@@ -159,7 +160,7 @@ def case_terms_of_parameters_have_no_weight() -> None:
 
 
 def _learn_with_late_weights(pair: Pair) -> None:
-    """Take a step with uneven samples, after which weights come with the reduction, on the CPU."""
+    """Take a step with uneven samples, whose weights come with the reduction on the CPU."""
     rows = [1 + rank for rank in range(pair.ranks)]
     pair.model(*pair.mine(rows, torch.randn(sum(rows), WIDTH))).square().mean().backward()
     pair.model.zero_grad()
@@ -1119,10 +1120,15 @@ def case_shards_that_are_loaded_anew_still_learn() -> None:
 def case_steps_are_timed_without_waiting() -> None:
     told: list[tuple[int, float]] = []
     of_models: list[list[tuple[int, float]]] = []
-    fake = types.SimpleNamespace(
-        held=False, report=lambda rows, seconds: told.append((rows, seconds))
-    )
+
+    class Measuring(Balance):
+        held = False
+
+        def report(self, samples: int, seconds: float) -> None:
+            told.append((samples, seconds))
+
     context = current_context()
+    fake = Measuring(context.group, Shares((1.0,) * context.group.world_size, "for a test"))
     before, context.balance = context.balance, fake
     try:
         import time

@@ -309,11 +309,7 @@ def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
 
 
 def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as keyword arguments for DDP.
-
-    Raises:
-        SpreadError: `spread` does not take one of the options.
-    """
+    """Return the options as keyword arguments for DDP; raise SpreadError for any other option."""
     for name in options:
         if name in _ALLOWED:
             continue

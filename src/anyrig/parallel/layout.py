@@ -111,11 +111,7 @@ def make_layout(
     output_device: Place | None,
     dim: int,
 ) -> Layout:
-    """Return how a module is spread over a rig.
-
-    Raises:
-        SharesError: the numbers of shares and devices differ.
-    """
+    """Return how a module is spread over a rig; raise SharesError as `choose_shares` does."""
     devices = tuple(resolve_device(device) for device in rig)
     chosen = choose_shares(shares, rig.devices)
     alone = len(devices) == 1

@@ -1,8 +1,4 @@
-"""A module that computes the samples of one rank as a part of a global batch.
-
-More than 400 lines, because the class follows a step over ranks from the forward to the end of the
-backward pass.
-"""
+"""A module that computes the samples of one rank as a part of a global batch."""
 
 from __future__ import annotations
 
@@ -85,8 +81,12 @@ class RankModule(TransparentModule):
     _run: Run | None
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
+        if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
+            raise SpreadError(
+                f"the loss {type(loss).__name__} has parameters to learn, but only the module's "
+                "are averaged over the ranks; make the loss a part of the module that is spread"
+            )
         if loss is not None:
-            _require_no_parameters(loss)
             layout = replace(layout, loss=explain_loss(loss))
         super().__init__(module)
         self.__dict__.update(_layout=layout, _loss=loss, _device=layout.lead, _reduces=True)
@@ -120,15 +120,6 @@ class RankModule(TransparentModule):
     def _has_collectives(self, run: Run) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
         return any(layer.training for layer in run.synchronized)
-
-    def _meets_at_loss(self, run: Run, loss: Criterion | None) -> bool:
-        """Return whether the ranks may meet in a forward as late as at its loss.
-
-        On the CPU one message then carries both the sample counts and the loss.
-        """
-        if loss is None or self._device.type != "cpu":
-            return False
-        return not (run.joining or self._has_collectives(run))
 
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
@@ -194,7 +185,7 @@ class RankModule(TransparentModule):
     ) -> Any:
         reduces, has_left = self._reduces, exchange is not None
         run = self._run or self._start()
-        joining = run.joining
+        joining, has_collectives = run.joining, self._has_collectives(run)
         if exchange is None:
             exchange = self._new_exchange(0, loss)
         if reduces:
@@ -206,7 +197,9 @@ class RankModule(TransparentModule):
             if run.context.measuring is not None:
                 exchange.time = StepTime(self._device, samples)
             exchange.is_armed = run.is_armed
-            if exchange.forward and not self._meets_at_loss(run, loss):
+            # On the CPU, one message may carry both the sample counts and the loss.
+            may_wait = loss is not None and self._device.type == "cpu"
+            if exchange.forward and not (may_wait and not joining and not has_collectives):
                 exchange.start(Phase.FORWARD)
         if joining:
             run.last = exchange
@@ -242,7 +235,7 @@ class RankModule(TransparentModule):
             return exchange.weight_of_outputs
 
         target = kwargs.pop("target") if loss is not None else None
-        if self._has_collectives(run):
+        if has_collectives:
             exchange.finish()
         output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
         if loss is None:
@@ -365,11 +358,3 @@ class RankModule(TransparentModule):
             self._run.buffers.finish()
         state: dict[str, Any] = super().__getstate__()
         return {**state, "_run": None}
-
-
-def _require_no_parameters(loss: Criterion) -> None:
-    if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
-        raise SpreadError(
-            f"the loss {type(loss).__name__} has parameters to learn, but only the module's are "
-            "averaged over the ranks; make the loss a part of the module that is spread"
-        )

@@ -147,13 +147,8 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     Rank 0's parameters and buffers are broadcast to all ranks. Blocks are moved to the device one
     at a time, so a module on the CPU may be larger than a device's memory.
 
-    Args:
-        module: a module with the same parameters on each rank.
-        group: the process group; `group.device` gets the shards.
-        sharding: how to divide the module.
-
-    Raises:
-        SpreadError: the ranks cannot be divided into that number of replicas.
+    The module has the same parameters on each rank; `group.device` gets the shards. Raise
+    SpreadError if the ranks cannot be divided into that number of replicas.
     """
     mesh = make_mesh(group, sharding.replicas)
     states = [*module.parameters(), *module.buffers()]

@@ -31,15 +31,9 @@ def mark_listed(
     length. But if all its tensors have the size along `dim` of the tensors outside, these are the
     samples, and it stays.
 
-    Args:
-        tree: a value; or if `is_call`, ``(args, kwargs)``, maybe with a target as the third.
-        dim: along which tensors are divided.
-        name: formats a path for messages.
-        is_call: whether the arguments can be lists of samples, or `tree` itself.
-        expected: the number of samples, if it is known.
-
-    Raises:
-        BatchError: both readings are possible, or none.
+    If `is_call`, `tree` is ``(args, kwargs)``, maybe with a target as the third, and the arguments
+    can be lists of samples, else `tree` itself. `expected` is the number of samples, if known.
+    Raise BatchError if both readings are possible, or none.
     """
     slots = list(_slots(tree, is_call))
     if not any(is_container(value) for _, value in slots):

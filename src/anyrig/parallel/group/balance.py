@@ -25,12 +25,11 @@ from ...processes.group.board import board_of
 from ...processes.group.membership import Group, current_context
 from ..shares.measure import MemoryMark, StepTime
 from ..shares.shares import Shares, choose_shares
-from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
+from ..shares.trial import MEASURED_STEPS, WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 
-# A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
-# other programs are slowed down more often than the devices of one process.
-_STEPS_OF_MEASURE = 2
-_ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
+# Twice as many as for the devices of one process: ranks that share a node with other programs are
+# slowed down more often.
+_ROUND_STEPS = WARM_UP_STEPS + 2 * MEASURED_STEPS
 # Draws between two exchanges; doubled while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
 # The most reports that a rank keeps while another rank has none.
@@ -133,13 +132,11 @@ class Balance:
         self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if is_silent else _INTERVAL
         if len(counted) < _ROUND_STEPS:
             return
-        measured = [[steps[step] for steps in of_ranks] for step in counted[WARM_UP_STEPS:]]
-        middle = len(measured) // 2
-        first, second = fastest(measured[:middle]), fastest(measured[middle:])
+        measured = fastest([[each[i] for each in of_ranks] for i in counted[WARM_UP_STEPS:]])
         peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
         # A trial ignores the time of the warm-up steps, but not their peaks.
-        warm_up = [peak or step for peak, step in zip(peaks, first, strict=True)]
-        for step in [warm_up] * WARM_UP_STEPS + [first, second]:
+        warm_up = [peak or step for peak, step in zip(peaks, measured, strict=True)]
+        for step in [warm_up] * WARM_UP_STEPS + [measured] * MEASURED_STEPS:
             self.shares = self.shares.measured(step)
         self._first_report = max(drawn)
         self._steps = {i: each for i, each in self._steps.items() if i >= self._first_report}

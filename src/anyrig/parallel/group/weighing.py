@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpreadError
-from ...transfer.tree import Path, format_path, list_leaves, map_leaves
+from ...transfer.tree import format_path, list_leaves, map_leaves
 from .exchange import Exchange
 
 # Called when a backward pass begins; returns the weight of the outputs' gradients.
@@ -67,8 +67,11 @@ class _TakeOff(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         exchange = ctx.exchange
-        is_of_global_loss = exchange.leads_to_global_loss and not ctx.follows
-        weight = exchange.world_size if is_of_global_loss else exchange.weight_of_outputs
+        weight = exchange.weight_of_outputs
+        if exchange.leads_to_global_loss and not ctx.follows:
+            # As if the outputs had the weight that the buckets get.
+            missing = 1.0 if exchange.outer_weight is None else exchange.weight / weight
+            weight = exchange.world_size / missing
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
@@ -90,15 +93,22 @@ def put_weight_on(output: Any, begin: Begin, exchange: Exchange | None = None) -
 def tensors_with_gradients(tree: Any) -> list[Tensor]:
     """Return the tensors in a structure that require a gradient, each once.
 
-    Raises:
-        SpreadError: such tensors are hidden in an object that is not a container.
+    Raise SpreadError if such tensors are hidden in an object that is not a container.
     """
     found = []
     for leaf, path in list_leaves(tree):
-        if not isinstance(leaf, Tensor):
-            _require_no_tensors(leaf, path)
-        elif leaf.requires_grad:
-            found.append(leaf)
+        if isinstance(leaf, Tensor):
+            if leaf.requires_grad:
+                found.append(leaf)
+            continue
+        held = [*vars(leaf).values()] if hasattr(leaf, "__dict__") else []
+        held += [*leaf.values()] if isinstance(leaf, dict) else []
+        if any(isinstance(value, Tensor) and value.requires_grad for value in held):
+            raise SpreadError(
+                f"the module returned a {type(leaf).__name__} ({format_path(path)}), which holds "
+                "tensors that require gradients, but is not a container that anyrig can enter. "
+                "Return a dict, a tuple or a dataclass without a method `to`"
+            )
     return found
 
 
@@ -154,14 +164,3 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
         has_other |= hasattr(node, "variable")
         pending.extend(parent for parent, _ in node.next_functions)
     return before, has_other
-
-
-def _require_no_tensors(leaf: Any, path: Path) -> None:
-    held = [*vars(leaf).values()] if hasattr(leaf, "__dict__") else []
-    held += [*leaf.values()] if isinstance(leaf, dict) else []
-    if any(isinstance(value, Tensor) and value.requires_grad for value in held):
-        raise SpreadError(
-            f"the module returned a {type(leaf).__name__} ({format_path(path)}), which holds "
-            "tensors that require gradients, but is not a container that anyrig can enter. Return "
-            "a dict, a tuple or a dataclass without a method `to`"
-        )

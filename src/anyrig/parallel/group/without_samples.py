@@ -58,10 +58,7 @@ def compute_without_samples(
     """Return the outputs of `module` for arguments without samples, with a graph through it.
 
     `compute` calls the module. `like` has the arguments of an earlier call with one sample, which
-    give the stand-ins their values, or is None.
-
-    Raises:
-        SpreadError: the arguments list samples, and there is no earlier sample to stand in.
+    give the stand-ins their values. Raise SpreadError if it is None and the arguments list samples.
     """
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         return compute(

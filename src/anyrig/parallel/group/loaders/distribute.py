@@ -121,9 +121,11 @@ def distribute(
             if sharers is None
             else balance_of_pipelines(shares, group, group.world_size // sharers)
         )
+    generator = getattr(loader, "generator", None)
+    seeded = generator if isinstance(generator, torch.Generator) else torch
     facts = _Facts(
         kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
-        seed=_seed_of(loader, seed),
+        seed=seeded.initial_seed() if seed is None else seed,
         length=_length_of(loader),
         singles=allows_singles(loader, ranks // (sharers or 1)) if singles is None else singles,
     )
@@ -208,15 +210,11 @@ class DistributedLoader:
     def _position(self) -> Position:
         iteration, turns = self._iteration, self._division.turns
         epoch, received = self._next if iteration.is_over else (iteration.epoch, iteration.received)
-        sizes = (
-            getattr(part, "batch_size", None)
-            for part in (self._loader, getattr(self._loader, "batch_sampler", None))
-        )
         return Position(
             epoch=epoch,
             received=received,
             seed=self._division.seed,
-            batch_size=next((size for size in sizes if isinstance(size, int)), None),
+            batch_size=_batch_size_of(self._loader),
             batches=None if turns.divided else _length_of(self._loader),
             divided_ranks=turns.ranks if turns.divided else None,
             logical_shards=turns.logical_shards,
@@ -301,8 +299,7 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
 def global_batches_of(loader: Any) -> Iterable[Any] | None:
     """Return what yields the indices of each global batch; None if the loader has no indices.
 
-    Raises:
-        BatchError: the loader draws single samples in an order that differs between ranks.
+    Raise BatchError if the loader draws single samples in an order that differs between ranks.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
@@ -349,15 +346,14 @@ def _refuse_divided(loader: Any) -> None:
 
 def allows_singles(loader: Any, ranks: int) -> bool:
     """Return whether global batches have at most one sample for each rank."""
+    size = _batch_size_of(loader)
+    return size is not None and size <= ranks
+
+
+def _batch_size_of(loader: Any) -> int | None:
     parts = (loader, getattr(loader, "batch_sampler", None))
     sizes = (getattr(part, "batch_size", None) for part in parts)
-    return next((size <= ranks for size in sizes if isinstance(size, int)), False)
-
-
-def _seed_of(loader: Any, seed: int | None) -> int:
-    generator = getattr(loader, "generator", None)
-    by_default = generator if isinstance(generator, torch.Generator) else torch
-    return by_default.initial_seed() if seed is None else seed
+    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def _length_of(loader: Any) -> int | None:

@@ -73,7 +73,9 @@ class _Joining:
     _orders: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def join(self, values: Sequence[Any], path: Path = ()) -> Any:
-        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
+        if all(isinstance(value, list) for value in values) and not any(
+            isinstance(leaf, Tensor) for value in values for _, leaf in leaves_of(value)
+        ):
             joined = [entry for value in values for entry in value]
             if self.loader is None:
                 return joined
@@ -105,10 +107,6 @@ class _Joining:
         if counts not in self._orders:
             self._orders[counts] = order_samples(self.loader, counts)
         return self._orders[counts]
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
 
 
 def _require_equal(
