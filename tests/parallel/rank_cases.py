@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import re
 import shutil
 import statistics
@@ -160,7 +161,7 @@ def case_terms_of_parameters_have_no_weight() -> None:
 
 
 def _learn_with_late_weights(pair: Pair) -> None:
-    """Take a step with uneven samples, whose weights come with the reduction on the CPU."""
+    """Take a step with uneven samples, after which weights come with the reduction, on the CPU."""
     rows = [1 + rank for rank in range(pair.ranks)]
     pair.model(*pair.mine(rows, torch.randn(sum(rows), WIDTH))).square().mean().backward()
     pair.model.zero_grad()
@@ -298,8 +299,10 @@ def case_parameters_without_a_gradient_are_named() -> None:
 
 def case_models_follow_each_other() -> None:
     """The gradient goes through both, and is weighted once; so is that of the input."""
-    for fused in (False, True):
+    for fused, late in itertools.product((False, True), repeat=2):
         encoder = Pair(nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh()))
+        if late:
+            _learn_with_late_weights(encoder)
         decoder = Pair(nn.Linear(6, CLASSES), loss=nn.CrossEntropyLoss() if fused else None)
         rows = [2 + 3 * rank for rank in range(encoder.ranks)]
         x = torch.randn(sum(rows), WIDTH, device=encoder.device)

@@ -83,8 +83,6 @@ class DistributedModule(RankModule):
             run.buffers.note_versions()
             run.engine = ddp
             keep_until_exit(ddp.process_group)
-            if self._device.type == "cpu" and not self._follows_graph():
-                run.late_weights = LateWeights(ddp)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return run
@@ -158,8 +156,19 @@ class DistributedModule(RankModule):
         queue_callback(lambda: queue_callback(end))
 
     def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        late = run.late_weights
-        if late is None or run.joining:
+        ddp, late = run.engine, run.late_weights
+        if run.joining or ddp is None or self._device.type != "cpu" or self._follows_graph():
+            return False
+        if late is None:
+            exchange.finish()
+            if len(set(exchange.samples_of_ranks)) > 1 and exchange.reduces and not run.has_hook:
+
+                def begin_late_weights() -> None:
+                    if run.late_weights is None:
+                        run.late_weights = LateWeights(ddp)
+
+                # At the end, since DDP divides by the number of ranks where it has no hook.
+                queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()
         if weight is not None:  # of an earlier forward
@@ -220,13 +229,13 @@ class DistributedModule(RankModule):
                 f"no parameter of this {type(self.module).__name__} requires a gradient, so a hook "
                 "has nothing to reduce"
             )
-        late = run.late_weights
-        if late is None:
-            ddp.register_comm_hook(state, hook)  # raises the RuntimeError itself
-        elif late.hook is None:
-            late.hook = hook, state
-        else:
+        if run.has_hook:
             raise RuntimeError("register_comm_hook can only be called once for a model")
+        if run.late_weights is None:
+            ddp.register_comm_hook(state, hook)
+        else:
+            run.late_weights.hook = hook, state
+        run.has_hook = True
 
     @contextmanager
     def join(self) -> Iterator[None]:

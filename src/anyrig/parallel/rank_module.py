@@ -47,7 +47,9 @@ class Run:
     synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
     engine: DistributedDataParallel | None = None  # DDP, if it averages the gradients
-    late_weights: LateWeights | None = None  # weights the engine's buckets, on the CPU
+    # Weights the engine's buckets, once ranks on the CPU had different numbers of samples.
+    late_weights: LateWeights | None = None
+    has_hook: bool = False  # whether the caller has registered a communication hook
     is_armed: bool = False  # whether the engine will reduce the next backward pass
     forwards: int = 0  # in which ranks met
     # The arguments of one sample, with a target and without.
@@ -211,6 +213,9 @@ class RankModule(TransparentModule):
             raise no_count()
 
         def begin() -> float:
+            if run.late_weights is not None:
+                # Of another forward, or of a pass that failed: all ranks keep one order.
+                run.late_weights.meet()
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed
                 exchange.start(Phase.BACKWARD)

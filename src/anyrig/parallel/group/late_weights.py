@@ -50,7 +50,6 @@ class LateWeights:
         """Return the weight of this backward pass's buckets; None if outputs are weighted."""
         if self._exchange is None or self._backward != torch._C._current_graph_task_id():
             return None
-        self.meet()
         return self._exchange.weight
 
     def meet(self) -> None:
