@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ..devices.place import Place, Places
+from ..transfer.arguments import change_tensors, move_tensors
 from ..transfer.beside import copy_in_order
 from .accumulation import Accumulation, refuse_with_accumulate
-from .arguments import change_tensors, move_tensors
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs

@@ -17,9 +17,8 @@ from .accumulation import refuse_with_accumulate
 from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing, explain_unfinished
-from .group.late_weights import LateWeights, is_ready_for_late_weight
 from .group.states import broadcast_states
-from .group.weighing import tensors_with_gradients
+from .group.weighing import LateWeights, is_ready_for_late_weight, tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion

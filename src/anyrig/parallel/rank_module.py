@@ -15,17 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.membership import Context, current_context, current_group, open_carrier
+from ..transfer.arguments import change_tensors
 from ..transfer.beside import copy_in_order
 from .accumulation import Accumulation, no_count, refuse_with_accumulate
-from .arguments import change_tensors
 from .backward_callback import queue_callback
 from .batch.samples import count_arguments
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
-from .group.late_weights import LateWeights
 from .group.states import Buffers
-from .group.weighing import put_weight_on, take_weight_off
+from .group.weighing import LateWeights, put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout

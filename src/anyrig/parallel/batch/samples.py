@@ -9,8 +9,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
+from ...transfer.arguments import move_tensors
 from ...transfer.tree import ATOM_TYPES, Path, format_path, list_leaves
-from ..arguments import move_tensors
 from .packed import count_sequences
 
 # A packed sequence is divided by sequences, not by the time steps of its data.

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...errors import SpreadError
+from ...transfer.leaves import GO_IN, replace_parts
 from ...transfer.tree import Path, map_leaves
 from ..batch.samples import count_listed, is_list
-from .leaves import GO_IN, replace_parts
 
 _STAND_INS = 2
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import SpreadError, ValueNeededError
+from ....transfer.leaves import leaves_of
 from ....transfer.tree import ATOM_TYPES
 from ...batch.cut import is_dense
 from ...pipeline.over_ranks.contents import forms_of, make_value, read_value
-from ..leaves import leaves_of
 
 
 def fingerprint(batch: Any) -> bytes:

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import BatchError
+from ....transfer.leaves import GO_IN, leaves_of, replace_parts
 from ....transfer.tree import Path, format_path
 from ...batch.samples import count_samples as count_tensor_samples
 from ...batch.samples import is_list
 from ...batch.scatter import cut_leaf
-from ..leaves import GO_IN, leaves_of, replace_parts
 
 GIVE_EMPTY = (
     "Give distribute(…, empty=function), which returns what the loader's collate_fn would return "

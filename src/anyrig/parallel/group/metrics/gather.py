@@ -14,10 +14,10 @@ from torch.utils.data import DistributedSampler
 from ....errors import RankMismatchError
 from ....processes.group.membership import join_group
 from ....transfer.containers import Part, children_of, with_children
+from ....transfer.leaves import is_inner, leaves_of
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ...exact.logical_shards import order_of_ranks
-from ..leaves import is_inner, leaves_of
 from .exchange import exchange
 
 _CALL = "gather_over_ranks()"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..transfer.beside import copy_in_order
-from ..transfer.tree import ATOM_TYPES, map_leaves
+from .beside import copy_in_order
+from .tree import ATOM_TYPES, map_leaves
 
 T = TypeVar("T")
 
