@@ -73,10 +73,6 @@ class DataParallel(TransparentModule):
 
     All replicas share objects that are neither modules, tensors nor containers.
 
-    Attributes:
-        module: the module, on the first device.
-        device_ids: the indices of the devices.
-
     Args:
         module: on the first device, or on the CPU if there is one device only.
         device_ids: the devices, the lead first; by default all accelerators in order of index. On
@@ -222,10 +218,9 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         run = self._run
         run.side_by_side.wait()
-        self._learn_shares()
-        layout = self._layout
         loss = self._loss_of(kwargs)
         clock = self._start_clock()  # before copies, which take longer to devices with more samples
+        layout = self._layout
         values, divided, by_entries = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
         )
@@ -348,13 +343,12 @@ class DataParallel(TransparentModule):
             return shares.join_singles(counts)
         return counts
 
-    def _learn_shares(self) -> None:
+    def _start_clock(self) -> StepClock | None:
+        """Correct the shares by the last step, and return a clock for this one if that goes on."""
         clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:
             self._layout = replace(self._layout, shares=self._layout.shares.measured(step))
-
-    def _start_clock(self) -> StepClock | None:
         if self._layout.shares.held or not torch.is_grad_enabled():
             return None
         clock = self._run.clock = StepClock(self._layout.devices)

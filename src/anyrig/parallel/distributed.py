@@ -51,11 +51,8 @@ class DistributedModule(RankModule):
     object. Do not add or replace parameters afterwards. All parameters may be frozen for some
     steps; some of them only with `find_unused_parameters`.
 
-    Args:
-        module: on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
-        layout: how the module was spread, and why.
-        loss: see `anyrig.spread`.
-        options: arguments of DDP, as returned by `check_ddp_options`.
+    The module is on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
+    `options` are arguments of DDP, as returned by `check_ddp_options`.
     """
 
     _options: dict[str, Any]
@@ -88,9 +85,7 @@ class DistributedModule(RankModule):
 
     def _follows_graph(self) -> bool:
         """Return whether DDP handles gradients without their hooks, by the graph of a step."""
-        return bool(
-            self._options.get("find_unused_parameters") or self._options.get("static_graph")
-        )
+        return any(map(self._options.get, ("find_unused_parameters", "static_graph")))
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -146,8 +141,15 @@ class DistributedModule(RankModule):
             run.is_armed = True
 
         def end() -> None:
-            if _rebuild_buckets(ddp):
+            # DDP would rebuild its buckets in the next forward, where a rank that calls the model
+            # alone would wait for the others.
+            try:
+                ddp.reducer._rebuild_buckets()
                 run.is_armed = False
+            except RuntimeError as error:
+                if explain_unfinished(error, ()) is None:
+                    raise
+                # Gradients were missing, which the next forward reports.
             if run.late_weights is not None:
                 run.late_weights.end()
 
@@ -208,14 +210,10 @@ class DistributedModule(RankModule):
 
             model.register_comm_hook(None, fp16_compress_hook)
 
-        Hooks are those of `DistributedDataParallel.register_comm_hook`: they get buckets of
-        gradients and return a future of their means over the ranks. The gradients in a bucket are
-        weighted by this rank's samples, so their mean is the gradient of the global batch. A copy
-        of the model has no hook.
-
-        Args:
-            state: the hook's first argument.
-            hook: called as ``hook(state, bucket)`` with a `torch.distributed.GradBucket`.
+        Hooks are those of `DistributedDataParallel.register_comm_hook`: ``hook(state, bucket)``
+        gets a `torch.distributed.GradBucket` and returns a future of the means over the ranks. The
+        gradients in a bucket are weighted by this rank's samples, so their mean is the gradient of
+        the global batch. A copy of the model has no hook.
 
         Raises:
             SpreadError: no parameter of the module requires a gradient.
@@ -299,21 +297,6 @@ class DistributedModule(RankModule):
         if exchange.reduces:
             outputs = tensors_with_gradients(output)
             torch.autograd.backward([tensor.sum() for tensor in outputs])
-
-
-def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
-    """Rebuild DDP's buckets at the end of the first backward pass, on all ranks.
-
-    DDP would do that in the next forward, where a rank that calls the model alone would wait for
-    the others. Returns False if gradients were missing, which the next forward reports.
-    """
-    try:
-        ddp.reducer._rebuild_buckets()
-    except RuntimeError as error:
-        if explain_unfinished(error, ()) is None:
-            raise
-        return False
-    return True
 
 
 def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:

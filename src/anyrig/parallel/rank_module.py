@@ -69,9 +69,6 @@ class RankModule(TransparentModule):
     Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
     it has collectives: for the loss of the global batch, for shards, and for synchronized batch
     normalization in training mode.
-
-    Attributes:
-        module: the module, on this rank's device.
     """
 
     _layout: Layout

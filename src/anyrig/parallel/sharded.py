@@ -65,11 +65,6 @@ class ShardedModule(RankModule):
     Make the optimizer afterwards. `state_dict` returns this rank's shards, under names without a
     prefix, for `torch.distributed.checkpoint`. Pickling them raises `ShardSaveError`, because one
     rank would save only its part.
-
-    Args:
-        module: sharded by `shard`.
-        layout: how the module was spread, and why.
-        loss: see `anyrig.spread`.
     """
 
     module: FSDPModule  # type: ignore[assignment]

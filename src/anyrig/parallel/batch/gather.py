@@ -16,8 +16,7 @@ from ...transfer.containers import children_of, is_container, with_children
 from ...transfer.move import Mover, resolve_device
 from ...transfer.tree import Path, format_path
 from .cut import join
-from .nested import join_nested
-from .packed import join_packed
+from .ragged import join_nested, join_packed
 from .samples import is_list
 
 

@@ -28,8 +28,7 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * Packed sequences and nested tensors become one, of all sequences or parts.
     * Texts and integers must be equal in all parts. Other objects that differ become a list.
 
-    Raises:
-        BatchError: the result would not be that of the whole batch; the message names a remedy.
+    Raise BatchError if the result would not be that of the whole batch.
     """
     outputs = _Outputs(device, call)
     lengths = tuple(call.samples) if call.by_entries else None

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ...errors import BatchError
 from ...transfer.arguments import move_tensors
 from ...transfer.tree import ATOM_TYPES, Path, format_path, list_leaves
-from .packed import count_sequences
+from .ragged import count_sequences
 
 # A packed sequence is divided by sequences, not by the time steps of its data.
 WHOLE = (PackedSequence,)
@@ -44,11 +44,8 @@ def is_list(value: Any) -> bool:
 def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
     """Return the number of samples: the size of all tensors along `dim`, or of sequences.
 
-    Tensors without dimensions are ignored; without any other, the result is None. `name` formats a
-    path for error messages.
-
-    Raises:
-        BatchError: a tensor has no dimension `dim`, or two tensors differ in size along it.
+    Tensors without dimensions are ignored; without any other, the result is None. Raise BatchError
+    if a tensor has no dimension `dim`, or two differ in size along it; `name` formats their paths.
     """
     first: tuple[int, str] | None = None
     for leaf, path in list_leaves(tree, WHOLE):

@@ -16,8 +16,7 @@ from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
 from .find_listed import mark_listed
-from .nested import cut_nested
-from .packed import cut_packed
+from .ragged import cut_nested, cut_packed
 from .samples import WHOLE, Listed, count_samples, has_samples, name_argument
 
 

@@ -69,9 +69,8 @@ class Balance:
     def draw(self, position: Position) -> Shares:
         """Return the shares of the global batch at `position`, the same on every rank.
 
-        Raises:
-            RankWaitError: another rank did not draw a batch in time.
-            RankMismatchError: another rank draws another batch.
+        Raise RankWaitError if another rank does not draw in time, and RankMismatchError if it draws
+        another batch.
         """
         if not self.held:
             if position[-1] % self._interval == 0:

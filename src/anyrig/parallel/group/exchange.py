@@ -121,9 +121,8 @@ class Exchange:
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
 
-        Raises:
-            RankWaitError: a rank did not come in time; the message names the rank.
-            RankMismatchError: the ranks announced different calls.
+        Raise RankWaitError, which names a rank that did not come in time, or RankMismatchError if
+        the ranks announced different calls.
         """
         if self._work is None:
             return

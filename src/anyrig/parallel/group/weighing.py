@@ -138,9 +138,8 @@ def take_weight_off(given: Tensor, exchange: Exchange) -> Tensor:
 def lead_to_global_loss(exchange: Exchange) -> None:
     """Note that a forward, and the forwards that its inputs came from, lead to a global loss.
 
-    Raises:
-        SpreadError: an input was computed from the output of a spread module and from another
-            tensor that requires a gradient: their gradients would need different scales.
+    Raise SpreadError if an input was computed from the output of a spread module and from another
+    tensor that requires a gradient: their gradients would need different scales.
     """
     pending = [exchange]
     while pending:

@@ -45,8 +45,7 @@ class Contribution:
 def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.device]:
     """Return what every rank gives, and the device over which tensors are to be sent.
 
-    Raises:
-        RankMismatchError: a rank differs from rank 0, or cannot go on; the message says where.
+    Raise RankMismatchError if a rank differs from rank 0, or cannot go on.
     """
     board_of(group).reach(own.call)
     given: list[Any] = [None] * group.world_size
@@ -79,9 +78,8 @@ def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.de
 def exchange(call: str, value: Any, group: Group) -> list[Any]:
     """Return the value of every rank. The tensors are on the device over which they were sent.
 
-    Raises:
-        RankMismatchError: a rank makes another call, or its value contains a tensor that is not
-            dense or an object that cannot be pickled.
+    Raise RankMismatchError if a rank makes another call, or its value contains a tensor that is not
+    dense or an object that cannot be pickled.
     """
     file, error = io.BytesIO(), ""
     pickler = _Pickler(file)

@@ -96,7 +96,11 @@ class _Joining:
     def _join_inner(self, containers: Sequence[Any], path: Path) -> Any:
         first = children_of(containers[0])
         of_ranks = [dict(children_of(container)) for container in containers]
-        _require_equal([parts.keys() for parts in of_ranks], path, _list_keys, _ONE_A_SAMPLE)
+
+        def describe(parts: Iterable[Part]) -> str:
+            return ", ".join(str(key) for _, key in parts) or "nothing"
+
+        _require_equal([parts.keys() for parts in of_ranks], path, describe, _ONE_A_SAMPLE)
         children = [
             self.join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first
         ]
@@ -121,10 +125,6 @@ def _require_equal(
             )
 
 
-def _list_keys(parts: Iterable[Part]) -> str:
-    return ", ".join(str(key) for _, key in parts) or "nothing"
-
-
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
@@ -140,13 +140,8 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
         global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
         joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
 
-    Args:
-        loader: see `gather_over_ranks`.
-        counts: how many samples each rank has.
-
-    Raises:
-        RankMismatchError: the loader gave the ranks other numbers of samples.
-        TypeError: the loader does not say how samples were divided.
+    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks other
+    numbers, and TypeError if it does not say how samples were divided.
     """
     batches = getattr(loader, "samples_of_batches", None)
     if batches is not None:
