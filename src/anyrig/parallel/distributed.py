@@ -18,7 +18,7 @@ from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing, explain_unfinished
 from .group.states import broadcast_states
-from .group.weighing import LateWeights, is_ready_for_late_weight, tensors_with_gradients
+from .group.weighing import LateWeights, tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
@@ -179,8 +179,11 @@ class DistributedModule(RankModule):
         # A rank without samples must give zeros, even if a mean over none made its gradients NaN.
         if not (exchange.samples and exchange.own_reduces and run.is_armed):
             return False
-        if not all(map(is_ready_for_late_weight, self.module.parameters())):
-            return False
+        for each in self.module.parameters():
+            # A hook would see the gradient before it is weighted; the attributes are private.
+            hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+            if hooks or each.grad is not None:
+                return False
         late.begin(exchange, meet)
         queue_callback(late.meet)
         return True
@@ -271,14 +274,17 @@ class DistributedModule(RankModule):
                 break
             run.forwards += 1
             last, left_early = exchange, True
-            self._compute_without_samples(run, exchange)
+            output = self._compute_without_samples(run, exchange)
+            if exchange.reduces:
+                outputs = tensors_with_gradients(output)
+                torch.autograd.backward([tensor.sum() for tensor in outputs])
         if left_early:
             self.module.zero_grad()
         if last is not None and len(last.active_ranks) < run.context.group.world_size:
             states = [*self.module.parameters(), *self.module.buffers()]
             broadcast_states(states, last.active_ranks[0])
 
-    def _compute_without_samples(self, run: Run, exchange: Exchange) -> None:
+    def _compute_without_samples(self, run: Run, exchange: Exchange) -> Any:
         sample = run.sample_of.get(exchange.with_loss)
         if sample is None:
             raise SpreadError(
@@ -291,12 +297,9 @@ class DistributedModule(RankModule):
         try:
             loss = self._loss if exchange.with_loss else None
             with self._layout.computing():
-                output = self._learn(inputs, dict(kwargs), loss, exchange)
+                return self._learn(inputs, dict(kwargs), loss, exchange)
         finally:
             self._reduces = before
-        if exchange.reduces:
-            outputs = tensors_with_gradients(output)
-            torch.autograd.backward([tensor.sum() for tensor in outputs])
 
 
 def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HOW = ("auto", "replicate", "shard", "pipeline", "split")
 IN_STAGES = ("pipeline", "split")
+_CPU = torch.device("cpu")
 
 
 def spread(
@@ -182,7 +183,9 @@ def spread(
             + ("" if group is not None else " and runs in one process, which has one pipeline")
         )
     if group is not None:
-        group = group if rig is not None else _on_device_of(module, group)
+        here = _devices_of(module)
+        if rig is None and len(here) == 1 and not here <= {_CPU, torch.device("meta")}:
+            group = replace(group, device=here.pop())  # the accelerator that has the module
         if rig is not None and len(rig) > 1:
             raise SpreadError(
                 f"each of {group.world_size} ranks uses one device, but this rank was given "
@@ -253,7 +256,7 @@ def spread(
         layout = replace(layout, reason=reason)
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
-    if len(rig) == 1 or _is_on_cpu(module):
+    if len(rig) == 1 or _devices_of(module) <= {_CPU}:
         module.to(lead)
     check_place(module, lead)
     if logical_shards is not None:
@@ -287,18 +290,10 @@ def _over_group(
             reason = f"{layout.reason}; {sharding.replicas} replicas of {shards} shards each"
             layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
-    if _is_on_cpu(module):
+    if _devices_of(module) <= {_CPU}:
         module.to(group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
-
-
-def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
-    """Return the group with the accelerator that has the module, if the module is on one."""
-    devices = _devices_of(module)
-    if len(devices) != 1 or devices & {torch.device("cpu"), torch.device("meta")}:
-        return group
-    return replace(group, device=devices.pop())
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
@@ -309,10 +304,6 @@ def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
         return rig
     rest = [device for device in rig if device not in first]
     return Rig((*first, *rest), f"the lead is {first[0].text}, which has the module; {rig.reason}")
-
-
-def _is_on_cpu(module: torch.nn.Module) -> bool:
-    return _devices_of(module) <= {torch.device("cpu")}
 
 
 def _devices_of(module: torch.nn.Module) -> set[torch.device]:

@@ -80,11 +80,7 @@ def _join(
             "pad_packed_sequence(..., total_length=length) where they are padded sequences; "
             "or let gather(..., padding=0.0) fill them up"
         )
-    return join(_pad_to_longest(tensors, dim, padding), device, dim)
-
-
-def _pad_to_longest(tensors: Sequence[Tensor], dim: int, padding: float) -> list[Tensor]:
-    """Return `tensors` filled up at the end of every dimension but `dim`, to equal sizes."""
+    # Fill up at the end of every dimension but `dim`.
     longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
 
     def pad(tensor: Tensor) -> Tensor:
@@ -93,7 +89,7 @@ def _pad_to_longest(tensors: Sequence[Tensor], dim: int, padding: float) -> list
         amounts = [amount for count in reversed(missing) for amount in (0, count)]
         return torch.nn.functional.pad(tensor, amounts, value=padding) if any(missing) else tensor
 
-    return list(map(pad, tensors))
+    return join(list(map(pad, tensors)), device, dim)
 
 
 @dataclass

@@ -280,7 +280,7 @@ class ExactModule(TransparentModule):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise ShardSaveError if this rank has only shards."""
         if self._layout.how == "shard":
-            from ..group.shard_mesh import explain_saving
+            from ..sharded import explain_saving
 
             raise ShardSaveError(explain_saving(dist.get_world_size()))
         return super().__reduce_ex__(protocol)

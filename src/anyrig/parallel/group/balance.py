@@ -146,27 +146,25 @@ def _describe(position: Sequence[Any]) -> str:
     return f"global batch {index} of iteration {iteration} over distributed {name}"
 
 
-def balance_of_pipelines(
-    wanted: str | Sequence[float] | Shares | None, group: Group, pipelines: int
-) -> Balance:
-    """Return the balance of a loader of which each of several pipelines gets a part.
-
-    Raise SharesError if there are not as many shares as pipelines, or they would be measured.
-    """
-    if isinstance(wanted, str) and wanted != "even":
-        raise SharesError(
-            f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part of a "
-            "batch; pass one number for each pipeline, or leave shares out for equal parts"
-        )
-    return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
-
-
 def choose_balance(
-    wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
+    wanted: str | Sequence[float] | Shares | None,
+    group: Group,
+    rig: Rig | None,
+    pipelines: int | None,
 ) -> Balance:
     """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
     policy share one.
+
+    Each rank gets a part of a global batch, or each of several `pipelines`. Raise SharesError if
+    there are not as many shares as parts, or those of pipelines would be measured.
     """
+    if pipelines is not None:
+        if isinstance(wanted, str) and wanted != "even":
+            raise SharesError(
+                f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part "
+                "of a batch; pass one number for each pipeline, or leave shares out for equal parts"
+            )
+        return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     known = current_context().balances

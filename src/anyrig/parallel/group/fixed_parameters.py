@@ -47,12 +47,9 @@ class Freezing(Enum):
 class FixedParameters:
     """Checks in each step that the engine still averages all gradients of a module.
 
-    Args:
-        module: as it is spread now.
-        identify: returns a function that returns one object for each parameter, in whatever form
-            the engine currently has the parameter.
-        freezing: what the engine can follow.
-        marks: returns identities that change when the engine's hooks are lost.
+    ``identify()`` returns a function that returns one object for each parameter, in whatever form
+    the engine currently has the parameter. `freezing` is what the engine can follow, and
+    ``marks()`` returns identities that change when the engine's hooks are lost.
     """
 
     def __init__(

@@ -230,11 +230,3 @@ class LateWeights:
         buffer.mul_(weight / self._group.size())
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
-
-
-def is_ready_for_late_weight(parameter: torch.nn.Parameter) -> bool:
-    """Return whether this backward pass alone makes the parameter's gradient, and no hook sees it
-    before it is weighted. The attributes with hooks are private.
-    """
-    hooks = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
-    return parameter.grad is None and not hooks

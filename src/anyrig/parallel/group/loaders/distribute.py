@@ -22,7 +22,7 @@ from ....processes.group.membership import current_context, join_group
 from ....transfer.prefetch import PrefetchedLoader
 from ...exact.logical_shards import check_logical_shards
 from ...shares.shares import Shares
-from ..balance import balance_of_pipelines, choose_balance
+from ..balance import choose_balance
 from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
@@ -74,8 +74,7 @@ def distribute(
         loader: any iterable.
         rig: its lead is this rank's device; by default `Rig.detect` chooses.
         shares: how much of a global batch each rank gets: as for `spread`, with one number for
-            each rank. By default nothing is measured: shares are equal on equal devices, and follow
-            published rates on unequal ones.
+            each rank.
         divided: whether each rank's loader yields that rank's own batches. None means no, and
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
@@ -116,11 +115,8 @@ def distribute(
     sharers = None if group is None else current_context().ranks_per_batch
     if group is not None and not divided:
         _refuse_divided(loader)
-        balance = (
-            choose_balance(shares, group, rig)
-            if sharers is None
-            else balance_of_pipelines(shares, group, group.world_size // sharers)
-        )
+        pipelines = None if sharers is None else ranks // sharers
+        balance = choose_balance(shares, group, rig, pipelines)
     generator = getattr(loader, "generator", None)
     seeded = generator if isinstance(generator, torch.Generator) else torch
     facts = _Facts(
@@ -198,8 +194,7 @@ class DistributedLoader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on after the position that `state_dict` returned.
 
-        Raises:
-            CheckpointError: the loader does not have the same global batches.
+        Raise CheckpointError if the loader does not have the same global batches.
         """
         position = position_from_state(state_dict)
         position.require_same_batches(self._position())
@@ -244,11 +239,7 @@ class DistributedLoader:
         return self._division.turns.logical_shards
 
     def __len__(self) -> int:
-        """Return the number of batches.
-
-        Raises:
-            TypeError: the loader of some rank has no length.
-        """
+        """Return the number of batches; raise TypeError if some rank's loader has no length."""
         turns = self._division.turns
         if not turns.divided:
             return len(self._loader)  # type: ignore[arg-type]
