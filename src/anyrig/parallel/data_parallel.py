@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from ..devices.place import Place, Places
-from ..transfer.arguments import change_tensors, move_tensors
-from ..transfer.beside import copy_in_order
+from ..transfer.arguments import move_arguments, move_tensors
 from .accumulation import Accumulation, refuse_with_accumulate
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
@@ -165,12 +164,7 @@ class DataParallel(TransparentModule):
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         lead, output_device = self._layout.lead, self._layout.output_device
-        inputs, kwargs = change_tensors(
-            inputs,
-            kwargs,
-            lambda tensor: tensor.device != lead,
-            lambda tensor: copy_in_order(tensor, lead),
-        )
+        inputs, kwargs = move_arguments(inputs, kwargs, lead)
         call = self._call_module if self._run.accumulation is None else self._call_counted
         output = call(inputs, kwargs)
         if not gathers:

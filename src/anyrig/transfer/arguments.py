@@ -48,6 +48,18 @@ def change_tensors(
     )
 
 
+def move_arguments(
+    inputs: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a call's arguments with their tensors on `device`."""
+    return change_tensors(
+        inputs,
+        kwargs,
+        lambda tensor: tensor.device != device,
+        lambda tensor: copy_in_order(tensor, device),
+    )
+
+
 def move_tensors(tree: T, device: torch.device) -> T:
     """Return arguments or outputs with their tensors on `device`."""
     moved: T = map_leaves(

@@ -17,7 +17,7 @@ from ...errors import SpreadError
 from ...transfer.location import device_of
 from ..device_ids import resolve_devices
 from .caller_state import CallerState
-from .failure import add_place
+from .failure import add_note, describe_arguments
 from .meeting import Meeting, Stopped
 
 _LOOK_SECONDS = 0.2
@@ -133,7 +133,8 @@ def _raise_first(
     # The first failure that is not `Stopped`.
     i = min(errors, key=lambda i: (isinstance(errors[i], Stopped), i))
     error = errors[i]
-    add_place(error, devices[i], given[i])
+    shapes = describe_arguments(given[i])
+    add_note(error, f"in the replica on {devices[i]}, which was given {shapes}")
     try:
         raise error
     finally:
