@@ -275,6 +275,32 @@ def case_a_hook_that_comes_late_gets_weighted_buckets() -> None:
         pair.model.register_comm_hook(seen, mean_over_the_ranks)
 
 
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ArithmeticError
+
+
+def case_a_pass_that_failed_leaves_no_weight_to_the_next() -> None:
+    pair = Pair(perceptron())
+    _learn_with_late_weights(pair)
+    rows = [2 + 3 * rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
+    (mine,) = pair.mine(rows, x)
+    given = mine.clone().requires_grad_()
+    with pytest.raises(ArithmeticError):
+        torch.autograd.grad(pair.model(_FailsBackward.apply(given)).sum(), given)
+    for parameter in pair.model.parameters():  # so that outputs have the weights now
+        parameter.grad = torch.zeros_like(parameter)
+    pair.one(x).square().mean().backward()
+    pair.model(mine).square().mean().backward()
+    pair.assert_same("gradients")
+
+
 def case_ranks_with_late_weights_that_differ_raise() -> None:
     """As ranks do that wait before the backward pass: before DDP's collectives could mix."""
     pairs = [Pair(perceptron()) for _ in range(2)]

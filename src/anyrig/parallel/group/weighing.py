@@ -83,9 +83,9 @@ class _TakeOff(torch.autograd.Function):
         exchange = ctx.exchange
         weight = exchange.weight_of_outputs
         if exchange.leads_to_global_loss and not ctx.follows:
-            # As if the outputs had the weight that the buckets get.
-            missing = 1.0 if exchange.outer_weight is None else exchange.weight / weight
-            weight = exchange.world_size / missing
+            # What the buckets get of the weight, the gradient has not.
+            part = weight / exchange.weight if exchange.weight else 1.0
+            weight = exchange.world_size * part
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
@@ -221,7 +221,8 @@ class LateWeights:
     def _reduce(self, bucket: Any) -> Future[Tensor]:
         buffer = bucket.buffer()
         self.meet()
-        weight = 1.0 if self._exchange is None else self._exchange.weight
+        weight = self.weight_in_this_pass()
+        weight = 1.0 if weight is None else weight
         if self.hook is not None:
             hook, state = self.hook
             buffer.mul_(weight)
