@@ -26,13 +26,10 @@ KEPT = {
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
-    "parallel/batch/find_listed.py: look_at": "notes whether a tensor lies inside a list of dicts",
+    "parallel/batch/find_listed.py: _lists_in": "looks for lists of dicts, and enters none",
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
-    "parallel/group/blocks.py: _repeated": "over modules",
-    "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
-    "parallel/group/loaders/batch_bytes.py: _build": "reads it",
-    "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
+    "parallel/sharded.py: _repeated": "over modules",
     "parallel/pipeline/over_ranks/contents.py: write": "writes the structure itself, as JSON",
     "parallel/pipeline/over_ranks/contents.py: read": "reads it",
     "parallel/losses/loss.py: _name": "over functools.partial",

@@ -387,6 +387,12 @@ def case_gathering_what_nobody_has() -> None:
     assert (found["a"].shape, found["b"], found["c"]) == ((0, 2), [], None)
 
 
+def case_gathering_keys_in_another_order() -> None:
+    names = ["a", "b"] if rank() == 0 else ["b", "a"]
+    found = anyrig.gather_over_ranks({name: name for name in names})
+    assert found == {name: [name] * ranks() for name in names}
+
+
 def case_gathering_a_whole_epoch_in_order() -> None:
     data = TensorDataset(torch.arange(29))
     loader = anyrig.distribute(DataLoader(data, batch_size=7), shares=[3, 1, 2][: ranks()])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import re
 import shutil
 import statistics
 import tempfile
 import time
 import traceback
-import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -32,8 +32,10 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
+from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.exchange import Exchange, Phase
 from anyrig.parallel.sharded import Sharding
+from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import current_context
 
 # Of whatever waits in these groups.
@@ -273,6 +275,32 @@ def case_a_hook_that_comes_late_gets_weighted_buckets() -> None:
         pair.model.register_comm_hook(seen, mean_over_the_ranks)
 
 
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ArithmeticError
+
+
+def case_a_pass_that_failed_leaves_no_weight_to_the_next() -> None:
+    pair = Pair(perceptron())
+    _learn_with_late_weights(pair)
+    rows = [2 + 3 * rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
+    (mine,) = pair.mine(rows, x)
+    given = mine.clone().requires_grad_()
+    with pytest.raises(ArithmeticError):
+        torch.autograd.grad(pair.model(_FailsBackward.apply(given)).sum(), given)
+    for parameter in pair.model.parameters():  # so that outputs have the weights now
+        parameter.grad = torch.zeros_like(parameter)
+    pair.one(x).square().mean().backward()
+    pair.model(mine).square().mean().backward()
+    pair.assert_same("gradients")
+
+
 def case_ranks_with_late_weights_that_differ_raise() -> None:
     """As ranks do that wait before the backward pass: before DDP's collectives could mix."""
     pairs = [Pair(perceptron()) for _ in range(2)]
@@ -297,8 +325,10 @@ def case_parameters_without_a_gradient_are_named() -> None:
 
 def case_models_follow_each_other() -> None:
     """The gradient goes through both, and is weighted once; so is that of the input."""
-    for fused in (False, True):
+    for fused, late in itertools.product((False, True), repeat=2):
         encoder = Pair(nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh()))
+        if late:
+            _learn_with_late_weights(encoder)
         decoder = Pair(nn.Linear(6, CLASSES), loss=nn.CrossEntropyLoss() if fused else None)
         rows = [2 + 3 * rank for rank in range(encoder.ranks)]
         x = torch.randn(sum(rows), WIDTH, device=encoder.device)
@@ -1119,10 +1149,15 @@ def case_shards_that_are_loaded_anew_still_learn() -> None:
 def case_steps_are_timed_without_waiting() -> None:
     told: list[tuple[int, float]] = []
     of_models: list[list[tuple[int, float]]] = []
-    fake = types.SimpleNamespace(
-        held=False, report=lambda rows, seconds: told.append((rows, seconds))
-    )
+
+    class Measuring(Balance):
+        held = False
+
+        def report(self, samples: int, seconds: float) -> None:
+            told.append((samples, seconds))
+
     context = current_context()
+    fake = Measuring(context.group, Shares((1.0,) * context.group.world_size, "for a test"))
     before, context.balance = context.balance, fake
     try:
         import time

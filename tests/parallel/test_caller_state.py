@@ -16,7 +16,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.parallel.replicas.caller_state import CallerState
-from anyrig.parallel.replicas.device_threads import device_threads
+from anyrig.parallel.replicas.side_by_side import device_threads
 
 pytestmark = pytest.mark.gpus(2)
 

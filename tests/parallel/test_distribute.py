@@ -28,10 +28,10 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
-from anyrig.parallel.group.loaders.batch_bytes import decode_empty, encode_empty, fingerprint
 from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
 from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sample
 from anyrig.parallel.group.loaders.sampled import RankBatches
+from anyrig.parallel.group.loaders.streamed import decode_empty, encode_empty, fingerprint
 from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, split_samples
 from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
@@ -346,6 +346,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     batch = {
         "x": torch.zeros(0, 3, dtype=torch.bfloat16),
         "names": [],
+        7: "a key that is no text",
         "rest": (torch.tensor(2.5), torch.tensor(True), None, float("inf"), "text"),
     }
     data = encode_empty(batch)
@@ -354,7 +355,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
     assert again["names"] == []
     assert again["rest"] == batch["rest"]
-    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
+    for other in (torch.ones(2), {1: print}, [object()], pack_sequence([torch.ones(1)])):
         assert encode_empty(other) is None
 
 
@@ -440,7 +441,7 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         import anyrig.virtual
         anyrig.virtual.install("T4", shape_only=True)
         import torch
-        from anyrig.parallel.group.loaders.batch_bytes import fingerprint
+        from anyrig.parallel.group.loaders.streamed import fingerprint
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """

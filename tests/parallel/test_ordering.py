@@ -15,7 +15,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.parallel.replicas import buckets
-from anyrig.parallel.replicas.side_streams import side_streams
+from anyrig.parallel.replicas.broadcast import side_streams
 from anyrig.transfer.streams import using
 
 pytestmark = pytest.mark.gpus(3)

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.group.without_samples import (
-    compute_without_samples,
-    count_listed,
-    first_samples,
-)
+from anyrig.parallel.batch.samples import count_listed
+from anyrig.parallel.group.without_samples import compute_without_samples, first_samples
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
 
@@ -32,7 +29,7 @@ IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
     ],
 )
 def test_what_counts(inputs: Any, kwargs: Any, samples: int | None) -> None:
-    assert count_listed((inputs, kwargs)) == samples
+    assert count_listed(inputs, kwargs) == samples
 
 
 def test_a_sample_stands_in() -> None:
@@ -48,8 +45,8 @@ def test_a_sample_stands_in() -> None:
     assert none == (([], ()), {"names": [], "sizes": [1, 2, 3]})
     seen: list[Any] = []
 
-    def compute(given: Any) -> list[Any]:
-        seen.append(given)
+    def compute(*inputs: Any, **kwargs: Any) -> list[Any]:
+        seen.append((inputs, kwargs))
         return [TARGET, TARGET]
 
     assert compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), one, 0) == []
@@ -66,9 +63,9 @@ def test_rows_stand_in_that_every_layer_takes(like: torch.Tensor | None) -> None
     before = None if like is None else ((like, torch.ones(1, 5, dtype=torch.int64)), {})
     seen: list[Any] = []
 
-    def compute(arguments: Any) -> torch.Tensor:
-        seen.extend([*arguments[0], arguments[1]["hidden"]])
-        output: torch.Tensor = arguments[0][0] * 2
+    def compute(*inputs: Any, hidden: Any) -> torch.Tensor:
+        seen.extend([*inputs, hidden])
+        output: torch.Tensor = inputs[0] * 2
         return output
 
     output = compute_without_samples(torch.nn.Identity(), compute, (given, mask), before, 0)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.batch.listed import lists_dicts
+from anyrig.parallel.batch.find_listed import lists_dicts
 from anyrig.parallel.batch.samples import count_samples, name_argument
 from anyrig.parallel.batch.scatter import divide, scatter, scatter_samples
 from anyrig.parallel.shares.shares import Shares, choose_shares

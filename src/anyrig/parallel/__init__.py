@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .layout import Layout as Layout
     from .losses.loss import ParallelLoss as ParallelLoss
-    from .replicas.parallel_apply import parallel_apply as parallel_apply
     from .replicas.replicas import replicate as replicate
+    from .replicas.side_by_side import parallel_apply as parallel_apply
     from .sharded import Sharding as Sharding
     from .shares.shares import Shares as Shares
 
@@ -33,7 +33,7 @@ _MODULE_OF_NAME = {
     "gather": ".batch.gather",
     "gather_over_ranks": ".group.metrics.gather",
     "mean_over_ranks": ".group.metrics.mean",
-    "parallel_apply": ".replicas.parallel_apply",
+    "parallel_apply": ".replicas.side_by_side",
     "replicate": ".replicas.replicas",
     "scatter": ".batch.scatter",
 }

@@ -21,11 +21,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import TensorWeakRef
 
 from ..errors import SpreadError
-from ..transfer.tree import map_leaves
 from .backward_callback import queue_callback
-from .batch.samples import find_sample_count
-from .group.weighing import tensors_with_gradients
-from .group.without_samples import count_listed
+from .batch.samples import count_arguments as count_arguments
+from .group.weighing import put_weight_on, tensors_with_gradients
 from .losses.criterions import recognise
 from .losses.loss import Criterion, reduction_of
 
@@ -33,21 +31,6 @@ from .losses.loss import Criterion, reduction_of
 Count = Tensor | float | None
 
 _EXPLAIN = "accumulate=True weights each backward pass by its samples, which is impossible with "
-
-
-class _NoteBackward(torch.autograd.Function):
-    """The identity, which calls ``begin()`` when the backward pass reaches it."""
-
-    @staticmethod
-    def forward(ctx: Any, begin: Callable[[], None], *outputs: Tensor) -> Any:
-        ctx.begin = begin
-        ctx.set_materialize_grads(False)
-        return tuple([output.detach() for output in outputs])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.begin()
-        return None, *gradients
 
 
 class Accumulation:
@@ -60,15 +43,18 @@ class Accumulation:
         # The gradients at the end of that pass, with their versions.
         self._left: dict[Tensor, tuple[TensorWeakRef, int]] = {}
 
-    def follow(self, by_loss: bool) -> Callable[[Count], None]:
-        """Return a function for a forward, whose backward pass calls it first, with a count."""
+    def follow(self, by_loss: bool) -> Callable[[Count], float]:
+        """Return a function for a forward, whose backward pass calls it first, with a count.
+
+        The function returns the weight of the outputs' gradients, which is 1.
+        """
         waiting = [True]
 
-        def begin(new: Count) -> None:
+        def begin(new: Count) -> float:
             if torch.is_grad_enabled():
                 raise SpreadError(_EXPLAIN + "create_graph=True; leave out one of the two")
             if not self._reaches_parameters():  # torch.autograd.grad
-                return
+                return 1.0
             this = torch._C._current_graph_task_id()
             if this == self._pass or not waiting:
                 raise SpreadError(
@@ -78,20 +64,16 @@ class Accumulation:
             waiting.clear()
             self._pass = this
             self._begin(0.0 if new is None else float(new), by_loss)
+            return 1.0
 
         return begin
 
     def note(self, output: Any, count: Count, by_loss: bool) -> Any:
         """Return a forward's outputs, such that their backward pass is weighted by `count`."""
-        found = tensors_with_gradients(output)
-        if not found:
-            return output
-        if count is None:
+        if count is None and tensors_with_gradients(output):
             raise no_count()
         begin = self.follow(by_loss)
-        noted = _NoteBackward.apply(lambda: begin(count), *found)  # type: ignore[no-untyped-call]
-        by_id = dict(zip(map(id, found), noted, strict=True))
-        return map_leaves(output, lambda leaf, path: by_id.get(id(leaf), leaf))
+        return put_weight_on(output, lambda: begin(count))
 
     def _reaches_parameters(self) -> bool:
         nodes = [get_gradient_edge(p).node for p in self._module.parameters() if p.requires_grad]
@@ -143,12 +125,6 @@ def no_count() -> SpreadError:
         _EXPLAIN + "a loss that is not reduced, or arguments without samples along dim. Return a "
         "mean or (sum, count) from the loss; pass batches as tensors"
     )
-
-
-def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
-    """Return the number of samples in the arguments of a call; None if unknown."""
-    listed = count_listed((inputs, kwargs))
-    return find_sample_count((inputs, kwargs), dim) if listed is None else listed
 
 
 def check_accumulate(accumulate: bool, loss: Criterion | None, how: str) -> bool:

@@ -21,8 +21,6 @@ from torch._compile import _disable_dynamo
 
 from ..errors import SpreadError
 
-_PACKAGES = ("anyrig.parallel", "anyrig.transfer")
-
 
 @_disable_dynamo
 @functools.cache
@@ -34,7 +32,7 @@ def leave_to_modules() -> None:
     """
     from torch._dynamo import trace_rules
 
-    for package in _PACKAGES:
+    for package in ("anyrig.parallel", "anyrig.transfer"):
         trace_rules.add(package)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from ..devices.place import Place, Places
-from .accumulation import Accumulation, count_arguments, refuse_with_accumulate
-from .arguments import move_arguments, move_tensors
+from ..transfer.arguments import move_arguments, move_tensors
+from .accumulation import Accumulation, refuse_with_accumulate
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
-from .batch.samples import name_argument
+from .batch.samples import count_arguments, name_argument
 from .batch.scatter import divide, scatter_samples
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
@@ -32,36 +32,27 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
-from .losses.mistakes import explain_call
+from .losses.mistakes import explain_call, refuse_scattered_loss
+from .replicas.batch_norm import explain_single_sample, needs_several_samples
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
-from .single_samples import explain_single_sample, needs_several_samples
 
 
 @dataclass(eq=False)
 class Run:
-    """The state of one model in one process; a copy of the model has its own.
+    """The state of one model in one process; a copy of the model has its own."""
 
-    Attributes:
-        replicas: the copies of the module on the other devices.
-        side_by_side: calls the replicas.
-        accumulation: accumulates gradients, if the model was spread with `accumulate`.
-        known_dimensions: the dimensions of the outputs that have the samples, from earlier calls.
-        clock: times the devices in the current step, if shares are being measured.
-        lock: is held in a call of the replicas.
-        asked: the options of this thread's next `forward`.
-    """
-
-    replicas: Replicas
-    side_by_side: SideBySide
-    accumulation: Accumulation | None
+    replicas: Replicas  # the copies of the module on the other devices
+    side_by_side: SideBySide  # calls the replicas
+    accumulation: Accumulation | None  # if the model was spread with `accumulate`
+    # The dimensions of the outputs that have the samples, from earlier calls.
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
-    clock: StepClock | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    asked: threading.local = field(default_factory=threading.local)
+    clock: StepClock | None = None  # times the current step, if shares are being measured
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held in a call of the replicas
+    asked: threading.local = field(default_factory=threading.local)  # for this thread's forward
 
 
 class DataParallel(TransparentModule):
@@ -80,10 +71,6 @@ class DataParallel(TransparentModule):
     does the same and has more options.
 
     All replicas share objects that are neither modules, tensors nor containers.
-
-    Attributes:
-        module: the module, on the first device.
-        device_ids: the indices of the devices.
 
     Args:
         module: on the first device, or on the CPU if there is one device only.
@@ -145,14 +132,10 @@ class DataParallel(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on each device with a part of the batch, and gather the outputs.
 
-        Args:
-            inputs: the module's arguments, with tensors on any device.
-            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
-                the loss, and the loss of the whole batch is returned instead of the outputs.
-
-        Returns:
-            The module's output for the whole batch. A floating-point number, such as a loss that
-            the module computes, is treated as a mean over samples.
+        The arguments have tensors on any device. If the model was spread with a loss, ``target=``
+        goes to the loss, and the loss of the whole batch is returned instead of the outputs. A
+        floating-point number that the module returns, such as a loss, is treated as a mean over
+        samples.
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
@@ -229,10 +212,9 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         run = self._run
         run.side_by_side.wait()
-        self._learn_shares()
-        layout = self._layout
         loss = self._loss_of(kwargs)
         clock = self._start_clock()  # before copies, which take longer to devices with more samples
+        layout = self._layout
         values, divided, by_entries = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
         )
@@ -300,19 +282,14 @@ class DataParallel(TransparentModule):
             criterion = anyrig.ParallelLoss(nn.CrossEntropyLoss())
             criterion(model.scattered(x), y).backward()
 
-        Returns:
-            One output for each device that had samples, in the order of the rig. `gather` joins
-            them.
+        There is one output for each device that had samples, in the order of the rig. `gather`
+        joins them.
 
         Raises:
             TypeError: the call has ``target=``, and the model was spread with a loss.
             Exception: as for `forward`.
         """
-        if "target" in kwargs and self._loss is not None:
-            raise TypeError(
-                "scattered() returns outputs, but target= requests the loss of the batch; call "
-                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
-            )
+        refuse_scattered_loss(self._loss, kwargs)
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         self._run.asked.gathers = False
         try:
@@ -360,13 +337,12 @@ class DataParallel(TransparentModule):
             return shares.join_singles(counts)
         return counts
 
-    def _learn_shares(self) -> None:
+    def _start_clock(self) -> StepClock | None:
+        """Correct the shares by the last step, and return a clock for this one if that goes on."""
         clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:
             self._layout = replace(self._layout, shares=self._layout.shares.measured(step))
-
-    def _start_clock(self) -> StepClock | None:
         if self._layout.shares.held or not torch.is_grad_enabled():
             return None
         clock = self._run.clock = StepClock(self._layout.devices)

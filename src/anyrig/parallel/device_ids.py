@@ -24,8 +24,7 @@ def misses_gpus(device_ids: Places | None) -> bool:
 def rig_of(device_ids: Places | None) -> Rig:
     """Return the named devices in order. None means all accelerators by index, or the CPU alone.
 
-    Raises:
-        SpreadError: no device is named.
+    Raise SpreadError if the list is empty.
     """
     if device_ids is None:
         count = torch.accelerator.device_count()
@@ -40,8 +39,7 @@ def rig_of(device_ids: Places | None) -> Rig:
 def resolve_devices(devices: Places) -> tuple[torch.device, ...]:
     """Return devices with their indices, in order.
 
-    Raises:
-        SpreadError: a device is named twice, they are of several kinds, or there are none.
+    Raise SpreadError if one is named twice, they are of several kinds, or there are none.
     """
     resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
     text = ", ".join(map(str, resolved))

@@ -16,15 +16,26 @@ from ..processes.torch_faults import keep_until_exit
 from .accumulation import refuse_with_accumulate
 from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
-from .group.fixed_parameters import FixedParameters, Freezing
-from .group.late_weights import LateWeights, is_ready_for_late_weight
+from .group.fixed_parameters import FixedParameters, Freezing, explain_unfinished
 from .group.states import broadcast_states
-from .group.unused import explain_unfinished
-from .group.weighing import tensors_with_gradients
+from .group.weighing import LateWeights, tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
 from .rank_module import RankModule, Run
+
+_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_DECIDED = {
+    "module": "it is the first argument of spread",
+    "device_ids": "the module is on the rank's device",
+    "output_device": "outputs stay on the rank's device",
+    "dim": "it is an argument of spread",
+    "process_group": "all ranks of the default group take part",
+    "device_mesh": "all ranks of the default group take part",
+    "broadcast_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "init_sync": "rank 0's parameters and buffers are broadcast",
+}
 
 
 class DistributedModule(RankModule):
@@ -40,11 +51,8 @@ class DistributedModule(RankModule):
     object. Do not add or replace parameters afterwards. All parameters may be frozen for some
     steps; some of them only with `find_unused_parameters`.
 
-    Args:
-        module: on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
-        layout: how the module was spread, and why.
-        loss: see `anyrig.spread`.
-        options: arguments of DDP, as returned by `check_ddp_options`.
+    The module is on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
+    `options` are arguments of DDP, as returned by `check_ddp_options`.
     """
 
     _options: dict[str, Any]
@@ -74,6 +82,10 @@ class DistributedModule(RankModule):
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return run
+
+    def _follows_graph(self) -> bool:
+        """Return whether DDP handles gradients without their hooks, by the graph of a step."""
+        return any(map(self._options.get, ("find_unused_parameters", "static_graph")))
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -129,8 +141,15 @@ class DistributedModule(RankModule):
             run.is_armed = True
 
         def end() -> None:
-            if _rebuild_buckets(ddp):
+            # DDP would rebuild its buckets in the next forward, where a rank that calls the model
+            # alone would wait for the others.
+            try:
+                ddp.reducer._rebuild_buckets()
                 run.is_armed = False
+            except RuntimeError as error:
+                if explain_unfinished(error, ()) is None:
+                    raise
+                # Gradients were missing, which the next forward reports.
             if run.late_weights is not None:
                 run.late_weights.end()
 
@@ -138,16 +157,19 @@ class DistributedModule(RankModule):
         queue_callback(lambda: queue_callback(end))
 
     def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        if run.joining or run.engine is None or self._device.type != "cpu":
+        ddp, late = run.engine, run.late_weights
+        if run.joining or ddp is None or self._device.type != "cpu" or self._follows_graph():
             return False
-        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
-            return False  # DDP then handles gradients without their hooks
-        late = run.late_weights
         if late is None:
             exchange.finish()
-            if exchange.is_uneven and exchange.reduces and not run.has_hook:
+            if len(set(exchange.samples_of_ranks)) > 1 and exchange.reduces and not run.has_hook:
+
+                def begin_late_weights() -> None:
+                    if run.late_weights is None:
+                        run.late_weights = LateWeights(ddp)
+
                 # At the end, since DDP divides by the number of ranks where it has no hook.
-                queue_callback(lambda: queue_callback(self._begin_late_weights))
+                queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()
         if weight is not None:  # of an earlier forward
@@ -157,16 +179,14 @@ class DistributedModule(RankModule):
         # A rank without samples must give zeros, even if a mean over none made its gradients NaN.
         if not (exchange.samples and exchange.own_reduces and run.is_armed):
             return False
-        if not all(map(is_ready_for_late_weight, self.module.parameters())):
-            return False
+        for each in self.module.parameters():
+            # A hook would see the gradient before it is weighted; the attributes are private.
+            hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+            if hooks or each.grad is not None:
+                return False
         late.begin(exchange, meet)
         queue_callback(late.meet)
         return True
-
-    def _begin_late_weights(self) -> None:
-        run = self._run
-        if run is not None and run.engine is not None and run.late_weights is None:
-            run.late_weights = LateWeights(run.engine)
 
     def _arm_again(self, ddp: DistributedDataParallel) -> None:
         """Make DDP reduce a backward pass for which no forward has prepared it.
@@ -175,7 +195,7 @@ class DistributedModule(RankModule):
         gradients of the second backward pass. The preparation cannot be undone: if one rank has
         called the model alone, the others reduce in a step of `no_sync` too, which changes no sum.
         """
-        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
+        if self._follows_graph():
             raise SpreadError(
                 "this backward pass does not belong to the last forward, or another rank has "
                 "called the model alone; with find_unused_parameters= or static_graph= DDP cannot "
@@ -193,14 +213,10 @@ class DistributedModule(RankModule):
 
             model.register_comm_hook(None, fp16_compress_hook)
 
-        Hooks are those of `DistributedDataParallel.register_comm_hook`: they get buckets of
-        gradients and return a future of their means over the ranks. The gradients in a bucket are
-        weighted by this rank's samples, so their mean is the gradient of the global batch. A copy
-        of the model has no hook.
-
-        Args:
-            state: the hook's first argument.
-            hook: called as ``hook(state, bucket)`` with a `torch.distributed.GradBucket`.
+        Hooks are those of `DistributedDataParallel.register_comm_hook`: ``hook(state, bucket)``
+        gets a `torch.distributed.GradBucket` and returns a future of the means over the ranks. The
+        gradients in a bucket are weighted by this rank's samples, so their mean is the gradient of
+        the global batch. A copy of the model has no hook.
 
         Raises:
             SpreadError: no parameter of the module requires a gradient.
@@ -258,14 +274,17 @@ class DistributedModule(RankModule):
                 break
             run.forwards += 1
             last, left_early = exchange, True
-            self._compute_without_samples(run, exchange)
+            output = self._compute_without_samples(run, exchange)
+            if exchange.reduces:
+                outputs = tensors_with_gradients(output)
+                torch.autograd.backward([tensor.sum() for tensor in outputs])
         if left_early:
             self.module.zero_grad()
         if last is not None and len(last.active_ranks) < run.context.group.world_size:
             states = [*self.module.parameters(), *self.module.buffers()]
             broadcast_states(states, last.active_ranks[0])
 
-    def _compute_without_samples(self, run: Run, exchange: Exchange) -> None:
+    def _compute_without_samples(self, run: Run, exchange: Exchange) -> Any:
         sample = run.sample_of.get(exchange.with_loss)
         if sample is None:
             raise SpreadError(
@@ -278,24 +297,16 @@ class DistributedModule(RankModule):
         try:
             loss = self._loss if exchange.with_loss else None
             with self._layout.computing():
-                output = self._learn(inputs, dict(kwargs), loss, exchange)
+                return self._learn(inputs, dict(kwargs), loss, exchange)
         finally:
             self._reduces = before
-        if exchange.reduces:
-            outputs = tensors_with_gradients(output)
-            torch.autograd.backward([tensor.sum() for tensor in outputs])
 
 
-def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
-    """Rebuild DDP's buckets at the end of the first backward pass, on all ranks.
-
-    DDP would do that in the next forward, where a rank that calls the model alone would wait for
-    the others. Returns False if gradients were missing, which the next forward reports.
-    """
-    try:
-        ddp.reducer._rebuild_buckets()
-    except RuntimeError as error:
-        if explain_unfinished(error, ()) is None:
-            raise
-        return False
-    return True
+def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as keyword arguments for DDP; raise SpreadError for any other option."""
+    for name in options:
+        if name in _ALLOWED:
+            continue
+        why = f"spread decides it: {_DECIDED[name]}" if name in _DECIDED else "it is not supported"
+        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_ALLOWED)}")
+    return dict(options)

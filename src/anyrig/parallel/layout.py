@@ -28,11 +28,7 @@ class Layout:
 
     Attributes:
         devices: the devices in order; the first is the lead, which has the module itself.
-        how: ``"replicate"`` (a replica on each device, or on each rank of `group`, and a part of
-            the batch for each), ``"shard"`` (the same, with a part of every parameter on each
-            rank), ``"pipeline"`` (neighbouring layers on each device, and batches in
-            micro-batches), ``"split"`` (the same with the whole batch), or ``"alone"`` (one device:
-            the module is called unchanged).
+        how: as for `anyrig.spread`; ``"alone"`` on one device: the module is called unchanged.
         reason: why the module was spread this way.
         shares: the part of each batch that each device gets, and why.
         output_device: where outputs are gathered.
@@ -111,11 +107,7 @@ def make_layout(
     output_device: Place | None,
     dim: int,
 ) -> Layout:
-    """Return how a module is spread over a rig.
-
-    Raises:
-        SharesError: the numbers of shares and devices differ.
-    """
+    """Return how a module is spread over a rig; raise SharesError as `choose_shares` does."""
     devices = tuple(resolve_device(device) for device in rig)
     chosen = choose_shares(shares, rig.devices)
     alone = len(devices) == 1

@@ -17,8 +17,7 @@ def read_precision(
 ) -> torch.dtype | None:
     """Return the dtype of autocast that `precision` names.
 
-    Raises:
-        SpreadError: `precision` names no dtype of autocast, or a device does not compute in it.
+    Raise SpreadError if it names none, or a device does not compute in it.
     """
     if precision is None:
         return None

@@ -1,8 +1,4 @@
-"""A module that computes the samples of one rank as a part of a global batch.
-
-More than 400 lines, because the class follows a step over ranks from the forward to the end of the
-backward pass.
-"""
+"""A module that computes the samples of one rank as a part of a global batch."""
 
 from __future__ import annotations
 
@@ -19,67 +15,46 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.membership import Context, current_context, current_group, open_carrier
-from ..transfer.tree import ATOM_TYPES, map_leaves
-from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
+from ..transfer.arguments import change_tensors
+from ..transfer.beside import copy_in_order
+from .accumulation import Accumulation, no_count, refuse_with_accumulate
 from .backward_callback import queue_callback
-from .batch.samples import find_sample_count
+from .batch.samples import count_arguments
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
-from .group.late_weights import LateWeights
-from .group.states import Broadcast, Buffers
-from .group.step_time import Pace
-from .group.weighing import put_weight_on, take_weight_off
+from .group.states import Buffers
+from .group.weighing import LateWeights, put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
-from .group.without_samples import compute_without_samples, count_listed, first_samples
+from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
-from .losses.mistakes import explain_call
+from .losses.mistakes import explain_call, refuse_scattered_loss
+from .replicas.batch_norm import explain_single_sample
 from .replicas.transparent import TransparentModule
-from .single_samples import explain_single_sample
+from .shares.measure import StepTime
 
 
 @dataclass(eq=False)
 class Run:
-    """The state of one model in a process group; a copy of the model has its own.
+    """The state of one model in a process group; a copy of the model has its own."""
 
-    Attributes:
-        context: the state of the process group.
-        number: the model's number; ranks spread their models in the same order.
-        buffers: the module's buffers.
-        fixed: the check for changes of the module that the engine cannot follow.
-        pace: the measured duration of steps.
-        synchronized: the layers whose forward waits for the other ranks in training mode.
-        engine: DDP, if it averages the gradients.
-        forwards: the number of forwards in which ranks met.
-        is_armed: whether the engine will reduce the next backward pass.
-        joining: whether a loop in `join` is running.
-        last: the exchange of the last forward in that loop.
-        sample_of: the arguments of one sample, with a target and without.
-        arriving: the broadcast of buffers that has not finished.
-        sent_in: the backward pass in which that broadcast began.
-        accumulation: accumulates gradients, if the model was spread with `accumulate`.
-        has_hook: whether the caller has registered a communication hook.
-        late_weights: weights the engine's buckets, once ranks had different numbers of samples.
-    """
-
-    context: Context
-    number: int
+    context: Context  # the state of the process group
+    number: int  # of the model; ranks spread their models in the same order
     buffers: Buffers
-    fixed: FixedParameters
-    pace: Pace
-    synchronized: list[torch.nn.SyncBatchNorm]
-    engine: DistributedDataParallel | None = None
-    forwards: int = 0
-    is_armed: bool = False
-    joining: bool = False
-    last: Exchange | None = None
-    sample_of: dict[bool, Any] = field(default_factory=dict)
-    arriving: Broadcast | None = None
-    sent_in: int = -1
-    accumulation: Accumulation | None = None
+    fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
+    synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
+    accumulation: Accumulation | None  # if the model was spread with `accumulate`
+    engine: DistributedDataParallel | None = None  # DDP, if it averages the gradients
+    # Weights the engine's buckets, once ranks on the CPU had different numbers of samples.
     late_weights: LateWeights | None = None
-    has_hook: bool = False
+    has_hook: bool = False  # whether the caller has registered a communication hook
+    is_armed: bool = False  # whether the engine will reduce the next backward pass
+    forwards: int = 0  # in which ranks met
+    # The arguments of one sample, with a target and without.
+    sample_of: dict[bool, Any] = field(default_factory=dict)
+    joining: bool = False  # whether a loop in `join` is running
+    last: Exchange | None = None  # of the last forward in that loop
 
 
 class RankModule(TransparentModule):
@@ -94,9 +69,6 @@ class RankModule(TransparentModule):
     Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
     it has collectives: for the loss of the global batch, for shards, and for synchronized batch
     normalization in training mode.
-
-    Attributes:
-        module: the module, on this rank's device.
     """
 
     _layout: Layout
@@ -107,8 +79,12 @@ class RankModule(TransparentModule):
     _run: Run | None
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
+        if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
+            raise SpreadError(
+                f"the loss {type(loss).__name__} has parameters to learn, but only the module's "
+                "are averaged over the ranks; make the loss a part of the module that is spread"
+            )
         if loss is not None:
-            _require_no_parameters(loss)
             layout = replace(layout, loss=explain_loss(loss))
         super().__init__(module)
         self.__dict__.update(_layout=layout, _loss=loss, _device=layout.lead, _reduces=True)
@@ -130,7 +106,6 @@ class RankModule(TransparentModule):
             number=context.counts["models"],
             buffers=Buffers(self.module),
             fixed=self._fix_parameters(),
-            pace=Pace(self._device, context),
             synchronized=[
                 layer
                 for layer in self.module.modules()
@@ -143,15 +118,6 @@ class RankModule(TransparentModule):
     def _has_collectives(self, run: Run) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
         return any(layer.training for layer in run.synchronized)
-
-    def _meets_at_loss(self, run: Run, loss: Criterion | None) -> bool:
-        """Return whether the ranks may meet in a forward as late as at its loss.
-
-        On the CPU one message then carries both the sample counts and the loss.
-        """
-        if loss is None or self._device.type != "cpu":
-            return False
-        return not (run.joining or self._has_collectives(run))
 
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
@@ -172,11 +138,9 @@ class RankModule(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
-        Args:
-            inputs: the module's arguments, with tensors on any device. The samples are counted
-                along `dim` of the first tensor, or as the entries of a list of dicts.
-            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
-                the loss, and each rank gets the loss of the global batch.
+        The arguments have tensors on any device. The samples are counted along `dim` of the first
+        tensor, or as the entries of a list of dicts. If the model was spread with a loss,
+        ``target=`` goes to the loss, and each rank gets the loss of the global batch.
 
         Raises:
             SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
@@ -185,7 +149,8 @@ class RankModule(TransparentModule):
         if torch.compiler.is_compiling():
             leave_to_modules()
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         try:
             with self._layout.computing():
                 call = self._learn if torch.is_grad_enabled() else self._evaluate
@@ -207,7 +172,7 @@ class RankModule(TransparentModule):
         output = self._compute_samples(self.module, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return output
-        return whole_loss(loss, output, target, self._device, exchange, lambda: None)
+        return whole_loss(loss, output, target, self._device, exchange, lambda: 1.0)
 
     def _learn(
         self,
@@ -218,7 +183,7 @@ class RankModule(TransparentModule):
     ) -> Any:
         reduces, has_left = self._reduces, exchange is not None
         run = self._run or self._start()
-        joining = run.joining
+        joining, has_collectives = run.joining, self._has_collectives(run)
         if exchange is None:
             exchange = self._new_exchange(0, loss)
         if reduces:
@@ -227,9 +192,12 @@ class RankModule(TransparentModule):
         moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
             exchange.samples = samples
-            exchange.time = run.pace.start(samples)
+            if run.context.measuring is not None:
+                exchange.time = StepTime(self._device, samples)
             exchange.is_armed = run.is_armed
-            if exchange.forward and not self._meets_at_loss(run, loss):
+            # On the CPU, one message may carry both the sample counts and the loss.
+            may_wait = loss is not None and self._device.type == "cpu"
+            if exchange.forward and not (may_wait and not joining and not has_collectives):
                 exchange.start(Phase.FORWARD)
         if joining:
             run.last = exchange
@@ -240,7 +208,10 @@ class RankModule(TransparentModule):
         if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
             raise no_count()
 
-        def begin() -> None:
+        def begin() -> float:
+            if run.late_weights is not None:
+                # Of another forward, or of a pass that failed: all ranks keep one order.
+                run.late_weights.meet()
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed
                 exchange.start(Phase.BACKWARD)
@@ -248,7 +219,8 @@ class RankModule(TransparentModule):
             def meet() -> None:
                 exchange.finish()
                 if moves_buffers:
-                    self._send_buffers(run, exchange)
+                    samples_of_ranks = enumerate(exchange.samples_of_ranks)
+                    run.buffers.send(next((rank for rank, count in samples_of_ranks if count), 0))
 
             is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
             if not is_late:
@@ -258,15 +230,17 @@ class RankModule(TransparentModule):
                 accumulate(exchange.total_samples if loss is None else exchange.divisor)
             if not is_late:
                 meet()
-            if (time := exchange.time) is not None:
-                queue_callback(lambda: run.pace.stop(time))
+            time, balance = exchange.time, run.context.measuring
+            if time is not None and balance is not None:
+                queue_callback(lambda: balance.stop(time))
+            return exchange.weight_of_outputs
 
         target = kwargs.pop("target") if loss is not None else None
-        if self._has_collectives(run):
+        if has_collectives:
             exchange.finish()
         output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
         if loss is None:
-            return put_weight_on(output, exchange, begin)
+            return put_weight_on(output, begin, exchange)
         whole = whole_loss(loss, output, target, self._device, exchange, begin)
         if accumulate is not None and exchange.divisor is None:
             raise no_count()
@@ -302,7 +276,7 @@ class RankModule(TransparentModule):
                 raise
         return compute_without_samples(
             self.module,
-            lambda given: module(*given[0], **given[1]),
+            module,
             (inputs, kwargs),
             (self._run or self._start()).sample_of.get(with_loss),
             self._layout.dim,
@@ -312,51 +286,23 @@ class RankModule(TransparentModule):
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
         """Return the arguments on this rank's device, and their number of samples."""
-        # Written for speed, as each call passes through here.
-        device, dim = self._device, self._layout.dim
-        samples = None
-        simple = True
-        for value in (*inputs, *kwargs.values()) if kwargs else inputs:
-            kind = type(value)
-            if kind is Tensor:
-                if samples is None and value.dim():
-                    samples = value.size(dim)
-                if value.device != device or (exchange is not None and value.requires_grad):
-                    simple = False
-            elif kind not in ATOM_TYPES:
-                simple, samples = False, None
-                break
-        if simple:
-            return inputs, kwargs, 1 if samples is None else samples
-        if samples is None:
-            samples = count_listed((inputs, kwargs))
-        if samples is None:
-            samples = find_sample_count((inputs, kwargs), dim)
+        device = self._device
+        samples = count_arguments(inputs, kwargs, self._layout.dim)
 
-        def bring(leaf: Any, path: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            here = leaf.to(device, non_blocking=device.type != "cpu")
+        def is_meant(tensor: Tensor) -> bool:
+            return tensor.device != device or (exchange is not None and tensor.requires_grad)
+
+        def bring(tensor: Tensor) -> Tensor:
+            here = copy_in_order(tensor, device)
             weighted = exchange is not None and here.requires_grad
             return take_weight_off(here, exchange) if exchange and weighted else here
 
-        inputs, kwargs = map_leaves((inputs, kwargs), bring)
+        inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
         return inputs, kwargs, 1 if samples is None else samples
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
-        """Call the model and return a list with this rank's output.
-
-        `DataParallel.scattered` returns a list with the output of each device.
-
-        Raises:
-            TypeError: the call has ``target=``, and the model was spread with a loss.
-            Exception: as for `forward`.
-        """
-        if "target" in kwargs and self._loss is not None:
-            raise TypeError(
-                "scattered() returns outputs, but target= requests the loss of the batch; call "
-                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
-            )
+        """Return this rank's output as a list of one; see `DataParallel.scattered`."""
+        refuse_scattered_loss(self._loss, kwargs)
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         return [self(*inputs, **kwargs)]
 
@@ -386,36 +332,7 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
-        """Let the ranks have different numbers of batches in the loop of this block.
-
-        * `DistributedModule` (a replica on each rank): a rank without further batches takes part
-          in the others' collectives, without samples.
-        * `ShardedModule`: raises SpreadError, which names `anyrig.distribute`.
-        * `DataParallel` (one process): does nothing, as there are no other ranks.
-
-        Raises:
-            SpreadError: the model is in shards.
-        """
-
-    def _send_buffers(self, run: Run, exchange: Exchange) -> None:
-        """Begin to broadcast the buffers, once in a backward pass; they are written at its end.
-
-        The number of the backward pass is private; PyTorch's own FSDP2 reads it from Python.
-        """
-        backward = torch._C._current_graph_task_id()
-        if run.arriving is not None:
-            if run.sent_in == backward:
-                return
-            self._take_buffers()  # sent in an earlier backward pass that failed
-        run.sent_in = backward
-        run.arriving = run.buffers.send(exchange.first_with_samples)
-        queue_callback(self._take_buffers)
-
-    def _take_buffers(self) -> None:
-        run = self._run
-        if run is not None and run.arriving is not None:
-            arriving, run.arriving = run.arriving, None
-            arriving.finish()
+        """Let the ranks have different numbers of batches; raise SpreadError for shards."""
 
     def _begin_step_again(self) -> None:
         """Forget a step that failed on any rank. Every rank must call this at the same point.
@@ -426,28 +343,19 @@ class RankModule(TransparentModule):
         run = self._run
         if run is None:
             return
-        self._take_buffers()
+        run.buffers.finish()
         run.forwards = run.context.counts[MEETING] = 0
         run.is_armed, run.last = False, None
         run.buffers.note_versions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's state dict, whose names have no prefix."""
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         return super().state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._take_buffers()
+        if self._run is not None:
+            self._run.buffers.finish()
         state: dict[str, Any] = super().__getstate__()
         return {**state, "_run": None}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.module!r})"
-
-
-def _require_no_parameters(loss: Criterion) -> None:
-    if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
-        raise SpreadError(
-            f"the loss {type(loss).__name__} has parameters to learn, but only the module's are "
-            "averaged over the ranks; make the loss a part of the module that is spread"
-        )

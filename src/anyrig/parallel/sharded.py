@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -18,11 +21,13 @@ from torch.distributed.fsdp import (
 
 from ..errors import ShardSaveError, SpreadError
 from ..processes.group.membership import Group
-from .group.blocks import find_blocks
+from ..processes.torch_faults import keep_until_exit
 from .group.fixed_parameters import FixedParameters, Freezing
-from .group.shard_mesh import explain_saving, make_mesh
 from .group.states import broadcast_states
 from .rank_module import RankModule, Run
+
+# Repeated layers with a smaller part of all parameters are gathered with the whole module.
+_LEAST_PART = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,6 @@ class ShardedModule(RankModule):
     Make the optimizer afterwards. `state_dict` returns this rank's shards, under names without a
     prefix, for `torch.distributed.checkpoint`. Pickling them raises `ShardSaveError`, because one
     rank would save only its part.
-
-    Args:
-        module: sharded by `shard`.
-        layout: how the module was spread, and why.
-        loss: see `anyrig.spread`.
     """
 
     module: FSDPModule  # type: ignore[assignment]
@@ -147,13 +147,8 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     Rank 0's parameters and buffers are broadcast to all ranks. Blocks are moved to the device one
     at a time, so a module on the CPU may be larger than a device's memory.
 
-    Args:
-        module: a module with the same parameters on each rank.
-        group: the process group; `group.device` gets the shards.
-        sharding: how to divide the module.
-
-    Raises:
-        SpreadError: the ranks cannot be divided into that number of replicas.
+    The module has the same parameters on each rank; `group.device` gets the shards. Raise
+    SpreadError if the ranks cannot be divided into that number of replicas.
     """
     mesh = make_mesh(group, sharding.replicas)
     states = [*module.parameters(), *module.buffers()]
@@ -170,3 +165,122 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
         fully_shard(block, **options)
     fully_shard(module, **options)
     return tuple(blocks)
+
+
+def find_blocks(
+    module: nn.Module, classes: Sequence[type[nn.Module]] | None = None
+) -> dict[str, nn.Module]:
+    """Return the blocks of a module by their names, in order.
+
+    ::
+
+        Model
+        ├── embedding
+        ├── layers: ModuleList        two or more layers of one class
+        │   ├── 0: Layer   ◀ block
+        │   └── 1: Layer   ◀ block    blocks are not searched for more blocks
+        └── head
+
+    The module itself is no block. `classes` are those of the blocks; None takes layers of one class
+    in one ModuleList or Sequential, if together they have a twentieth of the parameters. Layers
+    that share parameters with other layers are no blocks: FSDP2 gathers each parameter once.
+    """
+    if classes is not None:
+        chosen = tuple(classes)
+        return {
+            name: part
+            for name, part in module.named_modules()
+            if isinstance(part, chosen) and part is not module
+        }
+    owners = Counter(id(p) for part in module.modules() for p in set(part._parameters.values()))
+    least = _LEAST_PART * sum(p.numel() for p in module.parameters())
+    found: dict[str, nn.Module] = {}
+    for repeated in _repeated(module, ""):
+        blocks = {name: part for name, part in repeated.items() if _owns_all(part, owners)}
+        if sum(p.numel() for part in blocks.values() for p in part.parameters()) >= max(least, 1):
+            found.update(blocks)
+    return found
+
+
+def _repeated(module: nn.Module, prefix: str) -> Iterator[dict[str, nn.Module]]:
+    """Yield the layers of each class that one container repeats, outer containers first."""
+    children = {f"{prefix}{name}": child for name, child in module.named_children()}
+    counts: Counter[type[nn.Module]] = Counter()
+    if isinstance(module, (nn.ModuleList, nn.Sequential)):
+        containers = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+        counts.update(type(c) for c in children.values() if not isinstance(c, containers))
+    for repeated in (kind for kind, count in counts.items() if count > 1):
+        yield {name: child for name, child in children.items() if type(child) is repeated}
+    for name, child in children.items():
+        if counts[type(child)] < 2:
+            yield from _repeated(child, f"{name}.")
+
+
+def _owns_all(part: nn.Module, owners: Counter[int]) -> bool:
+    inside = Counter(id(p) for inner in part.modules() for p in set(inner._parameters.values()))
+    own = {id(p) for p in part.parameters()}
+    return all(owners[key] == inside[key] for key in own)
+
+
+class ShardMesh(DeviceMesh):
+    """A mesh of the ranks among which a model is divided, which refuses to be pickled with a shard.
+
+    ::
+
+        model.state_dict()["weight"]   ┐
+        optimizer.state_dict()         ├─ DTensor ── its shard of this rank
+        copies, slices, .cpu()         ┘          └─ mesh ── pickled along, and raises
+
+    Pickling a `DTensor` silently saves only the shard of its rank. The mesh is pickled with every
+    `DTensor`, and with no other tensor, so refusing to pickle the mesh refuses exactly these.
+    PyTorch's distributed checkpoint saves shards without pickling a mesh.
+    """
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ShardSaveError."""
+        raise ShardSaveError(explain_saving(self.size(self.ndim - 1)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardMesh:
+        """Return the mesh itself: copies of a state stay on its ranks."""
+        return self
+
+
+def make_mesh(group: Group, replicas: int) -> ShardMesh:
+    """Return the mesh of all ranks, with a first dimension of replicas if there are several.
+
+    Every rank must call this. With several replicas it creates process groups. Raise SpreadError if
+    the ranks cannot be divided into so many replicas of equal size.
+    """
+    ranks = torch.arange(group.world_size)
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise SpreadError(f"Sharding(replicas={replicas!r}) must be an integer from 1 up")
+    if replicas == 1:
+        return ShardMesh(group.device.type, ranks)
+    if group.world_size % replicas or replicas == group.world_size:
+        raise SpreadError(
+            f"Sharding(replicas={replicas}) does not divide {group.world_size} ranks into replicas "
+            "of two ranks or more, all of one size; take another number, or for a whole model on "
+            'each rank how="replicate"'
+        )
+    mesh = ShardMesh(
+        group.device.type, ranks.reshape(replicas, -1), mesh_dim_names=("replicate", "shard")
+    )
+    for dimension in range(mesh.ndim):
+        keep_until_exit(mesh.get_group(dimension))
+    return mesh
+
+
+def explain_saving(world_size: int) -> str:
+    """Return why one rank cannot save a model in shards, and how to save it."""
+    return (
+        f'spread(how="shard") has divided this model among {world_size} ranks, so saving it or its '
+        "optimizer's state here would keep this rank's shards only, and lose the others'. "
+        "anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves the whole. With "
+        "PyTorch's functions, on every rank: from torch.distributed.checkpoint.state_dict import "
+        "get_model_state_dict, get_optimizer_state_dict, StateDictOptions; "
+        "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
+        "cpu_offload=True)); then torch.save(state, path) on rank 0. An optimizer likewise: "
+        "get_optimizer_state_dict(model, optimizer, options=…). Or each rank its own shards: "
+        'torch.distributed.checkpoint.save({"model": get_model_state_dict(model)}, '
+        "checkpoint_id=folder)"
+    )

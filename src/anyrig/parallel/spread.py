@@ -14,8 +14,7 @@ from ..errors import SpreadError
 from ..processes.group.membership import Group, join_group
 from .accumulation import check_accumulate
 from .data_parallel import DataParallel
-from .ddp_options import check_ddp_options
-from .distributed import DistributedModule
+from .distributed import DistributedModule, check_ddp_options
 from .exact.module import ExactModule
 from .exact.spread import check_exact_options, spread_exactly
 from .layout import Layout, make_layout
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 HOW = ("auto", "replicate", "shard", "pipeline", "split")
 IN_STAGES = ("pipeline", "split")
+_CPU = torch.device("cpu")
 
 
 def spread(
@@ -152,6 +152,11 @@ def spread(
             "micro_batches=, schedule=, checkpoint=, split_points= and example= are for "
             f'how="pipeline", but how={how!r} was given'
         )
+    if how in IN_STAGES and (shares is not None or sync_batch_norm):
+        raise SpreadError(
+            f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
+            "divides layers, and every device computes all samples; leave them out"
+        )
     ddp_options = check_ddp_options(ddp or {})
     if logical_shards is not None and how in IN_STAGES:
         raise SpreadError(
@@ -178,7 +183,9 @@ def spread(
             + ("" if group is not None else " and runs in one process, which has one pipeline")
         )
     if group is not None:
-        group = group if rig is not None else _on_device_of(module, group)
+        here = _devices_of(module)
+        if rig is None and len(here) == 1 and not here <= {_CPU, torch.device("meta")}:
+            group = replace(group, device=here.pop())  # the accelerator that has the module
         if rig is not None and len(rig) > 1:
             raise SpreadError(
                 f"each of {group.world_size} ranks uses one device, but this rank was given "
@@ -204,7 +211,13 @@ def spread(
             accumulate=check_accumulate(accumulate, loss, how),
         )
         if how in IN_STAGES:
-            return _over_stages(module, layout, group, loss, sync_batch_norm, options, replicas)
+            from .pipeline.options import PipelineOptions
+            from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
+
+            called = "each rank of a pipeline is called with the same samples"
+            layout = replace(layout, shares=Shares((1.0,), called))
+            pipeline = PipelineOptions(*options)
+            return spread_over_ranks(module, layout, group, loss, pipeline, replicas)
         if sharding is not None and sharding.mixed_precision and precision is not None:
             raise SpreadError(
                 "precision= computes under autocast and keeps the dtype of parameters, but "
@@ -226,11 +239,6 @@ def spread(
     )
     lead = rig.lead.torch_device
     if how in IN_STAGES:
-        if shares is not None or sync_batch_norm:
-            raise SpreadError(
-                f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
-                "divides layers, and every device computes all samples; leave them out"
-            )
         from .pipeline.one_device import require_room
         from .pipeline.options import PipelineOptions, check_options
 
@@ -248,7 +256,7 @@ def spread(
         layout = replace(layout, reason=reason)
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
-    if len(rig) == 1 or _is_on_cpu(module):
+    if len(rig) == 1 or _devices_of(module) <= {_CPU}:
         module.to(lead)
     check_place(module, lead)
     if logical_shards is not None:
@@ -282,41 +290,10 @@ def _over_group(
             reason = f"{layout.reason}; {sharding.replicas} replicas of {shards} shards each"
             layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
-    if _is_on_cpu(module):
+    if _devices_of(module) <= {_CPU}:
         module.to(group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
-
-
-def _over_stages(
-    module: torch.nn.Module,
-    layout: Layout,
-    group: Group,
-    loss: Criterion | None,
-    sync_batch_norm: bool,
-    options: tuple[Any, ...],
-    replicas: int,
-) -> PipelineRank:
-    if sync_batch_norm:
-        raise SpreadError(
-            "sync_batch_norm= takes statistics of batches that are divided among devices, but "
-            f"how={layout.how!r} divides layers, and every rank computes all samples; leave it out"
-        )
-    from .pipeline.options import PipelineOptions
-    from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
-
-    layout = replace(
-        layout, shares=Shares((1.0,), "each rank of a pipeline is called with the same samples")
-    )
-    return spread_over_ranks(module, layout, group, loss, PipelineOptions(*options), replicas)
-
-
-def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
-    """Return the group with the accelerator that has the module, if the module is on one."""
-    devices = _devices_of(module)
-    if len(devices) != 1 or devices & {torch.device("cpu"), torch.device("meta")}:
-        return group
-    return replace(group, device=devices.pop())
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
@@ -327,10 +304,6 @@ def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
         return rig
     rest = [device for device in rig if device not in first]
     return Rig((*first, *rest), f"the lead is {first[0].text}, which has the module; {rig.reason}")
-
-
-def _is_on_cpu(module: torch.nn.Module) -> bool:
-    return _devices_of(module) <= {torch.device("cpu")}
 
 
 def _devices_of(module: torch.nn.Module) -> set[torch.device]:

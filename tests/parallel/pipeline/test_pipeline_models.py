@@ -13,8 +13,8 @@ from divided_models import CASES
 from torch import Tensor, nn
 
 import anyrig
-from anyrig.parallel.arguments import move_tensors
 from anyrig.parallel.pipeline.stage import tensors_of
+from anyrig.transfer.arguments import move_tensors
 
 pytestmark = pytest.mark.gpus(4)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import BatchError
 from ...transfer.tree import Path, format_path, walk_leaves
 from .divided_dimension import Answer, along_dimension, read_change, read_shapes
-from .joining import format_shapes
+from .gather import format_shapes
 
 _MOST_REMEMBERED = 1024
 # Arguments whose value, not only their type, may decide the form of the outputs.
@@ -35,6 +35,7 @@ class Call:
     once_more: Callable[[int], Any]  # returns the outputs for that many first samples of the batch
     known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
     by_entries: bool = False  # whether a list of samples was divided
+    # For each number of samples: shapes of tensors, and integers, by their paths in the outputs.
     _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
@@ -53,7 +54,13 @@ class Call:
         key = (self._like, path, len(shapes[0]), single)
         found = self.known.get(key)
         if single:
-            return found or self._remember(key, self._tell_entry_from_number(tensors, path))
+            if found is None:
+                shape = self._find_shape(tensors, path, self.samples[0] + self.samples[1])
+                changed = tuple(i for i, size in enumerate(shape) if size != 1)
+                along = along_dimension(self.dim, shape)
+                found = Answer(along) if changed == (along,) else Answer(candidates=changed)
+                self._remember(key, found)
+            return found
         if found is None or (found.dim is not None and found.dim not in answer.candidates):
             shape = self._find_shape(tensors, path, self.samples[0] + 1)
             found = read_change(answer, shapes[0], self.samples[0], shape, self.dim)
@@ -78,12 +85,6 @@ class Call:
             self._remember(key, Answer())
         return True
 
-    def _tell_entry_from_number(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        shape = self._find_shape(tensors, path, self.samples[0] + self.samples[1])
-        changed = tuple(i for i, size in enumerate(shape) if size != 1)
-        along = along_dimension(self.dim, shape)
-        return Answer(along) if changed == (along,) else Answer(candidates=changed)
-
     def _find_shape(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
         seen = f"the shapes {format_shapes(tensors)}"
         shape = self._find(path, seen, samples)
@@ -95,19 +96,24 @@ class Call:
         """Return the shape, or the integers, at `path` in the outputs for `samples` samples."""
         try:
             if samples not in self._forms:
-                self._forms[samples] = _read_forms(self.once_more(samples))
+                forms: dict[Path, tuple[int, ...]] = {}
+                for place, leaf in walk_leaves(self.once_more(samples), (torch.Size,)):
+                    if isinstance(leaf, (Tensor, torch.Size)):
+                        forms[place] = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf)
+                    elif type(leaf) is int:
+                        forms[place] = (leaf,)
+                self._forms[samples] = forms
             return self._forms[samples].get(path)
         except Exception as error:
             first_line = f"{error}".partition("\n")[0]
             failure = f" ({type(error).__name__}: {first_line})"
             raise self._unclear(path, seen, samples, failure) from error
 
-    def _remember(self, key: Hashable, answer: Answer) -> Answer:
+    def _remember(self, key: Hashable, answer: Answer) -> None:
         if len(self.known) >= _MOST_REMEMBERED:  # the calls keep changing their form
             self.known.clear()
         if not answer.candidates:
             self.known[key] = answer
-        return answer
 
     def _unclear(self, path: Path, seen: str, samples: int, failure: str = "") -> BatchError:
         return BatchError(
@@ -123,17 +129,6 @@ def list_counts(samples: Sequence[int]) -> str:
     """Return the parts' sample counts for an error message: ``"3, 3 and 1"``."""
     *first, last = map(str, samples)
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _read_forms(value: Any) -> dict[Path, tuple[int, ...]]:
-    """Return the shapes of tensors, and integers, by their paths."""
-    forms: dict[Path, tuple[int, ...]] = {}
-    for path, leaf in walk_leaves(value, (torch.Size,)):
-        if isinstance(leaf, (Tensor, torch.Size)):
-            forms[path] = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf)
-        elif type(leaf) is int:
-            forms[path] = (leaf,)
-    return forms
 
 
 def describe_call(

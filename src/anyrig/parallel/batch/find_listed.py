@@ -8,17 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
 from ...transfer.containers import children_of, is_container
-from ...transfer.tree import Path
-from .listed import Listed, is_list, lists_dicts
-from .samples import count_of, has_samples
+from ...transfer.tree import Path, list_leaves, walk_leaves
+from .samples import WHOLE, Listed, count_of, has_samples, is_list
 
 _REMEDY = (
     "Collate the samples into tensors with a dimension of samples, which one dict may hold; or "
@@ -35,34 +31,51 @@ def mark_listed(
     length. But if all its tensors have the size along `dim` of the tensors outside, these are the
     samples, and it stays.
 
-    Args:
-        tree: a value; or if `is_call`, ``(args, kwargs)``, maybe with a target as the third.
-        dim: along which tensors are divided.
-        name: formats a path for messages.
-        is_call: whether the arguments can be lists of samples, or `tree` itself.
-        expected: the number of samples, if it is known.
-
-    Raises:
-        BatchError: both readings are possible, or none.
+    If `is_call`, `tree` is ``(args, kwargs)``, maybe with a target as the third, and the arguments
+    can be lists of samples, else `tree` itself. `expected` is the number of samples, if known.
+    Raise BatchError if both readings are possible, or none.
     """
     slots = list(_slots(tree, is_call))
     if not any(is_container(value) for _, value in slots):
         return tree
-    found = _Found(dim)
     listed = [(path, value) for path, value in slots if lists_dicts(value)]
     lengths = {len(value) for _, value in listed}
+    # The sizes of the tensors in lists of samples, in lists of dicts further in, and elsewhere.
+    in_listed: set[int] = set()
+    in_deeper: set[int] = set()
+    outside = set() if expected is None else {expected}
+    deeper: list[tuple[Path, Any]] = []
     for path, value in slots:
-        inside = is_list(value) and len(value) in lengths
-        found.look_at(value, path, inside, set())
-    if not listed and not found.deeper:
+        list_leaves(value)  # refuses a value that contains itself
+        is_listed = is_list(value) and len(value) in lengths
+        lists = [] if is_listed else [*_lists_in(value, ())]
+        deeper += [((*path, *within), found) for within, found in lists]
+        for place, leaf in walk_leaves(value, WHOLE):
+            if has_samples(leaf):
+                is_deeper = any(place[: len(within)] == within for within, _ in lists)
+                sizes = in_listed if is_listed else in_deeper if is_deeper else outside
+                size = count_of(leaf, dim)
+                sizes.add(-1 if size is None else size)
+    if not listed and not deeper:
         return tree
-    outside = found.outside if expected is None else found.outside | {expected}
-    dicts = listed or found.deeper
+    inside = in_listed | in_deeper
+    dicts = listed or deeper
     path, first = dicts[0]
     about = f"{name(path)} is a list of {len(first)} dicts"
     if not outside:
-        return _by_entries(about, tree, found, lengths, is_call)
-    along = len(outside) == 1 and found.inside == outside
+        if deeper and inside:
+            raise BatchError(
+                f"{about} inside of another argument, and nothing outside shows whether its "
+                f"samples are its entries. Make it an argument of its own. Or: {_REMEDY}"
+            )
+        if len(lengths) > 1:
+            raise BatchError(
+                f"{about}, but another list of dicts has another length: "
+                f"{' and '.join(map(str, sorted(lengths)))}. Each must have an entry for each "
+                f"sample. {_REMEDY}"
+            )
+        return _mark(tree, lengths, is_call) if lengths else tree
+    along = len(outside) == 1 and inside == outside
     by_entries = any({len(value)} == outside for _, value in dicts)
     if along and by_entries and len(first) > 1:
         raise BatchError(
@@ -71,61 +84,36 @@ def mark_listed(
         )
     if along or len(outside) > 1 or -1 in outside:  # sizes that differ are refused later
         return tree
-    if not listed and not found.inside and not (by_entries and len(first) > 1):
+    if not listed and not inside and not (by_entries and len(first) > 1):
         return tree  # settings, the same for all samples
-    if listed and by_entries and len(lengths) == 1 and not (found.deeper and found.inside_deeper):
+    if listed and by_entries and len(lengths) == 1 and not in_deeper:
         return _mark(tree, lengths, is_call)
-    sizes = ", ".join(map(str, sorted(found.inside))) or "no"
+    found = ", ".join(map(str, sorted(inside))) or "no"
     raise BatchError(
-        f"{about}, whose tensors have {sizes} samples along dimension {dim}, but the batch has "
+        f"{about}, whose tensors have {found} samples along dimension {dim}, but the batch has "
         f"{next(iter(outside))} samples. A list of dicts among the arguments has a sample in each "
         f"entry, or the samples of the batch in each tensor. {_REMEDY}. Settings belong in the "
         "module"
     )
 
 
-@dataclass
-class _Found:
-    """The sizes along `dim` of the tensors inside and outside lists, and the lists further in."""
+def lists_dicts(value: Any) -> bool:
+    """Say whether `value` is a list of dicts that have a key in common.
 
-    dim: int
-    inside: set[int] = field(default_factory=set)
-    outside: set[int] = field(default_factory=set)
-    deeper: list[tuple[Path, Any]] = field(default_factory=list)
-    inside_deeper: bool = False
+    Dicts without one are different things, not several samples.
+    """
+    if not is_list(value) or not value or not all(isinstance(each, Mapping) for each in value):
+        return False
+    return bool(set.intersection(*(set(each) for each in value)))
 
-    def look_at(
-        self, value: Any, path: Path, inside: bool, entered: set[int], deep: bool = False
-    ) -> None:
-        if isinstance(value, PackedSequence) or not is_container(value):
-            size = count_of(value, self.dim) if has_samples(value) else None
-            if has_samples(value):
-                (self.inside if inside else self.outside).add(-1 if size is None else size)
-                self.inside_deeper |= inside and deep
-            return
-        if id(value) in entered:  # it contains itself, which the division refuses
-            return
-        if not inside and lists_dicts(value):
-            self.deeper.append((path, value))
-            inside = deep = True
-        entered = entered | {id(value)}
+
+def _lists_in(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the lists of dicts in a container, but none in another, with their paths."""
+    if lists_dicts(value):
+        yield path, value
+    elif is_container(value):
         for part, child in children_of(value):
-            self.look_at(child, (*path, part), inside, entered, deep)
-
-
-def _by_entries(about: str, tree: Any, found: _Found, lengths: set[int], is_call: bool) -> Any:
-    if found.deeper and found.inside:
-        raise BatchError(
-            f"{about} inside of another argument, and nothing outside shows whether its samples "
-            f"are its entries. Make it an argument of its own. Or: {_REMEDY}"
-        )
-    if len(lengths) > 1:
-        raise BatchError(
-            f"{about}, but another list of dicts has another length: "
-            f"{' and '.join(map(str, sorted(lengths)))}. Each must have an entry for each sample. "
-            f"{_REMEDY}"
-        )
-    return _mark(tree, lengths, is_call) if lengths else tree
+            yield from _lists_in(child, (*path, part))
 
 
 def _slots(tree: Any, is_call: bool) -> Iterator[tuple[Path, Any]]:

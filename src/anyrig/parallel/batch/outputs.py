@@ -16,7 +16,7 @@ from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .call import Call, list_counts
 from .cut import join
 from .divided_dimension import Answer
-from .joining import Joining, are_equal, format_shapes
+from .gather import Joining, are_equal, format_shapes
 
 
 def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any:
@@ -28,8 +28,7 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * Packed sequences and nested tensors become one, of all sequences or parts.
     * Texts and integers must be equal in all parts. Other objects that differ become a list.
 
-    Raises:
-        BatchError: the result would not be that of the whole batch; the message names a remedy.
+    Raise BatchError if the result would not be that of the whole batch.
     """
     outputs = _Outputs(device, call)
     lengths = tuple(call.samples) if call.by_entries else None

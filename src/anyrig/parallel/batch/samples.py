@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
-from ...transfer.tree import Path, format_path, list_leaves
-from .listed import Listed
-from .packed import count_sequences
+from ...transfer.arguments import move_tensors
+from ...transfer.tree import ATOM_TYPES, Path, format_path, list_leaves
+from .ragged import count_sequences
 
 # A packed sequence is divided by sequences, not by the time steps of its data.
 WHOLE = (PackedSequence,)
 
 
+class Listed:
+    """A list or tuple that has a sample in each entry, while a batch is divided.
+
+    It is no dataclass, so a walk over a tree does not enter it.
+    """
+
+    def __init__(self, entries: Any) -> None:
+        self.entries = entries
+
+    def cut(self, counts: Sequence[int], devices: Sequence[torch.device] | None) -> list[Any]:
+        """Return ``counts[i]`` entries for each i, on ``devices[i]`` unless `devices` is None."""
+        parts, start = [], 0
+        for index, count in enumerate(counts):
+            part = self.entries[start : start + count]
+            parts.append(part if devices is None else move_tensors(part, devices[index]))
+            start += count
+        return parts
+
+
+def is_list(value: Any) -> bool:
+    """Return whether `value` is a list or a tuple without field names."""
+    return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
+
+
 def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
     """Return the number of samples: the size of all tensors along `dim`, or of sequences.
 
-    Tensors without dimensions are ignored; without any other, the result is None. `name` formats a
-    path for error messages.
-
-    Raises:
-        BatchError: a tensor has no dimension `dim`, or two tensors differ in size along it.
+    Tensors without dimensions are ignored; without any other, the result is None. Raise BatchError
+    if a tensor has no dimension `dim`, or two differ in size along it; `name` formats their paths.
     """
     first: tuple[int, str] | None = None
     for leaf, path in list_leaves(tree, WHOLE):
@@ -58,6 +79,32 @@ def find_sample_count(tree: Any, dim: int = 0) -> int | None:
     """Return the number of samples in the first leaf that has samples along `dim`, or None."""
     counts = (count_of(leaf, dim) for leaf, _ in list_leaves(tree, WHOLE) if has_samples(leaf))
     return next((count for count in counts if count is not None), None)
+
+
+def count_listed(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """Return how many samples a call's arguments list; None if they do not list samples.
+
+    As in detection, where the sizes of images do not say how many there are:
+    ``model([image, image], [{"boxes": …}, {"boxes": …}])``. A list or tuple of dicts among the
+    arguments has a sample in each entry, and so has every list or tuple of the same length.
+    """
+    lists = [value for value in (*inputs, *kwargs.values()) if is_list(value)]
+    for value in lists:
+        if value and all(isinstance(entry, Mapping) for entry in value):
+            return len(value)
+    is_empty = lists and not any(lists) and find_sample_count((inputs, kwargs)) is None
+    return 0 if is_empty else None
+
+
+def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
+    """Return the number of samples in the arguments of a call; None if unknown."""
+    values = (*inputs, *kwargs.values())
+    # Written for speed, as `change_tensors`.
+    if all(type(value) is torch.Tensor or type(value) in ATOM_TYPES for value in values):
+        tensors = (value for value in values if type(value) is torch.Tensor and value.dim())
+        return next((count for each in tensors if (count := count_of(each, dim)) is not None), None)
+    listed = count_listed(inputs, kwargs)
+    return find_sample_count((inputs, kwargs), dim) if listed is None else listed
 
 
 def has_samples(leaf: Any) -> bool:

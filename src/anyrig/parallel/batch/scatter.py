@@ -16,10 +16,8 @@ from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
 from .find_listed import mark_listed
-from .listed import Listed
-from .nested import cut_nested
-from .packed import cut_packed
-from .samples import WHOLE, count_samples, has_samples, name_argument
+from .ragged import cut_nested, cut_packed
+from .samples import WHOLE, Listed, count_samples, has_samples, name_argument
 
 
 def scatter(
@@ -29,10 +27,9 @@ def scatter(
 
     Structure, types and sharing are kept. Tensors are divided along `dim`, packed sequences by
     sequences, nested tensors by their parts, a list of samples, each a dict, by its entries.
-    Tensors without dimensions are copied to each device;
-    all other leaves (numbers, texts, None, objects) are passed on unchanged. A device without
-    samples gets empty tensors. Copies do not block the host. A part on the tensor's own device is a
-    view. Differentiable any number of times.
+    Tensors without dimensions are copied to each device; all other leaves (numbers, texts, None,
+    objects) are passed on unchanged. A device without samples gets empty tensors. Copies do not
+    block the host. A part on the tensor's own device is a view. Differentiable any number of times.
 
     Args:
         value: a tensor, or any nested structure.

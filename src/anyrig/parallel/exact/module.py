@@ -23,13 +23,13 @@ from ...errors import BatchError, ShardSaveError, SpreadError
 from ...processes.group.membership import current_context, open_carrier
 from ...transfer.move import Mover
 from ...transfer.tree import list_leaves, map_leaves
-from ..batch.samples import count_samples, find_sample_count, name_argument
+from ..batch.samples import count_listed, count_samples, find_sample_count, name_argument
 from ..batch.scatter import scatter_samples
 from ..compiling import leave_to_modules
 from ..group.exchange import Exchange, Phase
 from ..group.loaders.agreed_order import mix_seed
 from ..group.weighing import tensors_with_gradients
-from ..group.without_samples import compute_without_samples, count_listed, first_samples
+from ..group.without_samples import compute_without_samples, first_samples
 from ..layout import Layout
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
@@ -186,7 +186,7 @@ class ExactModule(TransparentModule):
         """Return the sizes of all logical shards, after a meeting of the ranks."""
         layout, shards = self._layout, self.exact_state.logical_shards
         samples = count_samples(given, layout.dim, name_argument)
-        if samples is None or count_listed(given) is not None:
+        if samples is None or count_listed(*given) is not None:
             raise BatchError(
                 "logical_shards= divides tensors along the dimension of samples, and this call has "
                 "its samples in lists, or none; pass tensors, padded if necessary"
@@ -249,7 +249,7 @@ class ExactModule(TransparentModule):
         """Compute without samples, so that this rank takes part in FSDP2's collectives."""
         return compute_without_samples(
             self.module,
-            lambda like: self.module(*like[0], **like[1]),
+            self.module,
             given,
             self.__dict__["_sample"],
             self._layout.dim,
@@ -280,7 +280,7 @@ class ExactModule(TransparentModule):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise ShardSaveError if this rank has only shards."""
         if self._layout.how == "shard":
-            from ..group.shard_mesh import explain_saving
+            from ..sharded import explain_saving
 
             raise ShardSaveError(explain_saving(dist.get_world_size()))
         return super().__reduce_ex__(protocol)

@@ -13,6 +13,7 @@ still needs its host, so waiting is safe. Once the shares are held, the ranks ex
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -22,14 +23,13 @@ from ...devices.rig import Rig
 from ...errors import RankMismatchError, SharesError
 from ...processes.group.board import board_of
 from ...processes.group.membership import Group, current_context
-from ..shares.measure import MemoryMark
+from ..shares.measure import MemoryMark, StepTime
 from ..shares.shares import Shares, choose_shares
-from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
+from ..shares.trial import MEASURED_STEPS, WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 
-# A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
-# other programs are slowed down more often than the devices of one process.
-_STEPS_OF_MEASURE = 2
-_ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
+# Twice as many as for the devices of one process: ranks that share a node with other programs are
+# slowed down more often.
+_ROUND_STEPS = WARM_UP_STEPS + 2 * MEASURED_STEPS
 # Draws between two exchanges; doubled while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
 # The most reports that a rank keeps while another rank has none.
@@ -46,6 +46,7 @@ class Balance:
     def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
         self._group = group
+        self._unread: deque[StepTime] = deque()
         self._steps: dict[int, StepMeasure] = {}  # by the number of the report
         self._reports = 0
         self._unused_draws = 0
@@ -68,9 +69,8 @@ class Balance:
     def draw(self, position: Position) -> Shares:
         """Return the shares of the global batch at `position`, the same on every rank.
 
-        Raises:
-            RankWaitError: another rank did not draw a batch in time.
-            RankMismatchError: another rank draws another batch.
+        Raise RankWaitError if another rank does not draw in time, and RankMismatchError if it draws
+        another batch.
         """
         if not self.held:
             if position[-1] % self._interval == 0:
@@ -83,6 +83,13 @@ class Balance:
         current_context().balance = self
         if not self.held and self._memory is None and self._group.device.type != "cpu":
             self._memory = MemoryMark.of(self._group.device)
+
+    def stop(self, step: StepTime) -> None:
+        """Stop the time of `step`, and report all steps that the device has completed."""
+        if step.stop():  # else this is the second backward pass through a graph
+            self._unread.append(step)
+        while self._unread and (seconds := self._unread[0].read()) is not None:
+            self.report(self._unread.popleft().samples, seconds)
 
     def report(self, samples: int, seconds: float) -> None:
         """Note that this rank had so many samples in a step, and how long it computed itself."""
@@ -124,13 +131,11 @@ class Balance:
         self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if is_silent else _INTERVAL
         if len(counted) < _ROUND_STEPS:
             return
-        measured = [[steps[step] for steps in of_ranks] for step in counted[WARM_UP_STEPS:]]
-        middle = len(measured) // 2
-        first, second = fastest(measured[:middle]), fastest(measured[middle:])
+        measured = fastest([[each[i] for each in of_ranks] for i in counted[WARM_UP_STEPS:]])
         peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
         # A trial ignores the time of the warm-up steps, but not their peaks.
-        warm_up = [peak or step for peak, step in zip(peaks, first, strict=True)]
-        for step in [warm_up] * WARM_UP_STEPS + [first, second]:
+        warm_up = [peak or step for peak, step in zip(peaks, measured, strict=True)]
+        for step in [warm_up] * WARM_UP_STEPS + [measured] * MEASURED_STEPS:
             self.shares = self.shares.measured(step)
         self._first_report = max(drawn)
         self._steps = {i: each for i, each in self._steps.items() if i >= self._first_report}
@@ -141,31 +146,25 @@ def _describe(position: Sequence[Any]) -> str:
     return f"global batch {index} of iteration {iteration} over distributed {name}"
 
 
-def balance_of_pipelines(
-    wanted: str | Sequence[float] | Shares | None, group: Group, pipelines: int
-) -> Balance:
-    """Return the balance of a loader of which each of several pipelines gets a part.
-
-    Raises:
-        SharesError: there are not as many shares as pipelines, or they would be measured.
-    """
-    if isinstance(wanted, str) and wanted != "even":
-        raise SharesError(
-            f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part of a "
-            "batch; pass one number for each pipeline, or leave shares out for equal parts"
-        )
-    return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
-
-
 def choose_balance(
-    wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
+    wanted: str | Sequence[float] | Shares | None,
+    group: Group,
+    rig: Rig | None,
+    pipelines: int | None,
 ) -> Balance:
     """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
     policy share one.
 
-    Raises:
-        SharesError: there are not as many shares as ranks, or the policy is unknown.
+    Each rank gets a part of a global batch, or each of several `pipelines`. Raise SharesError if
+    there are not as many shares as parts, or those of pipelines would be measured.
     """
+    if pipelines is not None:
+        if isinstance(wanted, str) and wanted != "even":
+            raise SharesError(
+                f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part "
+                "of a batch; pass one number for each pipeline, or leave shares out for equal parts"
+            )
+        return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     known = current_context().balances

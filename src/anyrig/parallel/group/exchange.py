@@ -30,7 +30,7 @@ from ...errors import RankMismatchError
 from ...processes.group.board import MEETING, UNEVEN_BATCHES, wait_for_hosts
 from ...processes.group.caller_place import place_of_caller
 from ...processes.group.membership import Context
-from .step_time import StepTime
+from ..shares.measure import StepTime
 
 _LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits
 
@@ -91,7 +91,7 @@ class Exchange:
     divisor: Tensor | None = None  # what the global loss was divided by, once it was computed
     leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
     outer_weight: float | None = None  # of the outputs' gradients, where buckets are weighted
-    _number: int = 0
+    number: int = 0  # of this exchange in the group; 0 before `start`
     _own: _Announcement = _NOTHING
     _numbers: Tensor | None = None
     _work: Any = None
@@ -105,7 +105,7 @@ class Exchange:
         flags = (self.own_loss, self.own_reduces, self.is_armed)
         self._own = _Announcement(True, self.samples or 0, *point, *flags)
         self.context.counts[MEETING] += 1
-        self._number = self.context.counts[MEETING]
+        self.number = self.context.counts[MEETING]
         sent = _NOTHING if self.samples is None else self._own
         numbers = torch.tensor([*sent, *[0] * _LOSS_NUMBERS], dtype=torch.int64, device="cpu")
         if loss_numbers is not None:
@@ -121,15 +121,14 @@ class Exchange:
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
 
-        Raises:
-            RankWaitError: a rank did not come in time; the message names the rank.
-            RankMismatchError: the ranks announced different calls.
+        Raise RankWaitError, which names a rank that did not come in time, or RankMismatchError if
+        the ranks announced different calls.
         """
         if self._work is None:
             return
         assert self._numbers is not None
         with self.waiting():
-            wait_for_hosts(self._work, str(self._own), self._number)
+            wait_for_hosts(self._work, str(self._own), self.number)
         announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
         self._announced = [_Announcement(*numbers) for numbers in announced]
         self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)
@@ -163,11 +162,6 @@ class Exchange:
             self.finish()
         assert self._announced is not None
         return self._announced
-
-    @property
-    def has_started(self) -> bool:
-        """Whether `start` was called."""
-        return self._number > 0
 
     @property
     def world_size(self) -> int:
@@ -209,16 +203,6 @@ class Exchange:
     def total_samples(self) -> int:
         """The number of samples of all ranks."""
         return sum(self.samples_of_ranks)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether the ranks have different numbers of samples."""
-        return len({each.samples for each in self._all()}) > 1
-
-    @property
-    def first_with_samples(self) -> int:
-        """The first rank that has samples; 0 if none has."""
-        return next((rank for rank, each in enumerate(self._all()) if each.samples), 0)
 
 
 def _describe_mismatch(announced: Sequence[_Announcement]) -> str:

@@ -20,7 +20,8 @@ wrapper that recomputes activations only moves parameters. DDP's `static_graph` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -28,6 +29,9 @@ from torch import nn
 
 from ...errors import SpreadError
 
+# torch/csrc/distributed/c10d/reducer.cpp: ensure_prior_reduction_finished.
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 _MOST_NAMED = 5
 
 
@@ -43,12 +47,9 @@ class Freezing(Enum):
 class FixedParameters:
     """Checks in each step that the engine still averages all gradients of a module.
 
-    Args:
-        module: as it is spread now.
-        identify: returns a function that returns one object for each parameter, in whatever form
-            the engine currently has the parameter.
-        freezing: what the engine can follow.
-        marks: returns identities that change when the engine's hooks are lost.
+    ``identify()`` returns a function that returns one object for each parameter, in whatever form
+    the engine currently has the parameter. `freezing` is what the engine can follow, and
+    ``marks()`` returns identities that change when the engine's hooks are lost.
     """
 
     def __init__(
@@ -128,3 +129,25 @@ class FixedParameters:
             for name, layer in self._module.named_modules()
             if layer._buffers and id(layer) not in known
         ]
+
+
+def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadError | None:
+    """Return a short form of DDP's `error` about parameters without a gradient, which comes one
+    step late; None if `error` is about something else.
+
+    `learning` are the names of the parameters that learn, in the module's order, as DDP counts.
+    """
+    if _UNFINISHED not in str(error):
+        return None
+    found = _INDICES.search(str(error))
+    names = list(learning)
+    missing = [int(index) for index in found[1].split()] if found else []
+    named = ", ".join(names[index] for index in missing[:_MOST_NAMED] if index < len(names))
+    more = len(missing) - _MOST_NAMED
+    which = f"{named or 'some parameters'}{f' and {more} more' if more > 0 else ''}"
+    return SpreadError(
+        f"in the step before this one there was no gradient for {which}, and the ranks wait for "
+        "each other's. If steps leave parameters out on purpose: anyrig.spread(…, "
+        "ddp=dict(find_unused_parameters=True)). If not, check that every output of the module "
+        "that was computed from them reaches the loss"
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from ..backward_callback import queue_callback
 
 # A message of this size takes much longer than its latency.
 _MESSAGE_BYTES = 64 * 2**20
@@ -42,25 +44,22 @@ class Packing:
 
 
 class Broadcast:
-    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`, which then
-    calls `on_arrival`. They have the same shapes and dtypes on every rank.
+    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`. They have
+    the same shapes and dtypes on every rank.
     """
 
-    def __init__(
-        self, packing: Packing, source: int, on_arrival: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, packing: Packing, source: int) -> None:
         self._packing = packing
-        self._on_arrival = on_arrival
         self._is_source = dist.get_rank() == source
         self._message = packing.pack()
         self._work: Any = dist.broadcast(self._message, source, async_op=True)
 
-    def finish(self) -> None:
-        """Wait for the message, and write its values into the tensors."""
+    def finish(self) -> bool:
+        """Write the values when they have arrived; return whether another rank has sent them."""
         self._work.wait()
         if not self._is_source:
             self._packing.unpack(self._message)
-            self._on_arrival()
+        return not self._is_source
 
 
 def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
@@ -95,13 +94,23 @@ class Buffers:
         self._places = tuple(places.values())
         self._packed: list[tuple[Tensor | None, int]] = []
         self._packing: Packing | None = None
+        self._arriving: Broadcast | None = None
+        self._sent_in = -1  # the backward pass in which that broadcast began
         self.note_versions()
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def send(self, source: int) -> Broadcast:
-        """Start to broadcast the values of rank `source`."""
+    def send(self, source: int) -> None:
+        """Begin to broadcast the values of rank `source`, once in a backward pass, which writes
+        them at its end.
+        """
+        # Private; PyTorch's own FSDP2 reads it from Python.
+        backward = torch._C._current_graph_task_id()
+        if self._arriving is not None and self._sent_in == backward:
+            return
+        self.finish()  # what was sent in an earlier backward pass that failed
+        self._sent_in = backward
         now = [(each, 0 if each is None else each.data_ptr()) for each in self._buffers()]
         # `is`, because == compares the elements of tensors.
         if self._packing is None or any(
@@ -112,17 +121,22 @@ class Buffers:
             self._packing = Packing([each for each, _ in now if each is not None])
         if dist.get_rank() == source:
             self.note_versions()
-        return Broadcast(self._packing, source, self._count_arrival)
+        self._arriving = Broadcast(self._packing, source)
+        queue_callback(self.finish)
 
-    def note_versions(self) -> None:
-        """Note that this rank's buffers have the same values as those of all ranks."""
-        self._versions = list(map(_version, self._buffers()))
-
-    def _count_arrival(self) -> None:
+    def finish(self) -> None:
+        """Write the values that are arriving, if any."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is None or not arriving.finish():
+            return
         for buffer, version in zip(self._buffers(), self._versions, strict=True):
             if buffer is not None and _version(buffer) != version:
                 torch.autograd.graph.increment_version(buffer)
         self.note_versions()
+
+    def note_versions(self) -> None:
+        """Note that this rank's buffers have the same values as those of all ranks."""
+        self._versions = list(map(_version, self._buffers()))
 
     def _buffers(self) -> list[Tensor | None]:
         return [held[name] for held, name in self._places]

@@ -21,6 +21,17 @@ module cannot know what its output will be used for:
     x ── / ranks ─▶ encoder ── * weight ─▶ hidden ── / weight ─▶ decoder ── * ranks ─▶ global loss
 
 Gradients from a loss to parameters that bypass the outputs have no weight.
+
+On the CPU, DDP's buckets may have the weights instead. A backward pass then begins without a wait:
+
+::
+
+    outputs weighted    announce ─ wait ─ * weight ─ backward ─────────── bucket full: all-reduce
+    buckets weighted    announce ──────────────────── backward ─ wait ─── * weight: all-reduce
+
+A wait costs what the ranks differ by at this point. With buckets weighted, the ranks wait only
+where DDP lets them wait anyway. Both ways give the same gradients if a bucket has what this
+backward pass has computed, and nothing else. Each rank may choose its own way.
 """
 
 from __future__ import annotations
@@ -29,34 +40,36 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 
 from ...errors import SpreadError
-from ...transfer.tree import Path, format_path, list_leaves, map_leaves
+from ...transfer.tree import format_path, list_leaves, map_leaves
 from .exchange import Exchange
+
+# Called when a backward pass begins; returns the weight of the outputs' gradients.
+Begin = Callable[[], float]
 
 
 class _PutOn(torch.autograd.Function):
     """The identity. Its outputs are no views, so the caller may change them in place."""
 
     @staticmethod
-    def forward(ctx: Any, exchange: Exchange, begin: Callable[[], None], *outputs: Tensor) -> Any:
-        ctx.exchange, ctx.begin = exchange, begin
+    def forward(ctx: Any, begin: Begin, exchange: Exchange | None, *outputs: Tensor) -> Any:
+        ctx.begin, ctx.exchange = begin, exchange
         ctx.set_materialize_grads(False)
         return tuple([output.detach() for output in outputs])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.begin()
-        weight = ctx.exchange.weight_of_outputs
+        weight = ctx.begin()
         if weight == 1.0:
             return (None, None, *gradients)
-        return (None, None, *[None if g is None else _multiply(g, weight) for g in gradients])
-
-
-def _multiply(gradient: Tensor, weight: float) -> Tensor:
-    # The mean over zero samples is NaN, and NaN times zero is NaN.
-    return gradient * weight if weight else torch.zeros_like(gradient)
+        # The mean over zero samples is NaN, and NaN times zero is NaN.
+        times = (lambda gradient: gradient * weight) if weight else torch.zeros_like
+        return (None, None, *[None if each is None else times(each) for each in gradients])
 
 
 class _TakeOff(torch.autograd.Function):
@@ -68,25 +81,25 @@ class _TakeOff(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         exchange = ctx.exchange
-        is_of_global_loss = exchange.leads_to_global_loss and not ctx.follows
-        weight = exchange.world_size if is_of_global_loss else exchange.weight_of_outputs
+        weight = exchange.weight_of_outputs
+        if exchange.leads_to_global_loss and not ctx.follows:
+            # What the buckets get of the weight, the gradient has not.
+            part = weight / exchange.weight if exchange.weight else 1.0
+            weight = exchange.world_size * part
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
-def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) -> Any:
-    """Return a module's outputs, whose gradients will enter the module multiplied by the weight.
+def put_weight_on(output: Any, begin: Begin, exchange: Exchange | None = None) -> Any:
+    """Return a module's outputs, whose gradients will enter the module multiplied by ``begin()``.
 
-    ``begin()`` is called when the backward pass begins.
-
-    Raises:
-        SpreadError: tensors are hidden in an object that is not a container.
+    `exchange` is that of a forward over ranks. Raise SpreadError as `tensors_with_gradients` does.
     """
     if type(output) is Tensor:  # the usual case
-        return _PutOn.apply(exchange, begin, output)[0] if output.requires_grad else output  # type: ignore[no-untyped-call]
+        return _PutOn.apply(begin, exchange, output)[0] if output.requires_grad else output  # type: ignore[no-untyped-call]
     found = tensors_with_gradients(output)
     if not found:
         return output
-    weighted = _PutOn.apply(exchange, begin, *found)  # type: ignore[no-untyped-call]
+    weighted = _PutOn.apply(begin, exchange, *found)  # type: ignore[no-untyped-call]
     by_id = dict(zip(map(id, found), weighted, strict=True))
     return map_leaves(output, lambda leaf, path: by_id.get(id(leaf), leaf))
 
@@ -94,15 +107,22 @@ def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) ->
 def tensors_with_gradients(tree: Any) -> list[Tensor]:
     """Return the tensors in a structure that require a gradient, each once.
 
-    Raises:
-        SpreadError: such tensors are hidden in an object that is not a container.
+    Raise SpreadError if such tensors are hidden in an object that is not a container.
     """
     found = []
     for leaf, path in list_leaves(tree):
-        if not isinstance(leaf, Tensor):
-            _require_no_tensors(leaf, path)
-        elif leaf.requires_grad:
-            found.append(leaf)
+        if isinstance(leaf, Tensor):
+            if leaf.requires_grad:
+                found.append(leaf)
+            continue
+        held = [*vars(leaf).values()] if hasattr(leaf, "__dict__") else []
+        held += [*leaf.values()] if isinstance(leaf, dict) else []
+        if any(isinstance(value, Tensor) and value.requires_grad for value in held):
+            raise SpreadError(
+                f"the module returned a {type(leaf).__name__} ({format_path(path)}), which holds "
+                "tensors that require gradients, but is not a container that anyrig can enter. "
+                "Return a dict, a tuple or a dataclass without a method `to`"
+            )
     return found
 
 
@@ -118,9 +138,8 @@ def take_weight_off(given: Tensor, exchange: Exchange) -> Tensor:
 def lead_to_global_loss(exchange: Exchange) -> None:
     """Note that a forward, and the forwards that its inputs came from, lead to a global loss.
 
-    Raises:
-        SpreadError: an input was computed from the output of a spread module and from another
-            tensor that requires a gradient: their gradients would need different scales.
+    Raise SpreadError if an input was computed from the output of a spread module and from another
+    tensor that requires a gradient: their gradients would need different scales.
     """
     pending = [exchange]
     while pending:
@@ -152,7 +171,7 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
         if node in seen:
             continue
         seen.add(node)
-        if getattr(type(node), "_forward_cls", None) is _PutOn:
+        if getattr(type(node), "_forward_cls", None) is _PutOn and node.exchange is not None:
             before.append(node.exchange)
             continue
         has_other |= hasattr(node, "variable")
@@ -160,12 +179,55 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
     return before, has_other
 
 
-def _require_no_tensors(leaf: Any, path: Path) -> None:
-    held = [*vars(leaf).values()] if hasattr(leaf, "__dict__") else []
-    held += [*leaf.values()] if isinstance(leaf, dict) else []
-    if any(isinstance(value, Tensor) and value.requires_grad for value in held):
-        raise SpreadError(
-            f"the module returned a {type(leaf).__name__} ({format_path(path)}), which holds "
-            "tensors that require gradients, but is not a container that anyrig can enter. Return "
-            "a dict, a tuple or a dataclass without a method `to`"
-        )
+class LateWeights:
+    """Weights the buckets of `ddp`, by a communication hook."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        # The hook of the caller, which gets weighted buckets, and its state.
+        self.hook: tuple[Callable[..., Any], object] | None = None
+        self._group = ddp.process_group
+        self._exchange: Exchange | None = None
+        self._backward = -1
+        self._met: Callable[[], None] | None = None
+        # A lambda, because DDP rejects annotations that are texts.
+        ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
+
+    def begin(self, exchange: Exchange, met: Callable[[], None]) -> None:
+        """Weight the buckets of this backward pass; call ``met()`` before the first of them.
+
+        ``met()`` waits until all ranks have announced themselves.
+        """
+        exchange.outer_weight = 1.0
+        self._exchange, self._met = exchange, met
+        self._backward = torch._C._current_graph_task_id()  # see `Buffers.send`
+
+    def weight_in_this_pass(self) -> float | None:
+        """Return the weight of this backward pass's buckets; None if outputs are weighted."""
+        if self._exchange is None or self._backward != torch._C._current_graph_task_id():
+            return None
+        return self._exchange.weight
+
+    def meet(self) -> None:
+        """Wait for the ranks' announcements, if that has not happened yet."""
+        met, self._met = self._met, None
+        if met is not None:
+            met()
+
+    def end(self) -> None:
+        """End the backward pass."""
+        self.meet()
+        self._exchange = None
+
+    def _reduce(self, bucket: Any) -> Future[Tensor]:
+        buffer = bucket.buffer()
+        self.meet()
+        weight = self.weight_in_this_pass()
+        weight = 1.0 if weight is None else weight
+        if self.hook is not None:
+            hook, state = self.hook
+            buffer.mul_(weight)
+            reduced: Future[Tensor] = hook(state, bucket)
+            return reduced
+        buffer.mul_(weight / self._group.size())
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,12 +17,12 @@ from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from .exchange import Exchange, Phase
-from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
+from .weighing import Begin, lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
 class _WholeLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, totals: Tensor, begin: Callable[[], None]) -> Any:
+    def forward(ctx: Any, value: Tensor, totals: Tensor, begin: Begin) -> Any:
         total, count, divides = totals.unbind()
         ctx.begin, ctx.divisor = begin, torch.where(divides > 0, count, 1)
         return total / ctx.divisor
@@ -41,12 +40,12 @@ def whole_loss(
     target: Any,
     device: torch.device,
     exchange: Exchange,
-    begin: Callable[[], None],
+    begin: Begin,
 ) -> Tensor:
     """Return the loss of the global batch, the same on every rank; every rank must call this.
 
     A criterion without reduction gives the losses of this rank's samples, weighted as outputs are.
-    `output` and `target` are on `device`; ``begin()`` is called when the backward pass begins.
+    `output` and `target` are on `device`.
     """
     exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.samples or 0)
@@ -55,7 +54,7 @@ def whole_loss(
         part = LossPart(_zero_from(output, part.value), None, True, part.dtype)
     totals = _sum_over_ranks(part, exchange)
     if not part.reduced:
-        own: Tensor = put_weight_on(part.value, exchange, begin)
+        own: Tensor = put_weight_on(part.value, begin, exchange)
         return own
     exchange.divisor = totals[1]
     lead_to_global_loss(exchange)
@@ -74,7 +73,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
         totals[0] = value
     if part.count is not None:
         totals[1], totals[2] = part.count, 1
-    if not exchange.has_started:  # the ranks meet here, and one message carries all numbers
+    if not exchange.number:  # the ranks meet here, and one message carries all numbers
         exchange.start(Phase.FORWARD, loss_numbers=totals)
         exchange.finish()
         assert exchange.loss_numbers is not None

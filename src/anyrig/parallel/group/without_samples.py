@@ -7,15 +7,11 @@
 The module computes, so that this rank reaches every collective, and nothing it computes counts.
 There are stand-ins because many modules reject an empty batch: ``reshape(samples, -1)`` is
 ambiguous then. There are two because the variance of a single sample is undefined.
-
-Arguments may also list samples, as in detection, where the sizes of images do not say how many
-there are: ``model([image, image], [{"boxes": …}, {"boxes": …}])``. A list or tuple of dicts among
-the arguments has a sample in each entry, and so has every list or tuple of the same length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...errors import SpreadError
+from ...transfer.leaves import GO_IN, replace_parts
 from ...transfer.tree import Path, map_leaves
-from ..batch.listed import is_list
-from ..batch.samples import find_sample_count
-from .leaves import GO_IN, replace_parts
+from ..batch.samples import count_listed, is_list
 
 _STAND_INS = 2
 
@@ -35,19 +30,9 @@ _STAND_INS = 2
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def count_listed(arguments: Arguments) -> int | None:
-    """Return how many samples the arguments list; None if they do not list samples."""
-    inputs, kwargs = arguments
-    lists = [value for value in (*inputs, *kwargs.values()) if is_list(value)]
-    for value in lists:
-        if value and all(isinstance(entry, Mapping) for entry in value):
-            return len(value)
-    return 0 if lists and not any(lists) and find_sample_count(arguments) is None else None
-
-
 def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
     """Return a copy of the arguments with the first `count` samples along `dim`."""
-    listed = count_listed(arguments)
+    listed = count_listed(*arguments)
 
     def shorten(part: Any, path: Path) -> Any:
         if len(path) == 2 and is_list(part) and len(part) == listed:  # an argument
@@ -65,7 +50,7 @@ def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
 
 def compute_without_samples(
     module: nn.Module,
-    compute: Callable[[Arguments], Any],
+    compute: Callable[..., Any],
     given: Arguments,
     like: Arguments | None,
     dim: int,
@@ -73,22 +58,22 @@ def compute_without_samples(
     """Return the outputs of `module` for arguments without samples, with a graph through it.
 
     `compute` calls the module. `like` has the arguments of an earlier call with one sample, which
-    give the stand-ins their values, or is None.
-
-    Raises:
-        SpreadError: the arguments list samples, and there is no earlier sample to stand in.
+    give the stand-ins their values. Raise SpreadError if it is None and the arguments list samples.
     """
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
-        return compute(given)  # stand-ins would count in the statistics of all ranks
-    if like is None and count_listed(given) is not None:
+        return compute(
+            *given[0], **given[1]
+        )  # stand-ins would count in the statistics of all ranks
+    if like is None and count_listed(*given) is not None:
         raise SpreadError(
             "this rank has no samples in its first step, and empty lists do not show what a sample "
             "is, so the module cannot compute along with the other ranks. Let the first global "
             "batch have a sample for every rank"
         )
+    inputs, kwargs = _stand_in(given, like, dim)
     with _without_statistics(module):
-        output = compute(_stand_in(given, like, dim))
-    return output[:0] if count_listed(((output,), {})) is not None else _narrow(output, 0, dim)
+        output = compute(*inputs, **kwargs)
+    return output[:0] if count_listed((output,), {}) is not None else _narrow(output, 0, dim)
 
 
 @contextmanager
@@ -118,7 +103,7 @@ def _narrow(tree: Any, count: int, dim: int) -> Any:
 
 
 def _stand_in(given: Arguments, like: Arguments | None, dim: int) -> Any:
-    lists_samples = count_listed(given) is not None
+    lists_samples = count_listed(*given) is not None
     known: dict[Path, Any] = {}
 
     def note(part: Any, path: Path) -> Any:

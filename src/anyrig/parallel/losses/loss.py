@@ -71,7 +71,12 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
         )
     if known is not None and reduction in ("mean", "batchmean"):
         # The sum of many half-precision losses may overflow where their mean does not.
-        widens = _may_overflow(output, criterion)
+        widens = (
+            output.dtype is torch.float16
+            # Autocast takes losses in float32.
+            and not torch.is_autocast_enabled(output.device.type)
+            and not (isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers()))
+        )
         given = [t.float() if widens and t.dtype is torch.float16 else t for t in (output, target)]
         value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
@@ -278,14 +283,6 @@ def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
     if moved[0].dtype in _HALF:
         moved = [value.float() for value in moved]
     return torch.stack(moved).sum() if len(moved) > 1 else moved[0]
-
-
-def _may_overflow(output: Tensor, criterion: Criterion) -> bool:
-    return (
-        output.dtype is torch.float16
-        and not torch.is_autocast_enabled(output.device.type)  # autocast takes losses in float32
-        and not (isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers()))
-    )
 
 
 def reduction_of(criterion: Criterion, known: Known | None) -> object:

@@ -28,6 +28,15 @@ def require_criterion(loss: object) -> None:
         )
 
 
+def refuse_scattered_loss(loss: object, kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError if ``scattered()`` is called with ``target=`` for the model's loss."""
+    if "target" in kwargs and loss is not None:
+        raise TypeError(
+            "scattered() returns outputs, but target= requests the loss of the batch; call "
+            "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
+        )
+
+
 def explain_call(
     error: TypeError, module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:

@@ -36,12 +36,8 @@ def add_as_cause(error: BaseException, note: str) -> None:
         error = before
 
 
-def add_place(error: BaseException, device: torch.device, given: tuple[Any, Any]) -> None:
-    """Add a note with a replica's device and the shapes of its ``(args, kwargs)``."""
-    add_note(error, f"in the replica on {device}, which was given {_describe(given)}")
-
-
-def _describe(given: tuple[Any, Any]) -> str:
+def describe_arguments(given: tuple[Any, Any]) -> str:
+    """Return the shapes of ``(args, kwargs)`` for a note."""
     try:
         leaves = list_leaves(given)
     except Exception:  # the arguments contain themselves, for example

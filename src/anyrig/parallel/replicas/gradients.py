@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from ...transfer.streams import using
+from .broadcast import copy_across, side_streams
 from .buckets import Bucket, in_cuts
-from .side_streams import copy_across, side_streams
 
 # For each bucket that learns, a token for each active device. `Step` must not hold tokens: their
 # nodes refer to it, and Python cannot free a reference cycle through autograd.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -112,7 +112,7 @@ class Replicas:
             self._follow_structure(changed)
         while None in (changes := [bucket.look() for bucket in self._buckets]):
             self._plan()
-        steps = _optimizer_steps().value
+        steps = _optimizer_steps().total()
         stepped, self._steps_seen = learns or steps != self._steps_seen, steps
         # Batch normalization does not increment the version of its running statistics.
         training = any(mirror.module.training for mirror in self._mirrors.values())
@@ -256,17 +256,9 @@ def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-@dataclass
-class _StepCount:
-    value: int = 0
-
-    def add(self, *_: object) -> None:
-        self.value += 1
-
-
 @cache
-def _optimizer_steps() -> _StepCount:
-    """Return the count of all optimizer steps in this process since the first call."""
-    count = _StepCount()
-    register_optimizer_step_post_hook(count.add)
-    return count
+def _optimizer_steps() -> Counter[str]:
+    """Return a counter of all optimizer steps in this process since the first call."""
+    steps: Counter[str] = Counter()
+    register_optimizer_step_post_hook(lambda *_: steps.update(["steps"]))
+    return steps

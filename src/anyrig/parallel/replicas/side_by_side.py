@@ -1,21 +1,73 @@
-"""Calling functions concurrently, each on its device, and handling failures."""
+"""Calling functions concurrently, each on its device: one thread for each device of the process."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import torch
 
+from ...devices.place import Places, as_torch_devices
+from ...errors import SpreadError
+from ...transfer.location import device_of
+from ..device_ids import resolve_devices
 from .caller_state import CallerState
-from .device_threads import device_threads
-from .failure import add_place
+from .failure import add_note, describe_arguments
 from .meeting import Meeting, Stopped
 
 _LOOK_SECONDS = 0.2
+
+Function = Callable[[], Any]
+_Calls = queue.SimpleQueue[tuple[futures.Future[Any], Function]]
+
+
+class DeviceThreads:
+    """One thread for each device, which makes its calls in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: dict[torch.device, tuple[threading.Thread, _Calls]] = {}
+
+    def start_all(
+        self, functions: list[tuple[torch.device, Function]]
+    ) -> list[futures.Future[Any]]:
+        """Queue functions on their threads, together, so that two models cannot deadlock."""
+        with self._lock:
+            return [self._start(device, function) for device, function in functions]
+
+    def _start(self, device: torch.device, function: Function) -> futures.Future[Any]:
+        if device not in self._threads or not self._threads[device][0].is_alive():  # after a fork
+            calls: _Calls = queue.SimpleQueue()
+            # A daemon, unlike an executor's threads, does not block the end of the process.
+            thread = threading.Thread(
+                target=_make_calls, args=(calls,), name=f"anyrig {device}", daemon=True
+            )
+            thread.start()
+            self._threads[device] = thread, calls
+        call: futures.Future[Any] = futures.Future()
+        self._threads[device][1].put((call, function))
+        return call
+
+
+@cache
+def device_threads() -> DeviceThreads:
+    """Return the threads of this process. PyTorch keeps cuBLAS handles for each thread."""
+    return DeviceThreads()
+
+
+def _make_calls(calls: _Calls) -> None:
+    while True:
+        call, function = calls.get()
+        try:
+            call.set_result(function())
+        except BaseException as error:  # raised by call.result()
+            call.set_exception(error)
+        del call, function  # do not keep the result until the next call
 
 
 class SideBySide:
@@ -81,10 +133,56 @@ def _raise_first(
     # The first failure that is not `Stopped`.
     i = min(errors, key=lambda i: (isinstance(errors[i], Stopped), i))
     error = errors[i]
-    add_place(error, devices[i], given[i])
+    shapes = describe_arguments(given[i])
+    add_note(error, f"in the replica on {devices[i]}, which was given {shapes}")
     try:
         raise error
     finally:
         # Break the reference cycle of traceback and frame, which would keep the replicas' tensors.
         del error
         errors.clear()
+
+
+def parallel_apply(
+    modules: Sequence[torch.nn.Module],
+    inputs: Sequence[Any],
+    kwargs: Sequence[Mapping[str, Any]] | None = None,
+    devices: Places | None = None,
+) -> list[Any]:
+    """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called concurrently.
+
+    The first module runs in the caller's thread, each other in the thread of its device, with the
+    caller's gradient mode, autocast, inference mode, streams, and context variables.
+
+    Args:
+        modules: as `replicate` returns them, or any callables.
+        inputs: for each module, a tuple or list of positional arguments, or the only argument.
+        kwargs: for each module, its keyword arguments.
+        devices: for each module, its device; by default that of its tensors, or of its input.
+
+    Raises:
+        SpreadError: the sequences differ in length, or a device is named twice.
+        Exception: the first exception of a module, with its device and shapes in a note.
+    """
+    named = [{}] * len(modules) if kwargs is None else kwargs
+    places: Sequence[torch.device] | None = None if devices is None else as_torch_devices(devices)
+    if len({len(modules), len(inputs), len(named), len(modules if places is None else places)}) > 1:
+        raise SpreadError(
+            f"there are {len(modules)} modules, {len(inputs)} inputs and {len(named)} kwargs"
+            f"{'' if places is None else f' and {len(places)} devices'}; give one of each a call"
+        )
+    if not modules:
+        return []
+    arguments = [tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in inputs]
+    given = list(zip(arguments, named, strict=True))
+    if places is None:
+        places = [_place(module, one) for module, one in zip(modules, given, strict=True)]
+    meeting = Meeting(resolve_devices(places), exchanges=False)
+    return SideBySide(meeting.devices).run(meeting, modules, given)
+
+
+def _place(module: Any, given: Any) -> torch.device:
+    if isinstance(module, torch.nn.Module):
+        for tensor in (*module.parameters(), *module.buffers()):
+            return tensor.device
+    return device_of(given)

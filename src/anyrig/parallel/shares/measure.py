@@ -5,8 +5,10 @@ Peaks of memory are only read; the program alone resets them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -76,6 +78,48 @@ class StepClock:
             peak_bytes = memory.peak_until(MemoryMark.of(device), samples)
             measures.append(StepMeasure(samples, seconds, memory.allocated_bytes, peak_bytes))
         return measures
+
+
+class StepTime:
+    """How long a rank itself works on a step of `samples`: by events of a device, or by the clock.
+
+    ::
+
+        forward ──── waits ──── backward ──── gradients are ready    all-reduce of the last of them
+        └ counts ─┘        └──── counts ────┘                        does not count
+    """
+
+    def __init__(self, device: torch.device, samples: int) -> None:
+        self.samples = samples
+        self._device = device
+        self._marks: list[Any] = []
+        self._stopped = False
+        self.toggle()
+
+    def toggle(self) -> None:
+        """Interrupt the time, or resume it; do nothing after `stop`."""
+        if self._stopped:
+            return
+        if self._device.type == "cpu":
+            self._marks.append(time.perf_counter())
+        else:
+            # In a callback of the backward pass, another device may be the current one.
+            self._marks.append(record_event(torch.accelerator.current_stream(self._device)))
+
+    def stop(self) -> bool:
+        """End the time with the work queued so far; return False if it had ended before."""
+        self.toggle()
+        was_stopped, self._stopped = self._stopped, True
+        return not was_stopped
+
+    def read(self) -> float | None:
+        """Return the time in seconds; None while the device has not done the work."""
+        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
+        if self._device.type == "cpu":
+            return float(sum(end - start for start, end in pairs))
+        if not self._marks[-1].query():
+            return None
+        return sum(float(start.elapsed_time(end)) for start, end in pairs) / 1e3
 
 
 def record_event(stream: torch.Stream) -> torch.Event:

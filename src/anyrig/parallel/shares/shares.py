@@ -141,17 +141,11 @@ class Shares:
 
 
 def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequence[Any]) -> Shares:
-    """Return the shares of the devices of a rig.
+    """Return the shares of the devices of a rig; see `shares=` of `anyrig.spread`.
 
-    Args:
-        wanted: ``"even"``; ``"speed"``: by published rates, corrected by the first steps' times;
-            ``"memory"``: all devices equally full, by the first steps' peaks; one number for each
-            device; or None: even if the devices are alike or the rates of one are unknown, else by
-            published rates, without measuring, so that all runs divide alike.
-        devices: in order; only policies read what they are.
-
-    Raises:
-        SharesError: `wanted` is none of these, or not one number for each device.
+    None is even if the devices are alike or the rates of one are unknown, else by published rates,
+    so that all runs divide alike. Raise SharesError unless `wanted` fits `devices`, of which only
+    policies read what they are.
     """
     if isinstance(wanted, Shares):
         shares = wanted

@@ -22,7 +22,7 @@ from ....processes.group.membership import current_context, join_group
 from ....transfer.prefetch import PrefetchedLoader
 from ...exact.logical_shards import check_logical_shards
 from ...shares.shares import Shares
-from ..balance import balance_of_pipelines, choose_balance
+from ..balance import choose_balance
 from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
@@ -74,8 +74,7 @@ def distribute(
         loader: any iterable.
         rig: its lead is this rank's device; by default `Rig.detect` chooses.
         shares: how much of a global batch each rank gets: as for `spread`, with one number for
-            each rank. By default nothing is measured: shares are equal on equal devices, and follow
-            published rates on unequal ones.
+            each rank.
         divided: whether each rank's loader yields that rank's own batches. None means no, and
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
@@ -116,14 +115,13 @@ def distribute(
     sharers = None if group is None else current_context().ranks_per_batch
     if group is not None and not divided:
         _refuse_divided(loader)
-        balance = (
-            choose_balance(shares, group, rig)
-            if sharers is None
-            else balance_of_pipelines(shares, group, group.world_size // sharers)
-        )
+        pipelines = None if sharers is None else ranks // sharers
+        balance = choose_balance(shares, group, rig, pipelines)
+    generator = getattr(loader, "generator", None)
+    seeded = generator if isinstance(generator, torch.Generator) else torch
     facts = _Facts(
         kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
-        seed=_seed_of(loader, seed),
+        seed=seeded.initial_seed() if seed is None else seed,
         length=_length_of(loader),
         singles=allows_singles(loader, ranks // (sharers or 1)) if singles is None else singles,
     )
@@ -196,8 +194,7 @@ class DistributedLoader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on after the position that `state_dict` returned.
 
-        Raises:
-            CheckpointError: the loader does not have the same global batches.
+        Raise CheckpointError if the loader does not have the same global batches.
         """
         position = position_from_state(state_dict)
         position.require_same_batches(self._position())
@@ -208,15 +205,11 @@ class DistributedLoader:
     def _position(self) -> Position:
         iteration, turns = self._iteration, self._division.turns
         epoch, received = self._next if iteration.is_over else (iteration.epoch, iteration.received)
-        sizes = (
-            getattr(part, "batch_size", None)
-            for part in (self._loader, getattr(self._loader, "batch_sampler", None))
-        )
         return Position(
             epoch=epoch,
             received=received,
             seed=self._division.seed,
-            batch_size=next((size for size in sizes if isinstance(size, int)), None),
+            batch_size=_batch_size_of(self._loader),
             batches=None if turns.divided else _length_of(self._loader),
             divided_ranks=turns.ranks if turns.divided else None,
             logical_shards=turns.logical_shards,
@@ -246,11 +239,7 @@ class DistributedLoader:
         return self._division.turns.logical_shards
 
     def __len__(self) -> int:
-        """Return the number of batches.
-
-        Raises:
-            TypeError: the loader of some rank has no length.
-        """
+        """Return the number of batches; raise TypeError if some rank's loader has no length."""
         turns = self._division.turns
         if not turns.divided:
             return len(self._loader)  # type: ignore[arg-type]
@@ -301,8 +290,7 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
 def global_batches_of(loader: Any) -> Iterable[Any] | None:
     """Return what yields the indices of each global batch; None if the loader has no indices.
 
-    Raises:
-        BatchError: the loader draws single samples in an order that differs between ranks.
+    Raise BatchError if the loader draws single samples in an order that differs between ranks.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
@@ -349,15 +337,14 @@ def _refuse_divided(loader: Any) -> None:
 
 def allows_singles(loader: Any, ranks: int) -> bool:
     """Return whether global batches have at most one sample for each rank."""
+    size = _batch_size_of(loader)
+    return size is not None and size <= ranks
+
+
+def _batch_size_of(loader: Any) -> int | None:
     parts = (loader, getattr(loader, "batch_sampler", None))
     sizes = (getattr(part, "batch_size", None) for part in parts)
-    return next((size <= ranks for size in sizes if isinstance(size, int)), False)
-
-
-def _seed_of(loader: Any, seed: int | None) -> int:
-    generator = getattr(loader, "generator", None)
-    by_default = generator if isinstance(generator, torch.Generator) else torch
-    return by_default.initial_seed() if seed is None else seed
+    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def _length_of(loader: Any) -> int | None:

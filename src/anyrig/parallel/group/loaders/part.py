@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import BatchError
+from ....transfer.leaves import GO_IN, leaves_of, replace_parts
 from ....transfer.tree import Path, format_path
-from ...batch.listed import is_list
 from ...batch.samples import count_samples as count_tensor_samples
+from ...batch.samples import is_list
 from ...batch.scatter import cut_leaf
-from ..leaves import GO_IN, leaves_of, replace_parts
 
 GIVE_EMPTY = (
     "Give distribute(…, empty=function), which returns what the loader's collate_fn would return "
@@ -22,11 +22,7 @@ _CUT = (Tensor, PackedSequence)
 
 
 def count_samples(batch: Any) -> int:
-    """Return how many samples a batch has.
-
-    Raises:
-        BatchError: its tensors disagree, or it has neither tensors nor a length.
-    """
+    """Return how many samples a batch has; raise BatchError if it does not say."""
     count = count_tensor_samples(batch)
     if count is not None:
         return count
@@ -59,10 +55,7 @@ def remove_sample(batch: Any) -> Any:
     """Return a batch of one sample without the sample; its tensors keep no memory.
 
     If the tensors do not have size 1, as those of images and their boxes, the sample is in each
-    list or tuple of one entry.
-
-    Raises:
-        BatchError: the batch does not show where its sample is.
+    list or tuple of one entry. Raise BatchError if the batch does not show where its sample is.
     """
     try:
         if count_samples(batch) == 1:

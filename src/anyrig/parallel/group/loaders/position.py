@@ -11,18 +11,11 @@ from ....errors import CheckpointError
 
 @dataclass
 class Iteration:
-    """One iteration over a loader, as far as its user has come.
-
-    Attributes:
-        epoch: of the iteration.
-        received: how many global batches of the epoch the user has, with those skipped at the
-            beginning.
-        is_over: whether the user has asked for a batch after the last one.
-    """
+    """One iteration over a loader, as far as its user has come."""
 
     epoch: int
-    received: int
-    is_over: bool = False
+    received: int  # global batches of the epoch that the user has or has skipped
+    is_over: bool = False  # whether the user has asked for a batch after the last one
 
     def count(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield `batches`, and count them."""
@@ -34,25 +27,15 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Position:
-    """What a loader needs to go on with the next global batch, on any number of ranks.
+    """What a loader needs to go on with the next global batch, on any number of ranks."""
 
-    Attributes:
-        epoch: of the next batch.
-        received: how many global batches of the epoch were received before.
-        seed: of the order.
-        batch_size: samples in a global batch; None if the loader does not say.
-        batches: global batches in an epoch; None if the loader does not say.
-        divided_ranks: the number of ranks, if each has batches of its own (``divided=True``).
-        logical_shards: into which each global batch is divided; None if by shares.
-    """
-
-    epoch: int
-    received: int
-    seed: int
-    batch_size: int | None
-    batches: int | None
-    divided_ranks: int | None
-    logical_shards: int | None = None
+    epoch: int  # of the next batch
+    received: int  # how many global batches of the epoch were received before
+    seed: int  # of the order
+    batch_size: int | None  # samples in a global batch; None if the loader does not say
+    batches: int | None  # global batches in an epoch; None if the loader does not say
+    divided_ranks: int | None  # how many ranks there are, if each has batches of its own
+    logical_shards: int | None = None  # into which each global batch is divided
 
     def as_state(self) -> dict[str, int | None]:
         """Return the position as plain values."""
@@ -79,19 +62,14 @@ class Position:
 
 
 def position_from_state(state: Mapping[str, Any]) -> Position:
-    """Return the position that `Position.as_state` has written.
-
-    Raises:
-        CheckpointError: the state is of another kind of loader.
-    """
+    """Return the position that `Position.as_state` has written, or raise CheckpointError."""
     try:
-        position = Position(**state)
+        return Position(**state)
     except TypeError:
         raise CheckpointError(
             "the position was saved by another kind of loader than one of anyrig.distribute(): "
             f"it has {', '.join(map(str, state)) or 'nothing'}"
         ) from None
-    return position
 
 
 def _describe_ranks(position: Position) -> str:

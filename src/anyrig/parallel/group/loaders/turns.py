@@ -133,8 +133,7 @@ class Turns:
     def other_rank_has(self, index: int) -> bool:
         """Return whether another rank has batch `index`; wait until that is known.
 
-        Raises:
-            RankWaitError: a rank neither drew it nor ended in time; the message names the rank.
+        Raise RankWaitError, which names a rank that neither drew it nor ended in time.
         """
         if self.board is None:
             return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -45,8 +45,7 @@ class Contribution:
 def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.device]:
     """Return what every rank gives, and the device over which tensors are to be sent.
 
-    Raises:
-        RankMismatchError: a rank differs from rank 0, or cannot go on; the message says where.
+    Raise RankMismatchError if a rank differs from rank 0, or cannot go on.
     """
     board_of(group).reach(own.call)
     given: list[Any] = [None] * group.world_size
@@ -61,12 +60,8 @@ def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.de
                 f"rank {rank} calls {other.call}, while rank 0 calls {first.call}; let all ranks "
                 "call the same in the same order"
             )
-        for expected, found in zip_longest(first.outline, other.outline, fillvalue="nothing more"):
-            if found != expected:
-                raise RankMismatchError(
-                    f"{first.call} needs the same structure on every rank: rank 0 has {expected}, "
-                    f"but rank {rank} has {found}"
-                )
+    for of_ranks in zip_longest(*(other.outline for other in given), fillvalue="nothing more"):
+        require_equal(own.call, of_ranks)
     kinds = own.kinds.union(*(other.kinds for other in given))
     backends, on_host = dist.get_backend_config(), torch.device("cpu")
     # gloo would copy tensors on a GPU to the CPU and back.
@@ -76,12 +71,27 @@ def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.de
     return given, on_host
 
 
+def require_equal(
+    call: str,
+    of_ranks: Sequence[Any],
+    describe: Callable[[Any], str] = str,
+    place: str = "",
+    remedy: str = "",
+) -> None:
+    """Raise RankMismatchError unless what the ranks have at a place is equal."""
+    for rank, other in enumerate(of_ranks):
+        if other != of_ranks[0]:
+            raise RankMismatchError(
+                f"{call} needs the same structure on every rank: rank 0 has "
+                f"{describe(of_ranks[0])}{place}, but rank {rank} has {describe(other)}{remedy}"
+            )
+
+
 def exchange(call: str, value: Any, group: Group) -> list[Any]:
     """Return the value of every rank. The tensors are on the device over which they were sent.
 
-    Raises:
-        RankMismatchError: a rank makes another call, or its value contains a tensor that is not
-            dense or an object that cannot be pickled.
+    Raise RankMismatchError if a rank makes another call, or its value contains a tensor that is not
+    dense or an object that cannot be pickled.
     """
     file, error = io.BytesIO(), ""
     pickler = _Pickler(file)
@@ -96,18 +106,15 @@ def exchange(call: str, value: Any, group: Group) -> list[Any]:
     given, device = agree(group, own)
     longest = max(other.data_bytes for other in given)
     padding = torch.zeros(longest - own.data_bytes, dtype=torch.uint8, device=device)
-    data = torch.cat([*(_bytes_of(tensor).to(device) for tensor in pickler.tensors), padding])
+    own_values = [each.detach().resolve_conj().resolve_neg() for each in pickler.tensors]
+    own_bytes = [each.reshape(-1).contiguous().view(torch.uint8) for each in own_values]
+    data = torch.cat([*(each.to(device) for each in own_bytes), padding])
     of_ranks = data.new_empty(group.world_size, longest)
     dist.all_gather(list(of_ranks), data)
     return [
         _Unpickler(io.BytesIO(other.pickled), data).load()
         for other, data in zip(given, of_ranks, strict=True)
     ]
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    elements = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-    return elements.contiguous().view(torch.uint8)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

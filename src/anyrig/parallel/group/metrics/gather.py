@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -14,11 +14,11 @@ from torch.utils.data import DistributedSampler
 from ....errors import RankMismatchError
 from ....processes.group.membership import join_group
 from ....transfer.containers import Part, children_of, with_children
+from ....transfer.leaves import is_inner, leaves_of
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ...exact.logical_shards import order_of_ranks
-from ..leaves import is_inner, leaves_of
-from .exchange import exchange
+from .exchange import exchange, require_equal
 
 _CALL = "gather_over_ranks()"
 _ONE_A_SAMPLE = (
@@ -73,7 +73,9 @@ class _Joining:
     _orders: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def join(self, values: Sequence[Any], path: Path = ()) -> Any:
-        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
+        if all(isinstance(value, list) for value in values) and not any(
+            isinstance(leaf, Tensor) for value in values for _, leaf in leaves_of(value)
+        ):
             joined = [entry for value in values for entry in value]
             if self.loader is None:
                 return joined
@@ -81,50 +83,32 @@ class _Joining:
         has_tensors = any(isinstance(value, Tensor) for value in values)
         if not has_tensors and not any(map(is_inner, values)):
             return None if all(value is None for value in values) else list(values)
-        _require_equal(list(map(_describe, values)), path)
-        return self._join_tensors(values, path) if has_tensors else self._join_inner(values, path)
+        place = f" at {format_path(path)}"
+        require_equal(_CALL, list(map(_describe, values)), place=place)
+        if has_tensors:
+            device = self.devices[format_path(path)]
+            whole: Tensor = gather([each.detach() for each in values], device, padding=0.0)
+            if self.loader is None or not values[0].dim():
+                return whole
+            return whole[self._order(values).to(device)]
+        first = children_of(values[0])
+        of_ranks = [dict(children_of(container)) for container in values]
 
-    def _join_tensors(self, tensors: Sequence[Tensor], path: Path) -> Tensor:
-        device = self.devices[format_path(path)]
-        joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
-        if self.loader is None or not tensors[0].dim():
-            return joined
-        return joined[self._order(tensors).to(device)]
+        def list_keys(parts: Iterable[Part]) -> str:
+            return ", ".join(str(key) for _, key in parts) or "nothing"
 
-    def _join_inner(self, containers: Sequence[Any], path: Path) -> Any:
-        first = children_of(containers[0])
-        of_ranks = [dict(children_of(container)) for container in containers]
-        _require_equal([parts.keys() for parts in of_ranks], path, _list_keys, _ONE_A_SAMPLE)
+        keys = [parts.keys() for parts in of_ranks]
+        require_equal(_CALL, keys, list_keys, place, _ONE_A_SAMPLE)
         children = [
             self.join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first
         ]
-        return with_children(containers[0], first, children)
+        return with_children(values[0], first, children)
 
     def _order(self, of_ranks: Sequence[Any]) -> Tensor:
         counts = tuple(map(len, of_ranks))
         if counts not in self._orders:
             self._orders[counts] = order_samples(self.loader, counts)
         return self._orders[counts]
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
-
-
-def _require_equal(
-    found: Sequence[Any], path: Path, describe: Callable[[Any], str] = str, remedy: str = ""
-) -> None:
-    """Raise RankMismatchError if what the ranks have at `path` differs."""
-    for rank, other in enumerate(found):
-        if other != found[0]:
-            raise RankMismatchError(
-                f"{_CALL} needs the same structure on every rank: rank 0 has {describe(found[0])} "
-                f"at {format_path(path)}, but rank {rank} has {describe(other)}{remedy}"
-            )
-
-
-def _list_keys(parts: Iterable[Part]) -> str:
-    return ", ".join(str(key) for _, key in parts) or "nothing"
 
 
 def _describe(value: Any) -> str:
@@ -142,13 +126,8 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
         global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
         joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
 
-    Args:
-        loader: see `gather_over_ranks`.
-        counts: how many samples each rank has.
-
-    Raises:
-        RankMismatchError: the loader gave the ranks other numbers of samples.
-        TypeError: the loader does not say how samples were divided.
+    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks other
+    numbers, and TypeError if it does not say how samples were divided.
     """
     batches = getattr(loader, "samples_of_batches", None)
     if batches is not None:

@@ -13,9 +13,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ....errors import RankMismatchError
 from ....processes.group.membership import join_group
+from ....transfer.leaves import GO_IN, leaves_of, replace_parts
 from ....transfer.tree import format_path
 from ...batch.cut import is_dense
-from ..leaves import GO_IN, leaves_of, replace_parts
 from .exchange import Contribution, agree
 
 _CALL = "mean_over_ranks()"

@@ -1,6 +1,6 @@
 """The leaves of a nested value with their places, in an order that is the same on every rank.
 
-As in `anyrig.transfer.tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here
+As in `tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here
 numbers, texts and None are leaves, too. An object that appears at two places is two leaves, because
 another rank may have two objects there.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ...transfer.containers import children_of, is_container, with_children
-from ...transfer.tree import Path, format_path, walk_leaves
+from .containers import children_of, is_container, with_children
+from .tree import Path, format_path, walk_leaves
 
 # Sets are leaves because equal sets may be iterated in different orders.
 _LEAVES = (set, frozenset, torch.Size, PackedSequence)
