@@ -24,7 +24,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     # GPUs that add float8.
     "correct": (("moving", "reducing"), 8, {"ANYRIG_TEST_GPU": "H100-SXM"}),
     # Neither the dtype nor more ranks matter to these; a mesh of 2 by 3 ranks has unequal sides.
-    "works": (("waiting", "grouping", "freeing"), 6, {"imports": COMPILER}),
+    "works": (("waiting", "grouping", "freeing", "counting"), 6, {"imports": COMPILER}),
     "errors": (("refusing", "failing"), 4, {}),
     "initialized": (("gloo_on_gpus", "initializing"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),

@@ -158,7 +158,7 @@ def test_errors_come_before_what_follows_from_them() -> None:
 def test_a_command_that_fails_is_an_error_with_its_status_and_words(tmp_path: Path) -> None:
     with CompilerProcesses(1, tmp_path) as processes:
         done = processes.start(["sh", "-c", 'test "$TMPDIR" = "$1"', "sh", str(tmp_path)], "first")
-        assert done.result() is None
+        assert done.result() == ""
         failed = processes.start(["sh", "-c", "echo words >&2; exit 3"], "it did not work")
         with pytest.raises(BuildError) as refused:
             failed.result()

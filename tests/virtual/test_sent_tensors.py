@@ -37,3 +37,13 @@ def test_a_process_waits_for_an_event_of_another() -> None:
         "CUDA error: invalid resource handle",
         "0",
     ]
+
+
+def test_memory_of_a_killed_receiver_comes_back() -> None:
+    program = str(PROGRAMS / "kills_receivers.py")
+    assert output_of("-m", "anyrig", "rehearse", "--rig", "1x1GiB", program).splitlines() == [
+        "received",
+        "held 4194304",  # the receivers live
+        "held 4194304",  # one of them does
+        "freed 0",
+    ]

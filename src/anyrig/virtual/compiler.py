@@ -118,13 +118,18 @@ def compile_extension(
             )
             for text, target in zip(texts, objects, strict=True)
         ]
-        for compilation in as_completed(compilations):
-            compilation.result()
+        warnings = "".join(compilation.result() for compilation in as_completed(compilations))
         processes.start(
             [*compiler.command, *map(str, objects), *_link_flags(), "-o", str(library)],
             "the virtual backend could not be linked",
         ).result()
+    warnings_of(library).write_text(warnings)
     return library
+
+
+def warnings_of(library: Path) -> Path:
+    """Return the file with the compiler's warnings about the sources of `library`."""
+    return library.with_name(f"{library.name}.warnings")
 
 
 def count_units() -> int:
@@ -160,7 +165,10 @@ def compile_flags() -> list[str]:
 
     if sys.platform == "win32":
         raise BuildError("virtual GPUs need Linux or macOS; on Windows, use them in WSL")
-    flags = ["-std=c++20", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-w"]
+    flags = ["-std=c++20", "-fPIC", "-O2", "-g0", "-fvisibility=hidden"]
+    # A method that should override PyTorch's but does not is silently never called. Only
+    # warnings: a PyTorch newer than tried may declare a method that older ones do not.
+    flags += ["-Wsuggest-override", "-Woverloaded-virtual"]
     flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     # Without these macros, PyTorch's headers do not declare the process groups.

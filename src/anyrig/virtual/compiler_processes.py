@@ -37,11 +37,14 @@ class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
         self._threads.shutdown(cancel_futures=True)
         os.close(self._watched_end)
 
-    def start(self, command: Sequence[str], failure: str) -> Future[None]:
-        """Start `command`; on failure the future raises a `BuildError` beginning with `failure`."""
+    def start(self, command: Sequence[str], failure: str) -> Future[str]:
+        """Start `command`, whose output is the result of the future.
+
+        On failure the future raises a `BuildError` that begins with `failure`.
+        """
         return self._threads.submit(self._run, command, failure)
 
-    def _run(self, command: Sequence[str], failure: str) -> None:
+    def _run(self, command: Sequence[str], failure: str) -> str:
         done = subprocess.run(
             ["/bin/sh", "-c", _WATCHED, "sh", *command],
             env=self._environment,
@@ -57,6 +60,7 @@ class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
                 f"{failure} (exit status {done.returncode}) by: {shlex.join(command)}\n"
                 f"{_first_errors(done.stdout)}"
             )
+        return done.stdout
 
 
 def _first_errors(output: str, most: int = 12) -> str:

@@ -5,6 +5,7 @@
     ~/.cache/anyrig/virtual/…/
         51b2…/library.so                  the library
         51b2…/library.so.sha256           its hash, recorded after the build
+        51b2…/library.so.warnings         the compiler's warnings, if the build recorded them
         51b2….lock                        the lock of the process that builds
         51b2….builder                     the name of that process, for messages
         51b2….building-ab12/              its build folder, with the compiler's temporary files
@@ -107,15 +108,15 @@ def _build(library: Path, build: Callable[[Path], Path]) -> None:
     place, prefix = library.parent.parent, f"{library.parent.name}{_BUILDING}"
     with tempfile.TemporaryDirectory(dir=place, prefix=prefix) as folder:
         built = build(Path(folder))
-        record = _record_of(built)
-        record.write_bytes(_hash_of(built))
-        for file in (built, record):
+        _record_of(built).write_bytes(_hash_of(built))
+        # The library last: if this process is killed in between, the hash does not match the old
+        # library, and the library is rebuilt.
+        files = [*built.parent.glob(f"{built.name}.*"), built]
+        for file in files:
             file.chmod(file.stat().st_mode & ~_OTHERS_MAY_WRITE)
         _make_private(library.parent)
-        # Replace the hash first: if this process is killed in between, the hash does not match the
-        # old library, and the library is rebuilt.
-        record.replace(_record_of(library))
-        built.replace(library)
+        for file in files:
+            file.replace(library.with_name(file.name))
 
 
 def _remove_killed_builds(held: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from . import flight_recorder, rebinding
+from .roll_call_sockets import connect_to_rank_0, own_address
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
@@ -64,15 +65,20 @@ def patch(core: ModuleType) -> None:
     # TORCH_DISTRIBUTED_DEBUG=DETAIL calls this function, which a build without NCCL does not have.
     if not hasattr(bindings, "_hash_tensors"):
         bindings._hash_tensors = _hash_tensors
-    core.set_make_transport(make_transport)
+    core.set_connect(connect)
     core.install_ddp_timer()
     core.install_gloo_collectives()
     flight_recorder.patch(core, bindings)
     atexit.register(_close_groups, core)
 
 
-def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    """Return the gloo group that transfers the data of a group of `size` ranks."""
+def connect(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> tuple[Any, list[int]]:
+    """Connect the ranks of a new group.
+
+    Returns:
+        The gloo group that transfers the data, and the sockets over which the ranks agree on each
+        collective (`roll_call_sockets`).
+    """
     dist: Any = importlib.import_module("torch.distributed")
     # Under torchrun, the store outlives a group. A new group with the same prefix would find the
     # addresses of the old one, so the prefix includes how many groups the rank has joined.
@@ -82,7 +88,16 @@ def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta
     options._devices = _gloo_devices(dist.ProcessGroupGloo)
     options._threads = 1  # these threads run gloo's collectives, which are not used
     options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    gloo = dist.ProcessGroupGloo(store, rank, size, options)
+    on_loopback, interfaces = _place_of_sockets()
+    host = "127.0.0.1" if on_loopback else own_address(interfaces.partition(",")[0])
+    return gloo, connect_to_rank_0(store, rank, size, host, timeout.total_seconds())
+
+
+def _place_of_sockets() -> tuple[bool, str]:
+    """Return whether all ranks are on this host, and the names of the interfaces to use, if set."""
+    on_loopback = os.environ.get("MASTER_ADDR") in _LOOPBACK
+    return on_loopback, "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
 
 
 def _gloo_devices(gloo: Any) -> list[Any]:
@@ -91,8 +106,7 @@ def _gloo_devices(gloo: Any) -> list[Any]:
     All groups share the devices: the thread of a device wakes up a hundred times a second, and some
     programs create hundreds of groups.
     """
-    on_loopback = os.environ.get("MASTER_ADDR") in _LOOPBACK
-    interfaces = "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
+    on_loopback, interfaces = _place_of_sockets()
     key = (os.getpid(), on_loopback, interfaces)
     if key not in _devices:
         with _threads_that_do_not_preempt():

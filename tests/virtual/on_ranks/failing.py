@@ -107,6 +107,21 @@ def case_time_limit(world: Any) -> None:
     check_works(world)
 
 
+def case_time_limit_of_a_late_leader(world: Any) -> None:
+    # Rank 0 collects the announcements. A rank whose time is up learns from it who is missing.
+    group = world.group(world.size, limit=2)
+    if world.rank == 2:
+        time.sleep(3)
+        words = "connection to rank|timed out"
+    else:
+        time.sleep(0.8 if world.rank == 0 else 0)
+        words = r"timed out: rank 2 did not take part within 2000 ms"
+    started = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match=words):
+        dist.barrier(group=group, device_ids=[world.rank])
+    assert time.monotonic() - started < 10
+
+
 def case_time_limit_of_a_message(world: Any) -> None:
     group = world.group(2, limit=1)
     if world.rank == 0:

@@ -150,7 +150,6 @@ int install(
   set_rig(std::move(rig), node, settings);
   c10::SetAllocator(kDeviceType, device_allocator(), /*priority=*/100);
   at::setHostAllocator(kDeviceType, pinned_allocator(), /*priority=*/100);
-  keep_freed_pages();
   watch_host_allocations();
   install_hooks();
   install_recording();
@@ -353,6 +352,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     let_go({process, file, bytes});
   });
   m.def("collect_sent", &collect_sent, no_gil);
+  m.def("count_pool_bytes", &count_pool_bytes);
   m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
   m.def("set_cublas_workspace_bytes", &set_cublas_workspace_bytes);
   m.def("clear_cublas_workspaces", &clear_cublas_workspaces, no_gil);

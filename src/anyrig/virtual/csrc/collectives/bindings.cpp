@@ -20,17 +20,16 @@ namespace {
 using GroupOptions = NcclGroup::Options;
 using Milliseconds = std::chrono::milliseconds;
 
-// Sets the Python function that makes a ProcessGroupGloo. Threads may call it with or without the
-// GIL.
-void set_make_transport(py::function make) {
+// Sets the Python function that connects the ranks. Threads may call it with or without the GIL.
+void set_connect(py::function connect) {
   // Never freed: groups may be made until the interpreter ends.
-  auto* stored_make = new py::function(std::move(make));
-  NcclGroup::set_make_transport([stored_make](const c10::intrusive_ptr<c10d::Store>& store,
+  auto* stored = new py::function(std::move(connect));
+  NcclGroup::set_connect([stored](const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank,
                                               int size,
                                               Milliseconds timeout) {
     py::gil_scoped_acquire gil;
-    return (*stored_make)(store, rank, size, timeout).cast<c10::intrusive_ptr<c10d::Backend>>();
+    return (*stored)(store, rank, size, timeout).cast<NcclGroup::Connections>();
   });
 }
 
@@ -139,7 +138,7 @@ void bind_collectives(py::module_& m) {
       .def("_shutdown", &NcclGroup::shutdown, no_gil)
       .def("abort", &NcclGroup::abort, no_gil);
 
-  m.def("set_make_transport", &set_make_transport);
+  m.def("set_connect", &set_connect);
   m.def("install_ddp_timer", &install_ddp_timer);
   m.def("install_gloo_collectives", &install_gloo_collectives);
   bind_flight_recorder(m);

@@ -14,9 +14,9 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Up to this size every rank sends its whole row to every other rank, in one round. Above this size
-// each rank combines one part of the row and sends the result: two rounds, but fewer bytes.
-constexpr size_t kOneRoundBytes = 16 * 1024;
+// Up to this size, the row of an all_reduce travels with the announcement, and rank 0 combines the
+// rows. Above, each rank combines one part of the row and sends the result to all others.
+constexpr size_t kRowWithAnnouncementBytes = 16 * 1024;
 
 // Moves rows between all ranks of a group, within the time limit of the call.
 class Exchange {
@@ -26,21 +26,6 @@ class Exchange {
         rank_(call.group.rank),
         size_(call.group.size),
         deadline_(std::chrono::steady_clock::now() + call.limit) {}
-
-  std::vector<Announcement> announce(const Announcement& mine) {
-    const auto package = pack(mine);
-    std::vector<at::Tensor> send_rows(size_, package);
-    std::vector<at::Tensor> receive_rows;
-    for (int i = 0; i < size_; ++i) {
-      receive_rows.push_back(i == rank_ ? package : empty_package(size_));
-    }
-    move(send_rows, receive_rows);
-    std::vector<Announcement> by_rank;
-    for (const auto& received : receive_rows) {
-      by_rank.push_back(unpack(received, size_));
-    }
-    return by_rank;
-  }
 
   // Copies send_rows[i] of this rank to receive_rows[rank] of rank i.
   void move(
@@ -80,10 +65,6 @@ class Exchange {
   }
 
   void all_reduce(const at::Tensor& mine, const at::Tensor& row, const Reduction& reduction) {
-    if (mine.nbytes() <= kOneRoundBytes) {
-      reduce(std::vector<at::Tensor>(size_, mine), row, reduction);
-      return;
-    }
     const auto parts = split_row(row, size_);
     reduce(split_row(mine, size_), parts[rank_], reduction);
     move(std::vector<at::Tensor>(size_, parts[rank_]), parts);
@@ -113,6 +94,23 @@ void move_data(Collective& collective, Exchange& exchange) {
   exchange.reduce(prepared, collective.result, reduction);
 }
 
+Agreement meet(
+    const Collective& collective, RollCall& roll_call, const CollectiveCall& call) {
+  const auto& announcement = collective.announcement;
+  at::Tensor row;
+  if (announcement.kind == CollectiveKind::AllReduce && announcement.has_values) {
+    const size_t bytes = collective.result.nbytes();
+    if (bytes > 0 && bytes <= kRowWithAnnouncementBytes) {
+      row = collective.reduction->prepare(collective.result);
+    }
+  }
+  const auto combine = [&](const std::vector<at::Tensor>& rows) {
+    return collective.reduction->combine(rows);
+  };
+  return roll_call.meet(
+      announcement, row, combine, std::chrono::steady_clock::now() + call.limit);
+}
+
 } // namespace
 
 bool has_values(const Collective& collective) {
@@ -137,6 +135,7 @@ bool has_values(const Collective& collective) {
 double perform(
     Collective& collective,
     Transport& transport,
+    RollCall& roll_call,
     const CollectiveCall& call,
     const c10::Stream& stream,
     double free_at) {
@@ -145,32 +144,27 @@ double perform(
   const c10::InferenceMode inference_mode;
   collective.announcement.ready = std::max(collective.announcement.ready, free_at);
   try {
-    Exchange exchange(transport, call);
-    const auto by_rank = exchange.announce(collective.announcement);
-    if (const auto disagreement = find_disagreement(by_rank)) {
-      raise_failure(call, "the ranks do not call the same collective: " + *disagreement);
+    const auto agreement = meet(collective, roll_call, call);
+    if (!agreement.disagreement.empty()) {
+      raise_failure(call, "the ranks do not call the same collective: " + agreement.disagreement);
     }
-    collective.has_moved =
-        std::all_of(by_rank.begin(), by_rank.end(), [](const auto& announcement) {
-          return announcement.has_values;
-        });
-    if (collective.has_moved) {
+    collective.has_moved = agreement.all_have_values;
+    if (agreement.row.defined()) {
+      collective.result.copy_(agreement.row);
+    } else if (collective.has_moved) {
+      Exchange exchange(transport, call);
       move_data(collective, exchange);
     }
     if (!Clock::get().enabled()) {
       return 0;
     }
-    double start = 0;
-    std::vector<Place> places;
-    for (const auto& announcement : by_rank) {
-      start = std::max(start, announcement.ready);
-      places.push_back(announcement.place);
-    }
+    const double start = agreement.start;
     const double seconds =
-        collective_seconds(collective.announcement.kind, collective.bytes, places);
+        collective_seconds(collective.announcement.kind, collective.bytes, agreement.places);
     Clock::get().run_collective(stream, start, seconds);
     return start + seconds;
   } catch (const TransportError& error) {
+    roll_call.close(); // the data of this group may be in any state
     raise_failure(call, error);
   }
 }

@@ -5,6 +5,7 @@
 #include "collectives/announcement.h"
 #include "collectives/failure.h"
 #include "collectives/reduction.h"
+#include "collectives/roll_call.h"
 #include "collectives/transport.h"
 
 #include <ATen/core/Tensor.h>
@@ -38,12 +39,12 @@ struct Collective {
 // Returns whether all rows are defined that the announcement promises to send or receive.
 bool has_values(const Collective& collective);
 
-// Announces the collective, compares the announcements of all ranks, moves the data, and occupies
-// `stream` on the virtual clock. Returns the virtual time at which the collective is done, given
+// Lets the ranks agree on the collective, moves the data, and occupies `stream` on the virtual clock. Returns the virtual time at which the collective is done, given
 // that the communicator's earlier transfers are done at `free_at`. Raises DistBackendError.
 double perform(
     Collective& collective,
     Transport& transport,
+    RollCall& roll_call,
     const CollectiveCall& call,
     const c10::Stream& stream,
     double free_at);

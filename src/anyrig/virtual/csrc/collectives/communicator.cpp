@@ -6,7 +6,11 @@
 
 namespace anyrig::virtual_gpu {
 
-Communicator::Communicator() : thread_([this] { loop(); }) {}
+namespace {
+
+constexpr std::chrono::seconds kLongestIdle{1};
+
+} // namespace
 
 Communicator::~Communicator() {
   stop("the process group was deleted");
@@ -18,6 +22,13 @@ void Communicator::enqueue(TransferPointer transfer) {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!stopping_) {
       transfers_.push_back(std::move(transfer));
+      if (!is_running_) {
+        if (thread_.joinable()) {
+          thread_.join(); // it ends without the lock
+        }
+        thread_ = std::thread([this] { loop(); });
+        is_running_ = true;
+      }
       changed_.notify_all();
       return;
     }
@@ -29,8 +40,10 @@ void Communicator::enqueue(TransferPointer transfer) {
 void Communicator::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !transfers_.empty(); });
-    if (stopping_) {
+    const bool has_work = changed_.wait_for(
+        lock, kLongestIdle, [this] { return stopping_ || !transfers_.empty(); });
+    if (stopping_ || !has_work) {
+      is_running_ = false;
       return;
     }
     auto* transfer = transfers_.front().get();

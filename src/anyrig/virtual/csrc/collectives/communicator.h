@@ -1,4 +1,6 @@
-// A thread that runs transfers one after another, as a communicator's CUDA stream does.
+// A thread that runs transfers one after another, as a communicator's CUDA stream does. The thread
+// starts with the first transfer, and ends when it has had none for a while: a program may have
+// hundreds of groups, and exchange messages with every rank once.
 //
 // The thread never takes the GIL: transfers run without it, and the thread does not destroy them.
 // Destroying a transfer may free the Python object of a tensor, which needs the GIL, and a Python
@@ -21,7 +23,7 @@ class Communicator {
  public:
   using TransferPointer = std::shared_ptr<Transfer>;
 
-  Communicator();
+  Communicator() = default;
   // Stops the thread if it still runs.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -48,6 +50,7 @@ class Communicator {
   std::deque<TransferPointer> transfers_;
   std::vector<TransferPointer> finished_;
   bool stopping_ = false;
+  bool is_running_ = false; // whether the thread will look at `transfers_` again
   // The virtual time at which the communicator's stream becomes free.
   double free_at_ = 0;
   std::thread thread_;

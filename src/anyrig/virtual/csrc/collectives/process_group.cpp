@@ -29,9 +29,9 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-NcclGroup::MakeTransport& make_transport() {
-  static auto* make = new NcclGroup::MakeTransport();
-  return *make;
+NcclGroup::Connect& connect() {
+  static auto* connect = new NcclGroup::Connect();
+  return *connect;
 }
 
 std::atomic<uint64_t> next_uid{0};
@@ -69,7 +69,9 @@ void report_progress(const std::shared_ptr<Flight>& flight, Transfer::Parts& par
 } // namespace
 
 struct NcclGroup::Communicators {
-  explicit Communicators(c10::intrusive_ptr<c10d::Backend> gloo) : transport(std::move(gloo)) {}
+  Communicators(Connections connections, int rank, int size)
+      : transport(std::move(connections.first)),
+        roll_call(rank, size, std::move(connections.second)) {}
 
   // Returns the communicator of `by_peer` for messages with `peer`; creates it on first use.
   Communicator& get_or_create(
@@ -96,7 +98,8 @@ struct NcclGroup::Communicators {
     return communicators;
   }
 
-  Transport transport; // outlives the communicators that use it
+  Transport transport; // this and the next outlive the communicators that use them
+  RollCall roll_call;
   std::mutex mutex;
   Communicator collectives;
   std::map<int, std::unique_ptr<Communicator>> senders;
@@ -105,7 +108,7 @@ struct NcclGroup::Communicators {
 };
 
 NcclGroup::NcclGroup(
-    c10::intrusive_ptr<c10d::Backend> transport,
+    Connections connections,
     int rank,
     int size,
     c10::intrusive_ptr<Options> options)
@@ -115,7 +118,7 @@ NcclGroup::NcclGroup(
       is_timed_(c10d::getCvarBool({"TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING"}, false)),
       checks_nan_(c10d::getCvarBool({"TORCH_NCCL_NAN_CHECK"}, false)),
       process_(getpid()),
-      communicators_(std::make_unique<Communicators>(std::move(transport))) {
+      communicators_(std::make_unique<Communicators>(std::move(connections), rank, size)) {
   add_live_group(this);
 }
 
@@ -129,8 +132,8 @@ NcclGroup::~NcclGroup() {
   close("the process group was deleted");
 }
 
-void NcclGroup::set_make_transport(MakeTransport make) {
-  make_transport() = std::move(make);
+void NcclGroup::set_connect(Connect connect) {
+  virtual_gpu::connect() = std::move(connect);
 }
 
 c10::intrusive_ptr<NcclGroup> NcclGroup::make(
@@ -145,8 +148,8 @@ c10::intrusive_ptr<NcclGroup> NcclGroup::make(
   if (options->split_from) {
     options->split_from->count_split();
   }
-  auto transport = make_transport()(store, rank, size, options->timeout);
-  return c10::make_intrusive<NcclGroup>(std::move(transport), rank, size, std::move(options));
+  auto connections = connect()(store, rank, size, options->timeout);
+  return c10::make_intrusive<NcclGroup>(std::move(connections), rank, size, std::move(options));
 }
 
 c10::intrusive_ptr<c10d::Backend> NcclGroup::transport() const {
@@ -342,18 +345,19 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
   const double ready = collectives.front().announcement.ready;
   auto* transport = &communicators_->transport;
+  auto* roll_call = &communicators_->roll_call;
   auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
   auto tensors = submission.inputs;
   tensors.insert(tensors.end(), submission.outputs.begin(), submission.outputs.end());
   const auto extension = extension_.take_share();
   Transfer::Parts parts{
       describe_call(submission, sequence, extension),
-      [transport, shared, results = ValuesInDoubt(submission.outputs)](
+      [transport, roll_call, shared, results = ValuesInDoubt(submission.outputs)](
           const CollectiveCall& call, const c10::Stream& stream, double free_at) {
         // This local variable frees the rows, which hold tensor memory, even if the transfer fails.
         auto collectives = std::move(*shared);
         for (auto& collective : collectives) {
-          free_at = perform(collective, *transport, call, stream, free_at);
+          free_at = perform(collective, *transport, *roll_call, call, stream, free_at);
           if (!collective.has_moved) {
             results.forget();
           }
@@ -509,6 +513,7 @@ void NcclGroup::abort() {
 
 void NcclGroup::close(const std::string& reason) {
   communicators_->transport.close();
+  communicators_->roll_call.close();
   for (auto* communicator : communicators_->all(/*with_senders=*/true)) {
     communicator->stop(reason);
   }

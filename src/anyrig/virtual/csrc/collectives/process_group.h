@@ -4,6 +4,8 @@
 //   checks, counts, enqueues  ───────>   one for collectives, in their order; one for the sends to
 //   TransferWork::wait        <───────   each peer, and one for the receives from each peer
 //
+// A thread starts with the first transfer, and ends when it has had none for a while.
+//
 // Python sees this class as ProcessGroupNCCL (bindings.cpp). So torch.distributed constructs it,
 // checks for its type and passes its options as it does for NCCL's own.
 #pragma once
@@ -13,6 +15,7 @@
 #include "collectives/message.h"
 #include "collectives/time_extension.h"
 #include "collectives/work.h"
+#include "device/override.h"
 #include "memory/pools.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -52,8 +55,7 @@ class NcclGroup final : public c10d::Backend {
         : c10d::Backend::Options("nccl", kDefaultTimeout),
           is_high_priority_stream(is_high_priority_stream) {}
 
-    // Virtual in PyTorch 2.15 and later.
-    c10::intrusive_ptr<c10d::Backend::Options> clone() const {
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const ANYRIG_OVERRIDE_FROM_2_14 {
       return c10::make_intrusive<Options>(*this);
     }
 
@@ -63,21 +65,23 @@ class NcclGroup final : public c10d::Backend {
     int64_t split_color = -2; // NCCL_SPLIT_NOCOLOR - 1
   };
 
-  // `transport` is a ProcessGroupGloo of the same ranks.
+  // A ProcessGroupGloo of the same ranks, and the sockets of a RollCall.
+  using Connections = std::pair<c10::intrusive_ptr<c10d::Backend>, std::vector<int>>;
+
   NcclGroup(
-      c10::intrusive_ptr<c10d::Backend> transport,
+      Connections connections,
       int rank,
       int size,
       c10::intrusive_ptr<Options> options);
   ~NcclGroup() override;
 
-  // The function that makes a ProcessGroupGloo. Python sets it.
-  using MakeTransport = std::function<c10::intrusive_ptr<c10d::Backend>(
+  // The function that connects the ranks. Python sets it.
+  using Connect = std::function<Connections(
       const c10::intrusive_ptr<c10d::Store>& store,
       int rank,
       int size,
       std::chrono::milliseconds timeout)>;
-  static void set_make_transport(MakeTransport make);
+  static void set_connect(Connect connect);
   static c10::intrusive_ptr<NcclGroup> make(
       const c10::intrusive_ptr<c10d::Store>& store,
       int rank,
@@ -92,8 +96,8 @@ class NcclGroup final : public c10d::Backend {
 
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
-  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) { return true; }
-  at::Tensor allocateTensor(long size, at::TensorOptions options);
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   c10d::ErrorType getError() override;
 
   // The number of groups that were split off this one.
@@ -109,7 +113,7 @@ class NcclGroup final : public c10d::Backend {
       const int& rank,
       const int& size) override;
 
-  void setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void add_ephemeral_timeout(std::chrono::milliseconds timeout) { extension_.add(timeout); }
 
   // Whether the ranks have connected: with the first collective, or eagerly. NCCL creates its

@@ -2,6 +2,8 @@
 
 #include "collectives/work.h"
 
+#include "device/device.h"
+
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
@@ -43,6 +45,11 @@ void TransferWork::end_record() {
 }
 
 TransferWork::~TransferWork() {
+  if (forked_after_use()) {
+    // A thread of the parent may have held the locks of the transfers, or waited for them.
+    new Transfers(std::move(transfers_)); // NOLINT: never freed
+    return;
+  }
   for (const auto& transfer : transfers_) {
     transfer->release();
   }

@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "device/gpu_trace.h"
 #include "device/host_waits.h"
+#include "device/override.h"
 #include "time/capture.h"
 #include "memory/memory.h"
 #include "time/event.h"
@@ -79,8 +80,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return Clock::get().poll(Clock::get().done_at(stream));
   }
 
-  // PyTorch calls this from version 2.12 on.
-  bool isStreamCapturing(const c10::Stream& stream) const {
+  bool isStreamCapturing(const c10::Stream& stream) const ANYRIG_OVERRIDE_FROM_2_12 {
     return capture_of(stream) != kNoCapture;
   }
 

@@ -66,7 +66,9 @@ CudaGraph::CudaGraph(bool keep_graph)
       stream_(current_stream(static_cast<c10::DeviceIndex>(current_device()))) {}
 
 CudaGraph::~CudaGraph() {
-  reset();
+  if (!forked_after_use()) { // a forked child may inherit held locks
+    reset();
+  }
 }
 
 void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mode_name) {

@@ -5,9 +5,6 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <sys/mman.h>
 
 #include <cstring>
@@ -22,8 +19,8 @@ thread_local c10::DeviceIndex scoped_device = kNoDevice;
 // Below, the C library's allocator is faster.
 constexpr size_t kMinMappedBytes = size_t{1} << 28;
 
-// The C library serves smaller allocations from its heap. glibc's limit for this setting is 32 MiB.
-constexpr int kMaxHeapBytes = 32 << 20;
+// Larger zeros are mapped, too: the system provides zeroed pages when they are first read.
+constexpr size_t kMinMappedZeros = size_t{32} << 20;
 
 struct Mapping {
   void* address;
@@ -66,20 +63,6 @@ class WatchedAllocator final : public c10::Allocator {
 
 } // namespace
 
-void keep_freed_pages() {
-#ifdef __GLIBC__
-  // A GPU's allocator keeps freed memory. The C library would return the top of its heap to the
-  // system after nearly every step, and page-fault it back in the next.
-  constexpr int kKeptHeapBytes = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kMaxHeapBytes);
-  mallopt(M_TRIM_THRESHOLD, kKeptHeapBytes);
-  // The backward pass frees in its device thread what the forward pass allocated in the Python
-  // thread. With one heap for both, they reuse the same pages; with a heap each, twice as many
-  // pages would go through the processor's caches.
-  mallopt(M_ARENA_MAX, 1);
-#endif
-}
-
 void watch_host_allocations() {
   constexpr uint8_t kOverDefault = 1;
   c10::SetCPUAllocator(new WatchedAllocator(c10::GetCPUAllocator()), kOverDefault);
@@ -95,7 +78,7 @@ KernelScope::~KernelScope() {
 
 c10::DataPtr allocate_host(size_t bytes, Content content) {
   const bool is_zeroed = content == Content::Zeros;
-  if (bytes < (is_zeroed ? size_t{kMaxHeapBytes} : kMinMappedBytes)) {
+  if (bytes < (is_zeroed ? kMinMappedZeros : kMinMappedBytes)) {
     auto memory = take_host_memory(bytes);
     if (is_zeroed && bytes > 0) {
       std::memset(memory.get(), 0, bytes);

@@ -32,7 +32,4 @@ enum class Content { Any, Zeros };
 // to a part of it. Raises RuntimeError when the host has no memory.
 c10::DataPtr allocate_host(size_t bytes, Content content);
 
-// Makes the C library keep the pages of freed memory for later allocations.
-void keep_freed_pages();
-
 } // namespace anyrig::virtual_gpu

@@ -10,6 +10,8 @@
 #endif
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_map>
@@ -22,17 +24,22 @@ namespace {
 // libraries do not report a piece's size as glibc does.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
 
-// The sizes of pieces are multiples of this, which is also their alignment.
+// The sizes of small pieces are multiples of this, which is also their alignment.
 constexpr size_t kUnit = 64;
-constexpr size_t kMaxPieceBytes = size_t{32} << 20; // glibc maps larger pieces
-constexpr size_t kMaxKeptBytes = size_t{256} << 20;
+// The sizes of larger pieces are multiples of this. malloc may map them, and then they have up to
+// a page and an alignment more than requested.
+constexpr size_t kLargeUnit = size_t{8} << 10;
+constexpr size_t kMinLargeBytes = size_t{64} << 10; // below the least size that malloc maps
+constexpr size_t kMaxPieceBytes = size_t{32} << 20;
+constexpr size_t kMaxKeptBytes = size_t{1} << 30;
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// To align a piece, glibc allocates one more huge page, from its heap if the sum is below
-// kMaxPieceBytes.
-constexpr size_t kMaxHugePageBytes = kMaxPieceBytes - 2 * kHugePage;
 // Each piece may split a mapping in three, and Linux allows 65,530 mappings per process.
 constexpr size_t kMaxHugePagePieces = 8192;
+
+size_t unit_of(size_t bytes) {
+  return bytes < kMinLargeBytes ? kUnit : kLargeUnit;
+}
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -41,8 +48,18 @@ size_t round_up(size_t bytes, size_t unit) {
 // Returns the size of the piece for `bytes`: whole huge pages if that adds at most an eighth.
 size_t piece_size(size_t bytes) {
   const size_t in_huge_pages = round_up(bytes, kHugePage);
-  const bool fits = in_huge_pages - bytes <= bytes / 8 && in_huge_pages <= kMaxHugePageBytes;
-  return fits ? in_huge_pages : round_up(bytes, kUnit);
+  const bool fits = in_huge_pages - bytes <= bytes / 8 && in_huge_pages <= kMaxPieceBytes;
+  return fits ? in_huge_pages : round_up(bytes, unit_of(bytes));
+}
+
+// Returns the class of a piece: the largest size for which it can serve.
+size_t class_of(const void* piece) {
+  const size_t usable = malloc_usable_size(const_cast<void*>(piece));
+  // malloc aligns a mapped piece to huge pages by adding up to one of them.
+  const bool is_in_huge_pages =
+      usable >= kHugePage && reinterpret_cast<uintptr_t>(piece) % kHugePage == 0;
+  const size_t unit = is_in_huge_pages ? kHugePage : unit_of(usable);
+  return usable / unit * unit;
 }
 
 class KeptHostMemory {
@@ -52,66 +69,91 @@ class KeptHostMemory {
     return *kept;
   }
 
+  // Returns a kept piece of the class `bytes`, or null.
   void* take(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = pieces_.find(bytes);
-    if (found == pieces_.end() || found->second.empty()) {
+    const auto found = classes_.find(bytes);
+    if (found == classes_.end()) {
       return nullptr;
     }
-    void* piece = found->second.back();
-    found->second.pop_back();
+    auto& [pieces, last_request] = found->second;
+    last_request = ++requests_;
+    if (pieces.empty()) {
+      return nullptr;
+    }
+    void* piece = pieces.back();
+    pieces.pop_back();
     kept_bytes_ -= bytes;
     return piece;
   }
 
+  // Keeps a piece of the class `bytes`; if there are too many, frees those of the classes that were
+  // not requested for longest.
   void keep(void* piece, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (kept_bytes_ + bytes > kMaxKeptBytes) {
-      drop_all();
+    while (kept_bytes_ + bytes > kMaxKeptBytes) {
+      drop_stalest();
     }
-    pieces_[bytes].push_back(piece);
+    classes_[bytes].pieces.push_back(piece);
     kept_bytes_ += bytes;
   }
 
-  // Requests huge pages. A backward pass runs in its device thread, on any core, and each core has
-  // its own TLB, where one 2 MiB entry replaces 512.
+  // Requests huge pages for a new piece. A backward pass runs in its device thread, on any core, and
+  // each core has its own TLB, where one 2 MiB entry replaces 512.
   void request_huge_pages(void* piece, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = in_huge_pages_.find(piece);
-    if (found != in_huge_pages_.end() ? found->second < bytes
-                                      : in_huge_pages_.size() < kMaxHugePagePieces) {
+    if (in_huge_pages_ < kMaxHugePagePieces) {
+      ++in_huge_pages_;
       madvise(piece, bytes, MADV_HUGEPAGE); // has no effect on a system without them
-      in_huge_pages_[piece] = bytes;
     }
   }
 
   void drop() {
     std::lock_guard<std::mutex> guard(mutex_);
-    drop_all();
-  }
-
- private:
-  void drop_all() {
-    for (const auto& [bytes, pieces] : pieces_) {
-      for (void* piece : pieces) {
-        c10::free_cpu(piece);
-      }
+    for (const auto& [bytes, kept] : classes_) {
+      free_all(kept.pieces, bytes);
     }
-    pieces_.clear();
+    classes_.clear();
     kept_bytes_ = 0;
   }
 
+ private:
+  struct Class {
+    std::vector<void*> pieces;
+    uint64_t last_request = 0;
+  };
+
+  void free_all(const std::vector<void*>& pieces, size_t bytes) {
+    for (void* piece : pieces) {
+      c10::free_cpu(piece);
+    }
+    if (bytes % kHugePage == 0) {
+      in_huge_pages_ -= std::min(in_huge_pages_, pieces.size());
+    }
+  }
+
+  void drop_stalest() {
+    const auto is_staler = [](const auto& a, const auto& b) {
+      return !a.second.pieces.empty() &&
+          (b.second.pieces.empty() || a.second.last_request < b.second.last_request);
+    };
+    const auto stalest = std::min_element(classes_.begin(), classes_.end(), is_staler);
+    free_all(stalest->second.pieces, stalest->first);
+    kept_bytes_ -= stalest->first * stalest->second.pieces.size();
+    classes_.erase(stalest);
+  }
+
   std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<void*>> pieces_; // by size
+  std::unordered_map<size_t, Class> classes_; // by size
   size_t kept_bytes_ = 0;
-  std::unordered_map<void*, size_t> in_huge_pages_; // bytes in huge pages, by address
+  uint64_t requests_ = 0;
+  size_t in_huge_pages_ = 0; // counts those that oneDNN freed, too
 };
 
 // Allocates a piece that free() can release, as oneDNN does.
 void* make_piece(size_t bytes) {
   void* piece = nullptr;
-  if (bytes % kHugePage != 0 || bytes > kMaxHugePageBytes ||
-      posix_memalign(&piece, kHugePage, bytes) != 0) {
+  if (bytes % kHugePage != 0 || posix_memalign(&piece, kHugePage, bytes) != 0) {
     return c10::alloc_cpu(bytes);
   }
   KeptHostMemory::get().request_huge_pages(piece, bytes);
@@ -119,8 +161,7 @@ void* make_piece(size_t bytes) {
 }
 
 void release_host_piece(void* piece) {
-  // glibc rounds pieces from its heap up by less than a unit.
-  const size_t bytes = malloc_usable_size(piece) / kUnit * kUnit;
+  const size_t bytes = class_of(piece);
   if (bytes > kMaxPieceBytes || forked_after_use()) { // a forked child may inherit a held lock
     c10::free_cpu(piece);
   } else {

@@ -1,5 +1,12 @@
 // A cache of freed host memory. A training step requests the same sizes again and again, from two
-// threads; the C library would give each thread its own pages.
+// threads; the C library would give each thread its own pages, and return those of large pieces to
+// the system.
+//
+//   request    ── round up to a class ──>   a kept piece of that class, else one of malloc
+//   release    ── round down the piece's usable size ──> kept under that class
+//
+// The cache needs no setting of the C library. Such settings hold for the whole process, and would
+// slow down the program's own threads: loaders that allocate concurrently need an arena each.
 #pragma once
 
 #include <c10/core/Allocator.h>

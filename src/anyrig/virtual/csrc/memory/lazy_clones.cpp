@@ -1,5 +1,6 @@
 #include "memory/lazy_clones.h"
 
+#include "device/device.h"
 #include "memory/memory.h"
 #include "operators/kernels.h"
 #include "time/clock.h"
@@ -24,6 +25,9 @@ struct SharedAddresses {
 };
 
 void release_by_address(void* address) {
+  if (forked_after_use()) {
+    return; // as for all memory (memory.cpp)
+  }
   auto& shared = SharedAddresses::get();
   c10::DataPtr memory; // released after the lock
   std::lock_guard<std::mutex> guard(shared.mutex);

@@ -18,8 +18,10 @@
 #include "memory/shared_memory.h"
 #include "time/streams.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -83,10 +85,28 @@ class CaptureGuardedDriver final : public Driver {
   c10::DeviceIndex device_;
 };
 
-// The host bytes of blocks in private pools, by block address.
+// The host bytes of blocks in private pools, by block address. Addresses are never reused, so the
+// entries of freed bytes are removed from time to time.
 struct PoolBytes {
+  struct Entry {
+    std::weak_ptr<c10::DataPtr> host;
+    size_t bytes = 0;
+  };
+
+  Entry& at(uint64_t address) {
+    if (by_address.size() >= sweep_at) {
+      for (auto entry = by_address.begin(); entry != by_address.end();) {
+        entry = entry->second.host.expired() ? by_address.erase(entry) : std::next(entry);
+      }
+      sweep_at = std::max(kMinEntries, 2 * by_address.size());
+    }
+    return by_address[address];
+  }
+
+  static constexpr size_t kMinEntries = 64;
   std::mutex mutex;
-  std::unordered_map<uint64_t, std::pair<std::weak_ptr<c10::DataPtr>, size_t>> by_address;
+  std::unordered_map<uint64_t, Entry> by_address;
+  size_t sweep_at = kMinEntries;
 };
 
 struct GpuState {
@@ -125,8 +145,12 @@ GpuState& gpu_state(c10::DeviceIndex device) {
   return *(*gpu_states)[device];
 }
 
+// In a forked child, memory of the parent is left alone: a thread of the parent may have held any
+// of the locks on its way, and the child cannot use CUDA.
 void release(void* context) {
-  delete static_cast<DeviceMemory*>(context);
+  if (C10_LIKELY(!forked_after_use())) {
+    delete static_cast<DeviceMemory*>(context);
+  }
 }
 
 std::vector<OutOfMemoryObserver>& observers() {
@@ -473,7 +497,7 @@ void reuse_pool_bytes(c10::StorageImpl& storage) {
   auto& own = *static_cast<SharedHost*>(memory->host.get_context());
   auto& pool_bytes = gpu_state(memory->device).pool_bytes;
   std::lock_guard<std::mutex> guard(pool_bytes.mutex);
-  auto& [known, known_bytes] = pool_bytes.by_address[memory->block->address];
+  auto& [known, known_bytes] = pool_bytes.at(memory->block->address);
   const SharedHost existing = known.lock();
   if (existing == own) {
     return;
@@ -572,6 +596,12 @@ void add_out_of_memory_observer(OutOfMemoryObserver observer) {
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device) {
   return gpu_state(device).allocator;
+}
+
+size_t count_pool_bytes(c10::DeviceIndex device) {
+  auto& pool_bytes = gpu_state(device).pool_bytes;
+  std::lock_guard<std::mutex> guard(pool_bytes.mutex);
+  return pool_bytes.by_address.size();
 }
 
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {

@@ -86,6 +86,8 @@ void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr h
 // share the pool share memory, as on a GPU. Copies the current values. Does nothing if the storage
 // is not in a private pool or the host could map memory at the block's address.
 void reuse_pool_bytes(c10::StorageImpl& storage);
+// Returns the number of blocks in private pools whose host bytes are on record, for tests.
+size_t count_pool_bytes(c10::DeviceIndex device);
 
 // While an instance is alive on a thread, the thread's allocations are not counted.
 class Uncounted {

@@ -101,6 +101,9 @@ struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedCache, &r
 };
 
 void release_pinned(void* block) {
+  if (forked_after_use()) {
+    return; // a forked child may inherit held locks
+  }
   PinnedAllocator::get().free(block);
 }
 

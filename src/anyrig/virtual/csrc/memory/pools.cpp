@@ -155,6 +155,9 @@ MemoryPool::MemoryPool(
 }
 
 MemoryPool::~MemoryPool() {
+  if (forked_after_use()) {
+    return; // a forked child may inherit held locks
+  }
   release_pool(device_, id_);
   caching_allocator(device_).empty_cache(id_, stack_for(RecordStacks::kAll));
 }

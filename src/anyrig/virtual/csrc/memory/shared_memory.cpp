@@ -2,6 +2,7 @@
 
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
+#include "memory/receivers.h"
 #include "memory/shared_file.h"
 
 #include <c10/util/Exception.h>
@@ -10,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -19,18 +19,12 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Precedes the bytes, which start on a page of their own.
-struct Header {
-  std::atomic<int64_t> receivers;
-};
-static_assert(std::atomic<int64_t>::is_always_lock_free); // required in a shared file
-constexpr size_t kHeaderBytes = 4096;
-
 // One process's mapping of a file.
 struct View {
-  Header* header;
+  Receivers* receivers; // precede the bytes, which start on a page of their own
   size_t bytes;
   int file; // kNoFile in a receiver
+  Receivers::Entry* entry; // of this process, in a receiver
 
   bool is_received() const {
     return file == Parcel::kNoFile;
@@ -38,11 +32,11 @@ struct View {
 
   ~View() {
     if (is_received()) {
-      header->receivers.fetch_sub(1);
+      receivers->close(entry);
     } else {
       close(file);
     }
-    munmap(header, kHeaderBytes + bytes);
+    munmap(receivers, Receivers::kBytes + bytes);
   }
 };
 
@@ -55,23 +49,22 @@ View* view_of(const c10::DataPtr& host) {
   return own.get_deleter() == &release_view ? static_cast<View*>(own.get_context()) : nullptr;
 }
 
-std::unique_ptr<View> make_view(void* mapped, size_t bytes, int file) {
-  return std::unique_ptr<View>(new View{static_cast<Header*>(mapped), bytes, file});
-}
-
 c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
-  void* address = reinterpret_cast<char*>(view->header) + kHeaderBytes;
+  void* address = reinterpret_cast<char*>(view->receivers) + Receivers::kBytes;
   return {address, view.release(), &release_view, c10::Device(at::kCPU)};
 }
 
 c10::DataPtr new_shared(size_t bytes) {
-  const int file = make_shared_file(kHeaderBytes + bytes);
-  return as_host_memory(make_view(map_shared_file(file, kHeaderBytes + bytes), bytes, file));
+  const int file = make_shared_file(Receivers::kBytes + bytes);
+  auto* receivers = static_cast<Receivers*>(map_shared_file(file, Receivers::kBytes + bytes));
+  return as_host_memory(std::unique_ptr<View>(new View{receivers, bytes, file, nullptr}));
 }
 
 std::unique_ptr<View> open_parcel(const Parcel& parcel) {
-  void* mapped = map_file_of(parcel.process, parcel.file, kHeaderBytes + parcel.bytes);
-  return make_view(mapped, parcel.bytes, Parcel::kNoFile);
+  void* mapped = map_file_of(parcel.process, parcel.file, Receivers::kBytes + parcel.bytes);
+  auto* receivers = static_cast<Receivers*>(mapped);
+  return std::unique_ptr<View>(
+      new View{receivers, parcel.bytes, Parcel::kNoFile, receivers->open()});
 }
 
 // Memory that this process has freed while receivers still use it.
@@ -82,8 +75,8 @@ struct MemoryKeptForReceivers {
     c10::DataPtr host;
     c10::Storage shadow; // of twins that may still be in use
 
-    bool is_unused() const {
-      return view_of(host)->header->receivers.load() == 0 && (!shadow || shadow.use_count() == 1);
+    bool is_unused(LiveProcesses& live) const {
+      return view_of(host)->receivers->are_gone(live) && (!shadow || shadow.use_count() == 1);
     }
   };
   std::mutex mutex;
@@ -136,7 +129,7 @@ Parcel send_memory(c10::StorageImpl& storage, std::chrono::duration<double> long
       !view.is_received(),
       "Attempted to send CUDA tensor received from another process; this is not currently "
       "supported. Consider cloning before sending.");
-  view.header->receivers.fetch_add(1);
+  view.receivers->add_parcel();
   return {getpid(), view.file, memory->bytes};
 }
 
@@ -160,7 +153,7 @@ at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device) {
 
 void let_go(const Parcel& parcel) {
   if (parcel.file != Parcel::kNoFile) {
-    open_parcel(parcel); // closes it at once, which decrements the count of receivers
+    open_parcel(parcel); // closes it at once, so that the parcel is gone
   }
 }
 
@@ -170,7 +163,8 @@ bool is_sent_memory(const c10::DataPtr& host) {
 
 bool keep_for_receivers(DeviceMemory& memory) {
   const View* view = view_of(memory.host);
-  if (view == nullptr || view->header->receivers.load() == 0) {
+  LiveProcesses live;
+  if (view == nullptr || view->receivers->are_gone(live)) {
     return false;
   }
   memory.drop_spare_twin();
@@ -184,8 +178,10 @@ bool keep_for_receivers(DeviceMemory& memory) {
 void collect_sent() {
   auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
+  LiveProcesses live;
   const auto first = std::partition(
-      kept.pieces.begin(), kept.pieces.end(), [](const auto& piece) { return !piece.is_unused(); });
+      kept.pieces.begin(), kept.pieces.end(),
+      [&](const auto& piece) { return !piece.is_unused(live); });
   for (auto piece = first; piece != kept.pieces.end(); ++piece) {
     caching_allocator(piece->device).free(piece->block);
   }

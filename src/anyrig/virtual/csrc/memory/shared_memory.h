@@ -2,13 +2,13 @@
 // does with CUDA tensors through CUDA's interprocess memory.
 //
 //   the sender                                          a receiver
-//   the sender                                          a receiver
 //   storage ── host bytes ──> | receivers | bytes | <── host bytes ── storage
 //                               an unnamed file
 //
 // As with CUDA, a receiver opens the file (shared_file.h) while the sender is alive, and the bytes
 // count in the process that allocated them. If the sender frees the memory while it has receivers,
-// its block stays allocated until the receivers have released it and `collect_sent` runs.
+// its block stays allocated until the receivers have released it, or have ended (receivers.h), and
+// `collect_sent` runs. With CUDA, memory whose receiver was killed stays until the sender ends.
 //
 // Memory moves into its file when it is first sent. With CUDA nothing moves, so its tensors may be
 // in use at that time: the sender waits for the kernels and collectives of other threads that use

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
 
 namespace anyrig::virtual_gpu {
@@ -230,11 +231,15 @@ void Clock::give_way(double moment) {
   if (!charges() || host_.in_backward()) {
     return;
   }
-  const auto others = other_python_threads();
+  auto others = other_python_threads();
   if (others.empty()) {
     return;
   }
   std::unique_lock<std::mutex> guard(mutex_);
+  const auto& in_backward = host_.backward_threads();
+  std::copy_if(
+      in_backward.begin(), in_backward.end(), std::back_inserter(others),
+      [](pid_t thread) { return thread != kernel_thread_id(); });
   const double ahead = std::min(moment - host_.current().moment, kMaxGiveWaySeconds);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(ahead);
   const auto place = waiters_.add(kernel_thread_id(), moment);

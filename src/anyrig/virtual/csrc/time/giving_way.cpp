@@ -2,13 +2,11 @@
 
 #include <Python.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -34,23 +32,29 @@ bool python_started_threads() {
   return some;
 }
 
-std::vector<pid_t> threads_with_python_state() {
+// Returns the threads that Python started, and the main thread. Asks `threading` rather than walk
+// the interpreter's thread states: their list is guarded by a lock of the interpreter, not by the
+// GIL, and C++ threads enter and leave it without the GIL.
+std::vector<pid_t> threads_of_python() {
+  static PyObject* enumerate = nullptr; // guarded by the GIL
+  if (enumerate == nullptr) {
+    PyObject* module = PyImport_ImportModule("threading");
+    enumerate = module != nullptr ? PyObject_GetAttrString(module, "enumerate") : nullptr;
+    Py_XDECREF(module);
+  }
   std::vector<pid_t> threads;
-#if PY_VERSION_HEX >= 0x030B0000
-  PyInterpreterState* interpreter = PyThreadState_GetInterpreter(PyThreadState_Get());
-  for (auto* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
-       thread = PyThreadState_Next(thread)) {
-    threads.push_back(static_cast<pid_t>(thread->native_thread_id));
-  }
-#else
-  // Python does not provide the thread IDs, so use all threads of the process.
-  if (DIR* folder = opendir("/proc/self/task")) {
-    while (const dirent* entry = readdir(folder)) {
-      threads.push_back(static_cast<pid_t>(std::atoi(entry->d_name)));
+  PyObject* found = enumerate != nullptr ? PyObject_CallNoArgs(enumerate) : nullptr;
+  const Py_ssize_t count = found != nullptr ? PyList_Size(found) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* id = PyObject_GetAttrString(PyList_GetItem(found, i), "native_id");
+    if (id != nullptr && id != Py_None) { // a thread that is being started has none yet
+      threads.push_back(static_cast<pid_t>(PyLong_AsLong(id)));
     }
-    closedir(folder);
+    Py_XDECREF(id);
+    PyErr_Clear();
   }
-#endif
+  Py_XDECREF(found);
+  PyErr_Clear();
   return threads;
 }
 
@@ -104,7 +108,7 @@ std::vector<pid_t> other_python_threads() {
   }
   const PyGILState_STATE state = PyGILState_Ensure();
   if (python_started_threads()) {
-    for (const pid_t thread : threads_with_python_state()) {
+    for (const pid_t thread : threads_of_python()) {
       if (thread != kernel_thread_id()) {
         others.push_back(thread);
       }
@@ -112,6 +116,10 @@ std::vector<pid_t> other_python_threads() {
   }
   PyGILState_Release(state);
   return others;
+}
+
+bool has_ended(pid_t thread) {
+  return access(("/proc/self/task/" + std::to_string(thread)).c_str(), F_OK) != 0;
 }
 
 std::vector<pid_t> running_threads(const std::vector<pid_t>& threads) {
@@ -128,6 +136,10 @@ pid_t kernel_thread_id() {
 
 std::vector<pid_t> other_python_threads() {
   return {};
+}
+
+bool has_ended(pid_t /*thread*/) {
+  return true;
 }
 
 std::vector<pid_t> running_threads(const std::vector<pid_t>&) {

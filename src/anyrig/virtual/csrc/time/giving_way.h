@@ -38,9 +38,9 @@ class Waiters {
   std::list<Waiter> waiters_;
 };
 
-// Returns the other Python threads, by their kernel thread IDs. Returns none if no other thread can
-// run during a wait: Python has started no thread, this thread holds the GIL, or this thread is not
-// a Python thread.
+// Returns the other threads that Python started and the main thread, by their kernel thread IDs.
+// Returns none if no other thread can run during a wait: Python has started no thread, this thread
+// holds the GIL, or this thread is not a Python thread. Takes the GIL.
 std::vector<pid_t> other_python_threads();
 
 // Returns the `threads` that are running or runnable according to the kernel; none on systems other
@@ -48,5 +48,7 @@ std::vector<pid_t> other_python_threads();
 std::vector<pid_t> running_threads(const std::vector<pid_t>& threads);
 
 pid_t kernel_thread_id();
+// Returns whether the thread of this process has ended; always true on systems other than Linux.
+bool has_ended(pid_t thread);
 
 } // namespace anyrig::virtual_gpu

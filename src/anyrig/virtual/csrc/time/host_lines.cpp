@@ -1,5 +1,7 @@
 #include "time/host_lines.h"
 
+#include "time/giving_way.h"
+
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -32,8 +34,18 @@ HostLine& HostLines::current() {
   if (mine.backward != backward) {
     mine.backward = backward;
     mine.line.moment = std::max(mine.line.moment, shared_.moment);
+    note_backward_thread();
   }
   return mine.line;
+}
+
+void HostLines::note_backward_thread() {
+  auto& threads = backward_threads_;
+  const pid_t self = kernel_thread_id();
+  if (std::find(threads.begin(), threads.end(), self) == threads.end()) {
+    threads.erase(std::remove_if(threads.begin(), threads.end(), has_ended), threads.end());
+    threads.push_back(self);
+  }
 }
 
 void HostLines::wait_until(double moment) {

@@ -16,7 +16,10 @@
 // Not thread-safe: the clock's lock guards it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 
@@ -32,6 +35,9 @@ class HostLines {
   HostLine& current();
   // Returns whether the calling thread works for a backward pass and has its own timeline.
   static bool in_backward();
+  // The threads that worked for backward passes, by their kernel thread IDs: PyTorch's engine starts
+  // its own, which Python does not know.
+  const std::vector<pid_t>& backward_threads() const { return backward_threads_; }
   // Advances the calling thread's timeline to `moment`, unless it is already later.
   void wait_until(double moment);
   // Makes the calling thread work for `seconds`, starting at `moment` or later. Returns the end.
@@ -39,9 +45,11 @@ class HostLines {
 
  private:
   void note_launch_time(const HostLine& line);
+  void note_backward_thread();
 
   HostLine shared_;
   double latest_in_backward_ = 0;
+  std::vector<pid_t> backward_threads_;
 };
 
 } // namespace anyrig::virtual_gpu

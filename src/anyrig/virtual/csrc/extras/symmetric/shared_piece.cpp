@@ -78,6 +78,9 @@ void SharedPiece::set_buffer_and_register() {
 }
 
 SharedPiece::~SharedPiece() {
+  if (forked_after_use()) {
+    return; // a forked child may inherit a held lock
+  }
   {
     auto& pieces = Pieces::get();
     std::lock_guard<std::mutex> guard(pieces.mutex);

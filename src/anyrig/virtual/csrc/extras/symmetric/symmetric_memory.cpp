@@ -3,6 +3,7 @@
 #include "extras/symmetric/symmetric_memory.h"
 
 #include "device/device.h"
+#include "device/override.h"
 #include "time/capture.h"
 #include "time/clock.h"
 
@@ -199,8 +200,9 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   }
   c10::DeviceType supported_device_type() override { return kDeviceType; }
   std::string name() override { return "CUDA"; }
-  // Virtual in PyTorch 2.12 and later.
-  bool has_allocation(void* address) { return allocation_at(address) != nullptr; }
+  bool has_allocation(void* address) ANYRIG_OVERRIDE_FROM_2_12 {
+    return allocation_at(address) != nullptr;
+  }
 
  private:
   static std::shared_ptr<Allocation> allocation_at(void* address) {

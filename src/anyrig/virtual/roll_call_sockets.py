@@ -1,0 +1,125 @@
+"""The sockets over which the ranks of a group agree on each collective, through rank 0.
+
+::
+
+    rank 0    listens, and writes its address and a token to the store
+    rank n    connects, and sends the token and its number
+
+`csrc/collectives/roll_call.h` explains what they are for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+
+_KEY = "roll_call"
+_TOKEN_BYTES = 16
+_NUMBER = struct.Struct("<I")
+
+# How long a connected rank may take to say who it is.
+_GREETING_SECONDS = 10.0
+
+
+def connect_to_rank_0(
+    store: Any, rank: int, size: int, host: str, limit_seconds: float
+) -> list[int]:
+    """Return the descriptors of connected sockets, which the caller must close.
+
+    On rank 0 these are the sockets of ranks 1, 2, …; on other ranks the one of rank 0.
+
+    Args:
+        store: a store of the group's own.
+        rank: the rank of this process in the group.
+        size: the number of ranks of the group.
+        host: the address of this host at which other ranks can reach it.
+        limit_seconds: how long to wait for the other ranks.
+
+    Raises:
+        torch.distributed.DistBackendError: a rank is missing.
+    """
+    import torch.distributed as dist
+
+    if size == 1:
+        return []
+    connect = _accept_all if rank == 0 else _connect
+    try:
+        return [_detach(one) for one in connect(store, rank, size, host, limit_seconds)]
+    except OSError as error:
+        raise dist.DistBackendError(
+            f"rank {rank} could not connect to {'all other ranks' if rank == 0 else 'rank 0'} of a "
+            f"group of {size} ranks within {limit_seconds:.0f} s: {error}; see the output of the "
+            "other ranks"
+        ) from error
+
+
+def own_address(interface: str = "") -> str:
+    """Return the address of this host, on `interface` if it is given, for ranks of other hosts."""
+    for address in psutil.net_if_addrs().get(interface, []):
+        if address.family in (socket.AF_INET, socket.AF_INET6):
+            return str(address.address)
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        return str(found[0][4][0])
+    except OSError:  # the host's name has no address; gloo uses the loopback then, too
+        return "127.0.0.1"
+
+
+def _accept_all(
+    store: Any, rank: int, size: int, host: str, limit_seconds: float
+) -> list[socket.socket]:
+    token = os.urandom(_TOKEN_BYTES)
+    with ExitStack() as opened:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = opened.enter_context(socket.create_server((host, 0), family=family, backlog=size))
+        server.settimeout(limit_seconds)
+        store.set(_KEY, json.dumps([host, server.getsockname()[1], token.hex()]))
+        by_rank: dict[int, socket.socket] = {}
+        while len(by_rank) < size - 1:
+            other, _ = server.accept()
+            number = _read_greeting(other, token)
+            if number is None or number in by_rank:
+                other.close()  # a program that scans ports
+            else:
+                by_rank[number] = opened.enter_context(other)
+        opened.pop_all()
+        server.close()
+        return [by_rank[number] for number in range(1, size)]
+
+
+def _connect(
+    store: Any, rank: int, size: int, host: str, limit_seconds: float
+) -> list[socket.socket]:
+    address, port, token = json.loads(store.get(_KEY))
+    connected = socket.create_connection((address, port), timeout=limit_seconds)
+    connected.sendall(bytes.fromhex(token) + _NUMBER.pack(rank))
+    return [connected]
+
+
+def _read_greeting(other: socket.socket, token: bytes) -> int | None:
+    """Return the rank of a connected process, or None if it is not a rank of the group."""
+    other.settimeout(_GREETING_SECONDS)
+    greeting = b""
+    length = len(token) + _NUMBER.size
+    try:
+        while len(greeting) < length:
+            part = other.recv(length - len(greeting))
+            if not part:
+                return None
+            greeting += part
+    except OSError:
+        return None
+    matches = greeting.startswith(token)
+    return int(_NUMBER.unpack(greeting[len(token) :])[0]) if matches else None
+
+
+def _detach(connected: socket.socket) -> int:
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setblocking(True)
+    return connected.detach()
