@@ -32,6 +32,7 @@ OWN_WALKS = {
     "parallel/sharded.py: _repeated": "over modules",
     "parallel/pipeline/over_ranks/contents.py: write": "writes the structure itself, as JSON",
     "parallel/pipeline/over_ranks/contents.py: read": "reads it",
+    "parallel/group/metrics/gather.py: join": "over the values of all ranks at once",
     "parallel/losses/loss.py: _name": "over functools.partial",
     "parallel/replicas/mirror.py: translate": "over attributes of modules",
     "processes/checked_json.py: _read": "over the annotations of dataclasses",

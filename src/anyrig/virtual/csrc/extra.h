@@ -1,4 +1,4 @@
-// Extras: parts of CUDA that few programs use. The folder `extras` contains them, and extras/list.cpp
+// Extras: parts of CUDA that few programs use. The folder `extras` contains them, and its list.cpp
 // names them. Files outside that folder do not include them: they know this header only, and an
 // extra that is not in the list does not exist.
 #pragma once

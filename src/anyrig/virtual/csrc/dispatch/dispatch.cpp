@@ -161,7 +161,8 @@ int install_operators(const OperatorTable& table) {
     const std::string full_name = name.name.substr(6) + overload;
     const auto facts = table.find(full_name);
     const bool has_cuda_kernel = facts != table.end() && facts->second.has_cuda_kernel;
-    const char* composed = record_of(recorded_name(op->schema()), name.overload_name).composed_overload;
+    const char* composed =
+        record_of(recorded_name(op->schema()), name.overload_name).composed_overload;
     const bool needs_kernel =
         has_cuda_kernel || (composed != nullptr && composed == name.overload_name);
     if (registered.count(full_name) > 0 || !needs_kernel) {

@@ -16,7 +16,7 @@ const at::Tensor* given_tensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() ? &value.toTensor() : nullptr;
 }
 
-std::string with_dtypes(std::string text, c10::ScalarType first, c10::ScalarType second) {
+std::string insert_dtypes(std::string text, c10::ScalarType first, c10::ScalarType second) {
   const auto type_name = [](c10::ScalarType dtype) {
     return std::string(c10::scalarTypeToTypeMeta(dtype).name());
   };
@@ -55,7 +55,7 @@ void check_dtype_rule(const DtypeRule& rule, Arguments arguments) {
   const bool fits = rule.dtypes.empty() ? dtype == other->scalar_type()
                                         : rule.dtypes.contains(dtype);
   if (!fits) {
-    raise_with(rule.error, with_dtypes(rule.text, dtype, other->scalar_type()));
+    raise_with(rule.error, insert_dtypes(rule.text, dtype, other->scalar_type()));
   }
 }
 

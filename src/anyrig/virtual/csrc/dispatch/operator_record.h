@@ -29,7 +29,7 @@ namespace anyrig::virtual_gpu {
 enum class RefusalError { Runtime, Index, NotImplemented };
 
 // Requires tensor argument `argument` to have a dtype in `dtypes` or, if that is empty, the dtype
-// of argument `other`. An argument that is not given passes.
+// of argument `other`. An argument that is not given passes. `dtype_in` and `same_dtype` make rules.
 struct DtypeRule {
   int argument;
   DtypeSet dtypes;
@@ -43,10 +43,20 @@ struct DtypeRule {
 // The text of a rule that compares two dtypes.
 inline constexpr const char* kFound = "expected scalar type {2} but found {1}";
 
+inline DtypeRule dtype_in(
+    int argument, DtypeSet dtypes, const char* text, RefusalError error = RefusalError::Runtime) {
+  return {argument, dtypes, 0, text, error};
+}
+
+inline DtypeRule same_dtype(
+    int argument, int other, const char* text, RefusalError error = RefusalError::Runtime) {
+  return {argument, {}, other, text, error};
+}
+
 // Returns the rule that refuses a complex first tensor.
 inline std::vector<DtypeRule> refuse_complex(
     const char* text, RefusalError error = RefusalError::Runtime) {
-  return {{0, kReal, 0, text, error}};
+  return {dtype_in(0, kReal, text, error)};
 }
 
 // The check that CUDA applies to operands on several devices; each has its own messages.

@@ -28,12 +28,10 @@ OperatorRecords activation_records() {
       {{"rrelu_with_noise_"}, {.widened = {Half}}},
       {{"relu"},
        {.dtype_rules =
-            {{0,
-              kReal,
-              0,
-              "clamp is not supported for complex types",
-              RefusalError::NotImplemented},
-             {0, kAllButBool, 0, "Boolean inputs not supported for relu"}}}},
+            {dtype_in(
+                 0, kReal, "clamp is not supported for complex types",
+                 RefusalError::NotImplemented),
+             dtype_in(0, kAllButBool, "Boolean inputs not supported for relu")}}},
       {{"hardtanh"},
        {.dtype_rules = refuse_complex(
             "clamp is not supported for complex types", RefusalError::NotImplemented)}},

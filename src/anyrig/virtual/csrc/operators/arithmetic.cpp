@@ -1,5 +1,5 @@
-// Operators that compute number by number. Where one has two operands, `refused` concerns the first:
-// if it has one of these dtypes, CUDA refuses every dtype of the second.
+// Operators that compute number by number. `refused` concerns the first of two operands: if it has
+// one of these dtypes, CUDA refuses every dtype of the second.
 
 #include "dispatch/operand_checks.h"
 #include "dispatch/operator_record.h"
@@ -70,11 +70,9 @@ OperatorRecords arithmetic_records() {
       {{"abs"}, {.widened = kBool}},
       {{"angle"}, {.kernel = "angle_cuda", .refused = kHalves, .widened = kComplexHalf}},
       {{"complex", "polar"},
-       {.dtype_rules =
-            {{1,
-              {},
-              0,
-              "Expected object of scalar type {2} but got scalar type {1} for second argument"}}}},
+       {.dtype_rules = {same_dtype(
+            1, 0,
+            "Expected object of scalar type {2} but got scalar type {1} for second argument")}}},
       {{"erf"}, {.kernel = "erf_cuda", .refused = kComplexes}},
       {{"erfc"}, {.kernel = "erfc_cuda", .refused = kComplexes}},
       {{"erfinv"}, {.kernel = "erfinv_cuda", .refused = kComplexes}},
@@ -82,24 +80,8 @@ OperatorRecords arithmetic_records() {
       {{"logit"}, {.kernel = "logit_cuda", .refused = kComplexes}},
       {{"lgamma"}, {.kernel = "lgamma_cuda", .refused = kComplexes}},
       {{"digamma"}, {.kernel = "digamma_cuda", .refused = kComplexes}},
-      {{"acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atanh",
-        "cos",
-        "cosh",
-        "sin",
-        "sinh",
-        "tan",
-        "tanh",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sgn"},
+      {{"acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan",
+        "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sgn"},
        {.widened = kComplexHalf}},
       {{"bitwise_not"}, {.kernel = "bitwise_not_cuda", .refused = kInexact}},
       {{"bitwise_and"}, {.kernel = "bitwise_and_cuda", .refused = kInexact}},

@@ -189,41 +189,35 @@ OperatorRecords indexing_records() {
       {{"_index_put_impl_"},
        {.check_arguments = check_values, .device_check = DeviceCheck::Indices, .moved_value = 2}},
       {{"index_select"},
-       {.dtype_rules =
-            {{2, kIndices, 0, "index_select(): Expected dtype int32 or int64 for index"}},
+       {.dtype_rules = {dtype_in(
+            2, kIndices, "index_select(): Expected dtype int32 or int64 for index")},
         .check_arguments = check_is_vector}},
       {{"index_add", "index_add_"},
        {.dtype_rules =
-            {{2, kIndices, 0, "index_add_(): Expected dtype int32/int64 for index but got: {1}"},
-             {3,
-              {},
-              0,
-              "index_add_(): self ({2}) and source ({1}) must have the same scalar type"}}}},
+            {dtype_in(
+                 2, kIndices, "index_add_(): Expected dtype int32/int64 for index but got: {1}"),
+             same_dtype(
+                 3, 0,
+                 "index_add_(): self ({2}) and source ({1}) must have the same scalar type")}}},
       {{"index_copy", "index_copy_"},
        {.dtype_rules =
-            {{2, {Long}, 0, "index_copy_(): Expected a long tensor for index, but got {1}"},
-             {3,
-              {},
-              0,
-              "index_copy_(): self and source expected to have the same dtype, but got (self) {2} and "
-              "(source) {1}"}},
+            {dtype_in(2, {Long}, "index_copy_(): Expected a long tensor for index, but got {1}"),
+             same_dtype(
+                 3, 0,
+                 "index_copy_(): self and source expected to have the same dtype, but got (self) {2} and "
+                 "(source) {1}")},
         .check_arguments = check_copied_slices}},
       {{"index_fill_"},
-       {.dtype_rules =
-            {{2,
-              {Long},
-              0,
-              "index_fill_(): Expected dtype int64 for index.",
-              RefusalError::Index}}}},
+       {.dtype_rules = {dtype_in(
+            2, {Long}, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index)}}},
       {{"index_reduce", "index_reduce_"}, {.nondeterministic = "index_reduce_cuda"}},
       {{"put_"},
        {.dtype_rules =
-            {{1, {Long}, 0, "put_(): Expected a long tensor for index, but got {1}"},
-             {2,
-              {},
-              0,
-              "put_(): self and source expected to have the same dtype, but got self.dtype = {2} and "
-              "source.dtype = {1}"}},
+            {dtype_in(1, {Long}, "put_(): Expected a long tensor for index, but got {1}"),
+             same_dtype(
+                 2, 0,
+                 "put_(): self and source expected to have the same dtype, but got self.dtype = {2} and "
+                 "source.dtype = {1}")},
         .nondeterministic = "put_",
         .is_nondeterministic = accumulates}},
       {{"scatter", "scatter_"},
@@ -239,22 +233,18 @@ OperatorRecords indexing_records() {
         .nondeterministic = "scatter_reduce_cuda_prod_",
         .is_nondeterministic = multiplies_tensors}},
       {{"masked_fill_"},
-       {.dtype_rules =
-            {{1, {Bool}, 0, "masked_fill only supports boolean masks, but got dtype {1}"}}}},
+       {.dtype_rules = {dtype_in(
+            1, {Bool}, "masked_fill only supports boolean masks, but got dtype {1}")}}},
       {{"masked_scatter_"},
-       {.dtype_rules =
-            {{1,
-              {Bool},
-              0,
-              "masked_scatter_ only supports boolean masks, but got mask with dtype {1}"}}}},
+       {.dtype_rules = {dtype_in(
+            1, {Bool},
+            "masked_scatter_ only supports boolean masks, but got mask with dtype {1}")}}},
       {{"masked_select"},
-       {.dtype_rules = {{1, {Bool}, 0, "masked_select: expected BoolTensor for mask"}}}},
+       {.dtype_rules = {dtype_in(1, {Bool}, "masked_select: expected BoolTensor for mask")}}},
       {{"where"},
-       {.dtype_rules =
-            {{0,
-              {Bool, Byte},
-              0,
-              "where expected condition to be a boolean tensor, but got a tensor with dtype {1}"}}}},
+       {.dtype_rules = {dtype_in(
+            0, {Bool, Byte},
+            "where expected condition to be a boolean tensor, but got a tensor with dtype {1}")}}},
       {{"cat"}, {.check_arguments = check_concatenated_sizes}},
       {{"fill_"}, {.moved_value = 1}},
   };

@@ -81,7 +81,7 @@ OperatorRecords linear_algebra_records() {
       {{"linalg_eig", "_linalg_eigvals"},
        {.kernel = "linalg_eig_cuda",
         .refused = kHalves,
-        .dtype_rules = {{0, kInexact, 0, "Unknown Complex ScalarType for {1}"}}}},
+        .dtype_rules = {dtype_in(0, kInexact, "Unknown Complex ScalarType for {1}")}}},
       {{"_linalg_eigh"}, {.kernel = "linalg_eigh_cuda", .refused = kIntegralAndHalves}},
       {{"linalg_qr", "geqrf"}, {.kernel = "geqrf_cuda", .refused = kHalves}},
       {{"_linalg_det", "_linalg_solve_ex"}, {.kernel = "lu_factor_cusolver", .refused = kHalves}},

@@ -125,19 +125,16 @@ constexpr DtypeSet kNotMultiplied = kIntegral |
     DtypeSet{at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz};
 
 const std::vector<DtypeRule> kSumOfProduct = {
-    {0, {}, 2, "self and mat2 must have the same dtype, but got {1} and {2}"},
-    {1, {}, 2, "mat1 and mat2 must have the same dtype, but got {1} and {2}"}};
+    same_dtype(0, 2, "self and mat2 must have the same dtype, but got {1} and {2}"),
+    same_dtype(1, 2, "mat1 and mat2 must have the same dtype, but got {1} and {2}")};
 
 OperatorRecords product_records() {
   return {
       {{"mm"},
        {.kernel = "addmm_cuda",
         .refused = kNotMultiplied,
-        .dtype_rules =
-            {{1,
-              {},
-              0,
-              "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}"}},
+        .dtype_rules = {same_dtype(
+            1, 0, "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}")},
         .check_arguments = check_product,
         .host_kernels = {host_kernel(&mm, "dtype"), host_kernel(&mm_out, "dtype_out")},
         .widened_coordinates = kHalves,
@@ -162,8 +159,7 @@ OperatorRecords product_records() {
        {.kernel = "baddbmm_cuda",
         .refused = kNotMultiplied,
         .host_kernels =
-            {host_kernel(&bmm, "dtype"),
-             host_kernel(&bmm_out, "dtype_out"),
+            {host_kernel(&bmm, "dtype"), host_kernel(&bmm_out, "dtype_out"),
              host_kernel(&compressed_bmm_out, "out", c10::DispatchKey::SparseCsrCUDA)},
         .nested = NestedKernel::OnTwins,
         .uses_cublas = true}},
@@ -171,8 +167,7 @@ OperatorRecords product_records() {
        {.kernel = "baddbmm_cuda",
         .refused = kNotMultiplied,
         .host_kernels =
-            {host_kernel(&baddbmm, "dtype"),
-             host_kernel(&baddbmm_out, "dtype_out"),
+            {host_kernel(&baddbmm, "dtype"), host_kernel(&baddbmm_out, "dtype_out"),
              host_kernel(&compressed_baddbmm_out, "out", c10::DispatchKey::SparseCsrCUDA)},
         .uses_cublas = true}},
       {{"baddbmm_"}, {.kernel = "baddbmm_cuda", .refused = kNotMultiplied, .uses_cublas = true}},

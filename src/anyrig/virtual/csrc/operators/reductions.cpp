@@ -18,7 +18,7 @@ bool keeps_dtype(Arguments arguments) {
   return arguments[2].isNone();
 }
 
-bool of_floats(Arguments arguments) {
+bool is_of_floats(Arguments arguments) {
   return at::isFloatingType(arguments[0].toTensor().scalar_type());
 }
 
@@ -55,28 +55,28 @@ OperatorRecords reduction_records() {
         .dtype_rules = refuse_complex("min(): does not support complex input")}},
       {{"argmax"},
        {.dtype_rules =
-            {{0, kAllButBool, 0, "argmax(): does not support bool input"},
-             {0, kReal, 0, "argmax(): does not support complex input"}}}},
+            {dtype_in(0, kAllButBool, "argmax(): does not support bool input"),
+             dtype_in(0, kReal, "argmax(): does not support complex input")}}},
       {{"argmin"},
        {.dtype_rules =
-            {{0, kAllButBool, 0, "argmin(): does not support bool input"},
-             {0, kReal, 0, "argmin(): does not support complex input"}}}},
+            {dtype_in(0, kAllButBool, "argmin(): does not support bool input"),
+             dtype_in(0, kReal, "argmin(): does not support complex input")}}},
       {{"sum", "nansum", "mean", "prod"}, {.widened = kComplexHalf}},
       {{"var", "std", "var_mean", "std_mean"},
-       {.dtype_rules =
-            {{0, kInexact, 0, "std and var only support floating point and complex dtypes"}}}},
+       {.dtype_rules = {dtype_in(
+            0, kInexact, "std and var only support floating point and complex dtypes")}}},
       {{"trace"}, {.widened = kBool}},
       {{"_cdist_forward"},
        {.kernel = "cdist_cuda",
         .refused = kHalves,
         .dtype_rules =
-            {{0, kFloats, 0, "cdist only supports floating-point dtypes, X1 got: {1}"},
-             {1, {}, 0, kFound}}}},
+            {dtype_in(0, kFloats, "cdist only supports floating-point dtypes, X1 got: {1}"),
+             same_dtype(1, 0, kFound)}}},
       {{"histc"},
        {.kernel = "histc",
         .refused = kHalves | kBoolAndComplexes,
         .nondeterministic = "_histc_cuda with floating point input",
-        .is_nondeterministic = of_floats,
+        .is_nondeterministic = is_of_floats,
         .widened = kWholeNumbers}},
       {{"bincount"}, {.nondeterministic = "_bincount_cuda", .is_nondeterministic = has_weights}},
       {{"segment_reduce"}, {.kernel = "_segment_reduce_cuda", .refused = kAllButFloats}},

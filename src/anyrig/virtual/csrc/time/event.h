@@ -11,7 +11,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Identifies a capture into a CUDA graph (graphs/capture.h).
+// Identifies a capture into a CUDA graph (time/capture.h).
 using CaptureId = uint64_t;
 inline constexpr CaptureId kNoCapture = 0;
 

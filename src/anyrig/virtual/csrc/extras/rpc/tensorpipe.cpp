@@ -96,7 +96,8 @@ class GpuChannel : public tensorpipe::channel::Channel {
         tensorpipe::CpuBuffer{marker.get()}, 1,
         [marker, needs_values, callback = std::move(callback)](const tensorpipe::Error& error) {
           if (needs_values && !error) {
-            callback(tensorpipe::Error(std::make_shared<NoValues>(), "extras/rpc/tensorpipe.cpp", __LINE__));
+            callback(tensorpipe::Error(
+                std::make_shared<NoValues>(), "extras/rpc/tensorpipe.cpp", __LINE__));
           } else {
             callback(error);
           }
