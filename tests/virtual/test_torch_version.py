@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
-import anyrig.virtual
 from anyrig.errors import VirtualRigError
-from anyrig.virtual import private_names
-from anyrig.virtual.private_names import NAMES, NAMES_OF_GROUPS, PrivateName, find_missing
+from anyrig.private_names import PrivateName, find_missing
 from anyrig.virtual.torch_version import NEWEST, OLDEST, check_version
 
-ROOM = Path(anyrig.virtual.__file__).parent
 NEWER = f"{NEWEST[0]}.{NEWEST[1] + 1}.0a0+git12"
 
 
@@ -71,24 +66,3 @@ def test_a_version_without_the_names_is_refused() -> None:
 def test_an_old_version_is_refused() -> None:
     with pytest.raises(VirtualRigError, match=r"need PyTorch 2\.11 or later, and this is 2\.9\.1"):
         check_version("2.9.1", none_missing)
-
-
-def private_names_in(file: Path) -> set[str]:
-    """Return the last parts of the private names that `file` takes from PyTorch's modules."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).startswith("torch."):
-            found.add(node.attr)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch."):
-            found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith("_") and not name.startswith("__")}
-
-
-def test_every_private_name_of_this_room_is_listed() -> None:
-    """Add a name that fails here to `private_names.py`, with what breaks without it."""
-    listed = {part for one in (*NAMES, *NAMES_OF_GROUPS) for part in one.name.split(".")}
-    # Names that anyrig adds or that are part of the listed ones.
-    added = {"_C", "_cuda_maybeExchangeDevice", "_symmetric_memory"}
-    for file in ROOM.rglob("*.py"):
-        if file.name != Path(private_names.__file__).name:
-            assert private_names_in(file) - listed - added == set(), file

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import VirtualRigError
-from .private_names import PrivateName, find_missing
+from ..private_names import PrivateName, find_missing
 
 # The oldest and the newest version with which the tests of virtual GPUs passed.
 OLDEST = (2, 11)

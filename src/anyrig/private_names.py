@@ -1,8 +1,8 @@
-"""The private names of PyTorch on which virtual GPUs build, and what breaks without each.
+"""The private names of PyTorch that anyrig uses, and what breaks without each.
 
-This is the only list of them. A test checks that it is complete for the Python files of this room,
-and `find_missing` checks a PyTorch in milliseconds, before anything is built for it. Names that a
-build without CUDA does not have, and that this room adds, are not listed.
+This is the only list of them, and a test checks that it is complete. `find_missing` checks those of
+virtual GPUs in milliseconds, before anything is built for a PyTorch. Names that virtual GPUs add to
+a PyTorch without CUDA are not listed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LISTS = "torch.cuda.comm: copies of lists of tensors in few messages"
 _CURRENT = "torch.cuda: the current device, and CUDA after a fork"
 _PROFILER = "profiles of CUDA"
 
-NAMES = (
+NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch._C._ImperativeEngine", "backward passes in the caller's thread"),
     PrivateName("torch.autograd.Variable._execution_engine", "every backward pass"),
     PrivateName("torch.autograd._supported_activities", _PROFILER),
@@ -84,20 +84,69 @@ NAMES = (
     ),
 )
 
-# Names of a PyTorch with torch.distributed and gloo.
-NAMES_OF_GROUPS = (
+# In addition, in a PyTorch with torch.distributed and gloo.
+NAMES_OF_VIRTUAL_GROUPS = (
     PrivateName("torch.distributed.ProcessGroupGloo._Options", "every process group"),
     PrivateName("torch.distributed.distributed_c10d._NCCL_AVAILABLE", "is_nccl_available"),
 )
 
 
+_HISTORY = "the lines of allocations on a GPU"
+_RECORDER = "anyrig.memory.track: tensors saved for the backward pass"
+_MODES = "replicas in threads: the modes and hooks of the caller"
+_STEPS = "pipelines: the end of a backward pass"
+_NORMS = "batch norm over several devices"
+
+NAMES_OF_OTHER_ROOMS = (
+    PrivateName("torch._C._AutoDispatchBelowAutograd", "ranks that agree on recomputation"),
+    PrivateName("torch._C._are_functorch_transforms_active", "zero-bubble pipelines"),
+    PrivateName("torch._C._autograd._get_current_graph_task_keep_graph", _STEPS),
+    PrivateName("torch._C._autograd._get_sequence_nr", _RECORDER),
+    PrivateName("torch._C._autograd._top_saved_tensors_default_hooks", _MODES),
+    PrivateName("torch._C._current_autograd_node", _RECORDER),
+    PrivateName("torch._C._current_graph_task_id", "accumulation of gradients over ranks"),
+    PrivateName("torch._C._will_engine_execute_node", "accumulation of gradients over ranks"),
+    PrivateName("torch._compile._disable_dynamo", "compiled modules that are spread"),
+    PrivateName("torch._disable_dynamo", "recomputation in compiled modules"),
+    PrivateName("torch._dynamo.trace_rules", "compiled modules that are spread"),
+    PrivateName("torch._foreach_copy_", "replicas: gradients in buckets"),
+    PrivateName("torch._foreach_mul", _STEPS),
+    PrivateName("torch._foreach_mul_", "accumulation of gradients over ranks"),
+    PrivateName("torch._weights_only_unpickler._get_allowed_globals", "reading of torch files"),
+    PrivateName("torch.autograd.function._SingleLevelFunction", "custom functions in pipelines"),
+    PrivateName("torch.cuda._lazy_call", "settings of CUDA before its first use"),
+    PrivateName("torch.cuda.memory._record_memory_history", _HISTORY),
+    PrivateName("torch.cuda.memory._snapshot", _HISTORY),
+    PrivateName("torch.nn.modules.batchnorm._BatchNorm", _NORMS),
+    PrivateName("torch.nn.modules.batchnorm._NormBase", _NORMS),
+    PrivateName("torch.overrides._get_current_function_mode_stack", _MODES),
+    PrivateName("torch.overrides._pop_mode", _MODES),
+    PrivateName("torch.overrides._push_mode", _MODES),
+    PrivateName("torch.utils._device.DeviceContext", _MODES),
+    PrivateName("torch.utils._python_dispatch.TorchDispatchMode", _RECORDER),
+    PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode_stack", _MODES),
+    PrivateName("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _RECORDER),
+    PrivateName("torch.utils._pytree", "batches and results that are nested"),
+)
+
+# Only in a PyTorch for CUDA, or with virtual GPUs.
+NAMES_OF_CUDA = (
+    PrivateName("torch._C._cuda_hasPrimaryContext", "anyrig.memory.track: which GPUs are in use"),
+    PrivateName("torch._C._cuda_isHistoryEnabled", _HISTORY),
+    PrivateName("torch._C._cuda_setMemoryMetadata", _HISTORY),
+)
+
+
 def find_missing(names: Iterable[PrivateName] | None = None) -> list[PrivateName]:
-    """Return those of `names` that the installed PyTorch does not have; by default, of all."""
+    """Return those of `names` that the installed PyTorch does not have.
+
+    By default, `names` are those of virtual GPUs.
+    """
     if names is None:
         import torch.distributed as dist
 
         has_groups = dist.is_available() and dist.is_gloo_available()
-        names = (*NAMES, *(NAMES_OF_GROUPS if has_groups else ()))
+        names = (*NAMES_OF_VIRTUAL_GPUS, *(NAMES_OF_VIRTUAL_GROUPS if has_groups else ()))
     return [name for name in names if not name.exists]
 
 
