@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-operators test-remedies check bench clean
+.PHONY: demo test test-gpu test-sweep test-operators test-remedies test-torch check bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,21 @@ test-operators: $(VENV)/.installed-test
 test-remedies: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python tests/rehearsal/remedied_programs.py
 
+# The tests of virtual GPUs with another version of PyTorch: make test-torch TORCH=2.15.0. The version
+# has a virtual environment of its own, from the package index that pip is configured for; PyPI's
+# wheels for Linux bring CUDA's libraries, 3 GB, and need no GPU. TESTS selects the tests.
+TORCH_VENV := .venv-torch-$(TORCH)
+TESTS      := tests/virtual
+
+test-torch:
+	@test -n "$(TORCH)" || { echo "name a version of PyTorch: make test-torch TORCH=2.15.0"; exit 2; }
+	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
+	grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile \
+		--constraint $(TORCH_VENV)/constraints.txt 'torch==$(TORCH)' --editable '.[test]'
+	$(TORCH_VENV)/bin/anyrig virtual build
+	$(TORCH_VENV)/bin/python -m pytest $(TESTS) --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,4 +70,4 @@ bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "virtual": {"hardware", "devices"},
     "rehearsal": {"devices", "virtual", "memory"},
 }
-OPEN_TO_ALL = {"errors", "late_names", "units"}
+OPEN_TO_ALL = {"errors", "late_names", "private_names", "units"}
 # These stand on top and may import everything.
 ON_TOP = {"cli", "testing"}
 

@@ -22,6 +22,7 @@ from filelock import FileLock
 from anyrig.errors import BuildError, NoCompilerError
 from anyrig.virtual import build, library_cache
 from anyrig.virtual.compiler import Compiler
+from anyrig.virtual.trial import try_library
 
 SOURCE = """
 #include <Python.h>
@@ -404,3 +405,29 @@ def test_a_library_that_is_none_is_an_error_with_the_command_that_mends_it(
         build.load_extension.__wrapped__()
     assert str(refused.value).startswith(f"the virtual backend {library} cannot be loaded: ")
     assert str(refused.value).endswith("; rebuild it with: anyrig virtual build --again")
+
+
+CRASHES = SOURCE.replace("{ return", "{ abort(); return").replace(
+    "#include", "#include <cstdlib>\n#include", 1
+)
+
+
+def test_a_library_that_crashes_with_a_newer_torch_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "is_newer_than_tried", lambda: True)
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "crashes.cpp").write_text(CRASHES)
+    words = r"newer than .* tried: a trial program was ended by SIGABRT; install an older PyTorch"
+    with pytest.raises(BuildError, match=words):
+        build.build_extension(sources)
+    started = time.monotonic()
+    with pytest.raises(BuildError, match=words):
+        build.build_extension(sources)
+    assert time.monotonic() - started < 1
+
+
+def test_this_library_passes_the_trial_for_a_newer_torch() -> None:
+    try_library(build.build_extension())

@@ -5,6 +5,7 @@
     ~/.cache/anyrig/virtual/
         2.13.0+cpu-cpython-311-x86_64-linux-gnu-0f3c…/      PyTorch, Python, hash of the sources
             51b2…/anyrig_virtual_extension.so               hash of compiler and flags
+            51b2….refused                                   why it cannot work (see trial.py)
         driver-77e0…/                                       see driver/library.py
         jiterator/                                          see host_kernel.py
 
@@ -32,6 +33,8 @@ from .compiler import (
     estimate_seconds,
 )
 from .library_cache import build_once, cache_folder, is_intact
+from .torch_version import is_newer_than_tried
+from .trial import try_library
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -45,7 +48,15 @@ def load_extension() -> ModuleType:
         BuildError: the backend cannot be built or loaded, or another process takes too long to
             build it.
     """
-    library = build_extension()
+    return sys.modules.get(MODULE_NAME) or load_library(build_extension())
+
+
+def load_library(library: Path) -> ModuleType:
+    """Return the module of `library`.
+
+    Raises:
+        BuildError: the library cannot be loaded.
+    """
     spec = importlib.util.spec_from_file_location(MODULE_NAME, library)
     if spec is None or spec.loader is None:
         raise BuildError(f"Python cannot load {library}")
@@ -89,11 +100,23 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
     flags = compile_flags()
     folder = versions / _hash(*compiler.command, compiler.version, *flags)
     library = folder / f"{MODULE_NAME}.so"
+    refusal = folder.with_name(f"{folder.name}.refused")
+    if refusal.exists() and not again:
+        raise BuildError(refusal.read_text(encoding="utf-8"))
 
     def build(folder: Path) -> Path:
         units = count_units()
         with BuildProgress(compiler.version, estimate_seconds(units)):
-            return compile_extension(compiler, sources, units, flags, folder)
+            built = compile_extension(compiler, sources, units, flags, folder)
+        refusal.unlink(missing_ok=True)
+        if is_newer_than_tried():
+            try:
+                try_library(built)
+            except BuildError as error:
+                # Every later use raises the error at once.
+                refusal.write_text(str(error), encoding="utf-8")
+                raise
+        return built
 
     return build_once(library, build, again=again)
 

@@ -93,6 +93,7 @@ def patch(core: ModuleType) -> None:
 
     bindings: Any = torch._C
     bindings._has_cuda = bindings._has_cusparselt = True
+    bindings._has_gds = False  # GPUDirect Storage
     bindings._CudaDeviceProperties = cuda._CudaDeviceProperties = DeviceProperties
     cuda._get_device_properties = device_properties
     cuda._exchange_device = core.exchange_device

@@ -18,6 +18,7 @@ from .operators import read_operators
 from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
 from .scratch import Scratch
+from .torch_version import check_torch
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def install(
             environment variables. All of them share the memory of the GPUs.
 
     Raises:
-        VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present, or
-            the processes cannot share the GPUs.
+        VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,
+            this PyTorch cannot have virtual GPUs, or the processes cannot share the GPUs.
         BuildError: the C++ backend cannot be built.
     """
     global _installation, _inheritance
@@ -78,6 +79,7 @@ def install(
     wanted = Installation(rig, shape_only, assume_values, clock)
     with _lock:
         if _installation is None:
+            check_torch()
             _refuse_real_devices()
             _inheritance = _inheritance_of(wanted)
             _install(wanted, _inheritance)

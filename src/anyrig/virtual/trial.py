@@ -1,0 +1,66 @@
+"""A trial of the library that was built for a PyTorch newer than the tried ones.
+
+The library uses private parts of PyTorch. One whose meaning has changed compiles, and may crash the
+process. So a process of its own runs a small program first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import BuildError
+from .inheritance import VARIABLE
+
+# The gradient of the sum of `x @ x` is 4 + 4 for each of the 16 elements.
+_PROGRAM = """
+import pathlib, sys, torch
+from anyrig.virtual.build import load_library
+load_library(pathlib.Path(sys.argv[1]))
+from anyrig.virtual import install
+install("1x1GiB", children=False)
+x = torch.ones(4, 4, device="cuda", requires_grad=True)
+(x @ x).sum().backward()
+assert x.grad.tolist() == 4 * [4 * [8.0]], x.grad
+"""
+
+_LIMIT_SECONDS = 120.0
+
+
+def try_library(library: Path) -> None:
+    """Run a small program on a virtual GPU of `library`, in a process of its own.
+
+    Raises:
+        BuildError: the program fails, crashes or does not end.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    command = [sys.executable, "-c", _PROGRAM, str(library)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(_refusal(f"did not end within {_LIMIT_SECONDS:.0f} s")) from None
+    if done.returncode < 0:
+        raise BuildError(_refusal(f"was ended by {signal.Signals(-done.returncode).name}"))
+    if done.returncode > 0:
+        last_line = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise BuildError(_refusal(f"failed: {last_line}"))
+
+
+def _refusal(outcome: str) -> str:
+    import torch
+
+    return (
+        f"virtual GPUs cannot work with PyTorch {torch.__version__}, which is newer than the "
+        f"versions with which they were tried: a trial program {outcome}; install an older PyTorch "
+        "or a newer anyrig"
+    )
