@@ -130,6 +130,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
         wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
   uses_cublas = virtual_gpu::uses_cublas(schema.name());
+  temporaries = temporaries_of(name);
   formula = formula_of(name);
   traffic = traffic_of(name);
   widened = dtypes_to_widen(name);

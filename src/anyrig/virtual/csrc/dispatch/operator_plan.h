@@ -8,6 +8,7 @@
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "operators/library_limits.h"
+#include "temporaries/temporaries.h"
 #include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -62,6 +63,7 @@ struct OperatorPlan {
   bool takes_optional_lists = false;
   // CUDA computes the operator with cuBLAS, which needs a workspace.
   bool uses_cublas = false;
+  TemporariesOf temporaries = nullptr;
   const Refusal* refusal = nullptr;
   const OperandRules* rules = nullptr;
   CheckLimits check_limits = nullptr;
