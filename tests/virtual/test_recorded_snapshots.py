@@ -19,9 +19,7 @@ MIB = 2**20
     reason="the recorded snapshots are not in ../shared/calibration; set ANYRIG_CALIBRATION",
 )
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name)
-def test_the_same_segments_in_the_same_order(
-    allocator_library: ctypes.CDLL, path: Path
-) -> None:
+def test_the_same_segments_in_the_same_order(allocator_library: ctypes.CDLL, path: Path) -> None:
     model = AllocatorModel(allocator_library, 1 << 46)
     try:
         agreement = replay(Snapshot.read(path), model)

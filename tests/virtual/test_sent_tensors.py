@@ -37,3 +37,15 @@ def test_a_process_waits_for_an_event_of_another() -> None:
         "CUDA error: invalid resource handle",
         "0",
     ]
+
+
+def test_a_request_takes_what_receivers_have_released() -> None:
+    program = str(PROGRAMS / "reuses_sent_memory.py")
+    assert output_of("-m", "anyrig", "rehearse", "--rig", "1x64MiB", program).splitlines() == [
+        str(40 * 2**20),
+        "40",
+        "in use",
+        "released",
+        "40 1",  # the retry is that of the request that failed
+        "0",
+    ]
