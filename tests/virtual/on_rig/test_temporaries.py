@@ -158,6 +158,44 @@ def test_group_normalization_keeps_factors_of_channels() -> None:
     assert requests(lambda: torch.nn.functional.group_norm(x, 8, weight)) == sizes
 
 
+def test_cublas_reads_a_copy_of_an_expanded_operand() -> None:
+    # Recorded on a GPU of compute capability 8, in the backward pass of a sum of products.
+    weights, gradient = take(8, 512, 512), take(1).expand(8, 512, 16)
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        result = 8 * 512 * 16 * 4
+        assert events(lambda: torch.bmm(weights.transpose(1, 2), gradient)) == [
+            ("+", result),
+            ("+", result),
+            ("+", 8_519_680),  # the workspace stays
+            ("-", result),
+        ]
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+    assert requests(lambda: torch.bmm(weights.transpose(1, 2), weights)) == [
+        8 * 512 * 512 * 4,
+        8_519_680,
+    ]
+    assert requests(lambda: torch.mm(weights[0], take(1).expand(512, 16))) == [
+        4,
+        512 * 16 * 4,
+        512 * 16 * 4,
+    ]
+
+
+def test_softmax_and_layer_norm_copy_strided_rows() -> None:
+    rows = take(64, 32).t()
+    assert requests(lambda: rows.softmax(dim=-1)) == [8192, 8192]
+    assert requests(lambda: rows.contiguous().softmax(dim=-1)) == [8192, 8192]
+    assert requests(lambda: torch.layer_norm(rows, (64,))) == [8192, 8192, 128, 128]
+
+
+def test_wrong_indices_are_the_operators_error() -> None:
+    values, rows = take(8, 8), take(3, dtype=torch.long).zero_()
+    with pytest.raises(IndexError, match="could not be broadcast together"):
+        values[rows, torch.arange(4)]
+
+
 def test_the_peak_includes_temporaries() -> None:
     logits = take(*LOGITS)
     torch.cuda.reset_peak_memory_stats()

@@ -89,7 +89,9 @@ class OperatorCall {
     }
     std::optional<TemporaryMemory> temporaries;
     if (plan_.temporaries != nullptr && begins_with_dense_tensor()) {
-      temporaries.emplace(plan_.temporaries(op_.schema(), arguments()), device_.index());
+      if (auto needed = plan_.temporaries(op_.schema(), arguments()); !needed.empty()) {
+        temporaries.emplace(std::move(needed), device_.index());
+      }
     }
     for (size_t i = 0; i < argument_count_; ++i) {
       replace_by_twins(i);
@@ -124,13 +126,16 @@ class OperatorCall {
     }
     wrap_results();
     if (temporaries.has_value()) {
-      temporaries->end();
+      temporaries->proceed();
     }
     if (shape_only()) {
       update_known_values();
     }
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
+    }
+    if (temporaries.has_value()) {
+      temporaries->end();
     }
     if (charges) {
       charge();

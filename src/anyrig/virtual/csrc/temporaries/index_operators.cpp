@@ -31,6 +31,7 @@ struct Indexing {
   at::DimVector shape; // of all indices, broadcast
   bool has_mask = false;
   bool has_host_index = false;
+  bool is_valid = true; // otherwise the kernel raises an error
 
   explicit Indexing(const c10::IValue& value) : indices(value.toOptionalTensorVector()) {
     for (const auto& index : indices) {
@@ -39,10 +40,15 @@ struct Indexing {
       }
       has_mask |= index->scalar_type() == at::kBool || index->scalar_type() == at::kByte;
       has_host_index |= index->is_cpu();
-      if (!has_mask) {
+      is_valid &= has_mask || at::are_expandable(shape, index->sizes());
+      if (is_valid && !has_mask) {
         shape = at::infer_size_dimvector(shape, index->sizes());
       }
     }
+  }
+  // Whether the number of indices is known.
+  bool has_counts() const {
+    return is_valid && !has_mask;
   }
   bool is_given(size_t i) const {
     return i < indices.size() && indices[i].has_value() && indices[i]->defined();
@@ -55,7 +61,7 @@ struct Indexing {
 // The copies of indices that are on the host live until the operator returns.
 Temporaries copies_of_host_indices(const Indexing& indexing) {
   Temporaries temporaries;
-  if (indexing.has_host_index && !indexing.has_mask) {
+  if (indexing.has_host_index && indexing.has_counts()) {
     for (size_t i = 0; i < indexing.indices.size(); ++i) {
       if (indexing.is_given(i) && indexing.indices[i]->is_cpu()) {
         temporaries.allocate(indexing.index_bytes());
@@ -114,7 +120,7 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
     }
     has_sum = true;
   }
-  if (!values.expand(shape).is_contiguous()) {
+  if (at::is_expandable_to(values.sizes(), shape) && !values.expand(shape).is_contiguous()) {
     temporaries.allocate(
         c10::multiply_integers(shape) * static_cast<int64_t>(values.element_size()));
   }
@@ -130,7 +136,7 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
 Temporaries of_index_put(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
   const Indexing indexing(arguments[1]);
   const bool sorts = arguments[3].toBool() || at::globalContext().deterministicAlgorithms();
-  return sorts && !indexing.has_mask ? of_sorted_index_put(arguments, indexing)
+  return sorts && indexing.has_counts() ? of_sorted_index_put(arguments, indexing)
                                      : copies_of_host_indices(indexing);
 }
 

@@ -10,10 +10,13 @@ void TemporaryMemory::begin() {
   }
 }
 
-void TemporaryMemory::end() {
+void TemporaryMemory::proceed() {
   while (allocations_.size() < temporaries_.steps().size()) {
     take_step(temporaries_.steps()[allocations_.size()]);
   }
+}
+
+void TemporaryMemory::end() {
   while (!allocations_.empty()) {
     allocations_.pop_back();
   }
@@ -33,7 +36,8 @@ void TemporaryMemory::take_step(int64_t step) {
 
 TemporariesOf temporaries_of(const std::string& name) {
   for (const auto table :
-       {&reduction_temporaries_of, &index_temporaries_of, &normalization_temporaries_of}) {
+       {&reduction_temporaries_of, &index_temporaries_of, &normalization_temporaries_of,
+        &copy_temporaries_of}) {
     if (const auto found = table(name)) {
       return found;
     }

@@ -68,7 +68,9 @@ class TemporaryMemory {
 
   // Takes the steps before the results. Raises torch.OutOfMemoryError.
   void begin();
-  // Takes the other steps and frees what is left. Raises torch.OutOfMemoryError.
+  // Takes the other steps. Raises torch.OutOfMemoryError.
+  void proceed();
+  // Frees what is left, the latest first.
   void end();
 
  private:
@@ -91,5 +93,6 @@ TemporariesOf temporaries_of(const std::string& name);
 TemporariesOf reduction_temporaries_of(const std::string& name);
 TemporariesOf index_temporaries_of(const std::string& name);
 TemporariesOf normalization_temporaries_of(const std::string& name);
+TemporariesOf copy_temporaries_of(const std::string& name);
 
 } // namespace anyrig::virtual_gpu
