@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used by no other test
+DEVICE = 7  # used only by the tests of pools, history and temporaries
 MIB = 2**20
 
 
