@@ -30,7 +30,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (("shapes", "symmetric_shapes", "freeing"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
-    "nvswitch": (("multicast", "timing"), 2, {"ANYRIG_TEST_GPU": "H100-SXM"}),
+    "nvswitch": (("buffers", "multicast", "timing"), 2, {"ANYRIG_TEST_GPU": "H100-SXM"}),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),
     "captured": (("captured_lists",), 3, {}),
     "debug": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),

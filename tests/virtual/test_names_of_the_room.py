@@ -11,12 +11,14 @@ import anyrig.virtual
 NAMES = {
     "ClockReading",
     "Installation",
+    "OutsideMemory",
     "VirtualDevice",
     "VirtualRig",
     "clock",
     "install",
     "installation",
     "load_extension",
+    "memory_outside_allocator",
 }
 
 

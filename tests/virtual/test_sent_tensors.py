@@ -47,3 +47,15 @@ def test_memory_of_a_killed_receiver_comes_back() -> None:
         "held 4194304",  # one of them does
         "freed 0",
     ]
+
+
+def test_a_request_takes_what_receivers_have_released() -> None:
+    program = str(PROGRAMS / "reuses_sent_memory.py")
+    assert output_of("-m", "anyrig", "rehearse", "--rig", "1x64MiB", program).splitlines() == [
+        str(40 * 2**20),
+        "40",
+        "in use",
+        "released",
+        "40 1",  # the retry is that of the request that failed
+        "0",
+    ]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .installed import Installation as Installation
     from .installed import install as install
     from .installed import installation as installation
+    from .outside_memory import OutsideMemory as OutsideMemory
+    from .outside_memory import memory_outside_allocator as memory_outside_allocator
     from .rig import VirtualDevice as VirtualDevice
     from .rig import VirtualRig as VirtualRig
 
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
 _FILE_OF_NAME = {
     "ClockReading": "clock_reading",
     "Installation": "installed",
+    "OutsideMemory": "outside_memory",
     "VirtualDevice": "rig",
     "VirtualRig": "rig",
     "clock": "clock_reading",
     "install": "installed",
     "installation": "installed",
     "load_extension": "build",
+    "memory_outside_allocator": "outside_memory",
 }
 
 __all__ = sorted(_FILE_OF_NAME)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..errors import AnyrigError, BuildError, VirtualRigError
+from ..hardware import driver_memory_of
 from .build import load_extension
 from .inheritance import VARIABLE, Inheritance
 from .nodes import node_of_process
@@ -259,6 +260,12 @@ def _facts(
     facts.node = device.node
     facts.position = position
     facts.rates = rates_of(core, device.rates, network_bytes_per_second)
+    if device.spec is not None:
+        taken = driver_memory_of(device.spec)
+        facts.driver_memory.context_bytes = taken.context_bytes
+        facts.driver_memory.connection_bytes = taken.connection_bytes
+        facts.driver_memory.ring_channels = taken.ring_channels
+        facts.driver_memory.message_channels = taken.message_channels
     return facts
 
 

@@ -68,7 +68,7 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
         cudaHostRegister=host_register,
         cudaHostUnregister=host_unregister,
         cudaStreamCreate=create_stream,
-        cudaMemGetInfo=core.memory_info,
+        cudaMemGetInfo=core.memory_info_of_program,
         **functions,
     )
 

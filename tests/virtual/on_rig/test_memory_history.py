@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.cuda import _memory_viz
 
-DEVICE = 7  # used by no other test
+DEVICE = 7  # used only by the tests of pools, history and temporaries
 MIB = 2**20
 MAPPINGS = Path("/proc/self/maps")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used only by the tests of pools
+DEVICE = 7  # used only by the tests of pools, history and temporaries
 pytestmark = pytest.mark.usefixtures("own_device")
 OTHER_LIBRARYS = 0x1000  # a stream
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used only by the tests of pools
+DEVICE = 7  # used only by the tests of pools, history and temporaries
 pytestmark = pytest.mark.usefixtures("own_device")
 MIB = 2**20
 

@@ -181,6 +181,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("pcie_bytes_per_second", &Rates::pcie_bytes_per_second)
       .def_readwrite("network_bytes_per_second", &Rates::network_bytes_per_second)
       .def_readwrite("fabric", &Rates::fabric);
+  py::class_<DriverMemory>(m, "DriverMemory")
+      .def(py::init<>())
+      .def_readwrite("context_bytes", &DriverMemory::context_bytes)
+      .def_readwrite("connection_bytes", &DriverMemory::connection_bytes)
+      .def_readwrite("ring_channels", &DriverMemory::ring_channels)
+      .def_readwrite("message_channels", &DriverMemory::message_channels);
   py::class_<DeviceFacts>(m, "DeviceFacts")
       .def(py::init<>())
       .def_readwrite("name", &DeviceFacts::name)
@@ -191,7 +197,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("multiprocessors", &DeviceFacts::multiprocessors)
       .def_readwrite("node", &DeviceFacts::node)
       .def_readwrite("position", &DeviceFacts::position)
-      .def_readwrite("rates", &DeviceFacts::rates);
+      .def_readwrite("rates", &DeviceFacts::rates)
+      .def_readwrite("driver_memory", &DeviceFacts::driver_memory);
   py::class_<OperatorFacts>(m, "OperatorFacts")
       .def(py::init([](bool has_cuda_kernel,
                        bool structured,
@@ -289,6 +296,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     }
   });
   m.def("memory_info", &memory_info);
+  m.def("memory_info_of_program", [](c10::DeviceIndex device) {
+    return device_allocator()->getMemoryInfo(device);
+  });
+  // Returns this process's bytes outside the caching allocator, in the order of CardUse.
+  m.def("card_memory", &card_memory);
   // Returns (process id, bytes) for each process that holds memory of the device; None is this
   // process.
   m.def("card_processes", [](c10::DeviceIndex device) {

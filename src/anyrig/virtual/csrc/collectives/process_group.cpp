@@ -10,6 +10,7 @@
 #include "collectives/host_bytes.h"
 #include "collectives/live_groups.h"
 #include "collectives/nan_check.h"
+#include "collectives/nccl_memory.h"
 #include "collectives/profiler_title.h"
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
@@ -105,6 +106,7 @@ struct NcclGroup::Communicators {
   std::map<int, std::unique_ptr<Communicator>> senders;
   std::map<int, std::unique_ptr<Communicator>> receivers;
   std::unique_ptr<CompletionHook> hook;
+  NcclMemory memory;
 };
 
 NcclGroup::NcclGroup(
@@ -333,6 +335,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
     std::vector<Collective> collectives,
     const Submission& submission) {
   check_not_forked();
+  communicators_->memory.connect(submission.op, rank_, size_, submission.device);
   const uint64_t sequence = ++sequence_;
   for (auto& collective : collectives) {
     collective.announcement.sequence = static_cast<int64_t>(sequence);
@@ -384,6 +387,9 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   TORCH_CHECK_WITH(ValueError, peer >= 0 && peer < size_, "Invalid rank ", peer);
   const bool is_send = op == c10d::OpType::SEND;
   const auto device = tensor.device().index();
+  if (peer != rank_) {
+    communicators_->memory.connect_peer(peer, device);
+  }
   const auto on_stream = stream(device, 2 * peer + (is_send ? 1 : 0));
   auto message = std::make_shared<PointToPoint>();
   message->peer = peer;

@@ -17,6 +17,8 @@ std::string hint(const std::string& name) {
 
 std::string text_of(CudaError error) {
   switch (error) {
+    case CudaError::MemoryAllocation:
+      return "out of memory" + hint("cudaErrorMemoryAllocation");
     case CudaError::Initialization:
       return "initialization error" + hint("cudaErrorInitializationError");
     case CudaError::InvalidDevice:

@@ -7,6 +7,7 @@ namespace anyrig::virtual_gpu {
 
 // Numbers from CUDA's driver_types.h.
 enum class CudaError {
+  MemoryAllocation = 2,
   Initialization = 3,
   InvalidDevice = 101,
   InvalidHandle = 400,

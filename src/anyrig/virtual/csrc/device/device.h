@@ -16,6 +16,14 @@ namespace anyrig::virtual_gpu {
 inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::CUDA;
 inline constexpr int kMaxDevices = 64;
 
+// What a process takes of a GPU outside the caching allocator; nothing of a plain GPU.
+struct DriverMemory {
+  int64_t context_bytes = 0;
+  int64_t connection_bytes = 0; // of NCCL, for one channel to one other rank
+  int ring_channels = 0;
+  int message_channels = 0;
+};
+
 struct DeviceFacts {
   std::string name;
   std::string uuid;
@@ -26,6 +34,7 @@ struct DeviceFacts {
   int node = 0;     // the node that holds the device
   int position = 0; // index in the whole rig
   Rates rates;
+  DriverMemory driver_memory;
 };
 
 // Compute stores data and computes on the CPU; ShapeOnly stores none and tracks shapes only.

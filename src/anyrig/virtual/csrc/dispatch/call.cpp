@@ -89,6 +89,12 @@ class OperatorCall {
       known_ = KnownCall::of(op_, arguments());
       fills_by_mask_ = fills_by_mask(op_, arguments());
     }
+    std::optional<TemporaryMemory> temporaries;
+    if (plan_.temporaries != nullptr && begins_with_dense_tensor()) {
+      if (auto needed = plan_.temporaries(op_.schema(), arguments()); !needed.empty()) {
+        temporaries.emplace(std::move(needed), device_.index());
+      }
+    }
     for (size_t i = 0; i < argument_count_; ++i) {
       replace_by_twins(i);
     }
@@ -117,12 +123,21 @@ class OperatorCall {
     CurrentDevice guard(device_.index());
     run_kernel();
     update_owners();
+    if (temporaries.has_value()) {
+      temporaries->begin();
+    }
     wrap_results();
+    if (temporaries.has_value()) {
+      temporaries->proceed();
+    }
     if (shape_only()) {
       update_known_values();
     }
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
+    }
+    if (temporaries.has_value()) {
+      temporaries->end();
     }
     if (charges) {
       charge();
@@ -131,6 +146,23 @@ class OperatorCall {
   }
 
  private:
+  // Whether the first argument is a dense virtual tensor, or a list that begins with one. Makes its
+  // device the device of the call.
+  bool begins_with_dense_tensor() {
+    const c10::IValue& first = argument(0);
+    at::Tensor tensor;
+    if (first.isTensor()) {
+      tensor = first.toTensor();
+    } else if (first.isTensorList() && !first.toTensorList().empty()) {
+      tensor = first.toTensorList().get(0);
+    }
+    if (!is_virtual(tensor) || is_container(tensor)) {
+      return false;
+    }
+    device_ = tensor.device();
+    return true;
+  }
+
   // Moves a zero-dimensional value to the device of the tensor that it is written to, as PyTorch's
   // `fill_` and `_index_put_impl_` do. Returns whether that device is the CPU, whose kernel must
   // then run.

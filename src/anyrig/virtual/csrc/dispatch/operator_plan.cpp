@@ -129,6 +129,7 @@ OperatorPlan::OperatorPlan(
     wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
   uses_cublas = record->uses_cublas;
+  temporaries = temporaries_of(name);
   formula = formula_of(name);
   traffic = traffic_of(name);
   widened = widened_dtypes(*record, host_key);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dispatch/operator_record.h"
+#include "temporaries/temporaries.h"
 #include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -55,6 +56,7 @@ struct OperatorPlan {
   bool checks_operands = false;
   bool checks_determinism = false;
   bool has_missing_meta = false;
+  TemporariesOf temporaries = nullptr;
   // The dtypes for which the CPU kernel must run on a wider dtype.
   DtypeSet widened;
   decltype(OperatorRecord::check_limits) check_limits = nullptr;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -44,10 +45,16 @@ class CachingAllocator {
  public:
   /// Addresses start at `first_address` and are never reused. Devices need first addresses that lie
   /// far apart.
+  ///
+  /// When no free block fits, the allocator calls `reclaim`, if given, and frees the blocks that it
+  /// returns before it asks the driver for memory. It holds its lock then, so `reclaim` must not
+  /// call the allocator.
   CachingAllocator(Driver& driver, StreamEvents& events, uint64_t first_address,
-                   AllocatorOptions options = {})
+                   AllocatorOptions options = {},
+                   std::function<std::vector<Block*>()> reclaim = nullptr)
       : driver_(driver),
         events_(events),
+        reclaim_(std::move(reclaim)),
         options_(options),
         segments_(driver, stats_, history_, first_address) {}
 
@@ -79,6 +86,7 @@ class CachingAllocator {
       throw out_of_memory(request.segment_bytes);
     }
     Block* block = take_free(request);
+    if (!block && reclaim()) block = take_free(request);
     if (!block) {
       collect_garbage();
       block = take_new(request);
@@ -150,15 +158,7 @@ class CachingAllocator {
     if (!block) return;
     std::lock_guard<std::mutex> lock(mutex_);
     RequestStackScope stack_scope(history_, std::move(context));
-    block->allocated = false;
-    history_.add(TraceAction::kFreeRequested, block, block->requested_bytes, block->context);
-    stats_.allocation.decrease(block->pool->small, 1);
-    stats_.allocated_bytes.decrease(block->pool->small, block->bytes);
-    if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.decrease(1);
-    if (block->used_on.empty()) return put_back(block);
-    // Events cannot be recorded during a capture.
-    if (pools_.has_routes()) return deferred_.push_back(block);
-    wait_for_streams(block);
+    free_locked(block);
   }
 
   /// Marks the block as used on `stream`: a later `free` waits for the work queued there at that
@@ -394,6 +394,26 @@ class CachingAllocator {
 
   // ---- freeing a block
 
+  /// Frees the blocks that `reclaim_` gives back. Returns whether there were any.
+  bool reclaim() {
+    if (!reclaim_) return false;
+    const std::vector<Block*> blocks = reclaim_();
+    for (Block* block : blocks) free_locked(block);
+    return !blocks.empty();
+  }
+
+  void free_locked(Block* block) {
+    block->allocated = false;
+    history_.add(TraceAction::kFreeRequested, block, block->requested_bytes, block->context);
+    stats_.allocation.decrease(block->pool->small, 1);
+    stats_.allocated_bytes.decrease(block->pool->small, block->bytes);
+    if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.decrease(1);
+    if (block->used_on.empty()) return put_back(block);
+    // Events cannot be recorded during a capture.
+    if (pools_.has_routes()) return deferred_.push_back(block);
+    wait_for_streams(block);
+  }
+
   /// Marks a block as free and merges it with its free neighbours.
   void put_back(Block* block) {
     BlockPool& pool = *block->pool;
@@ -591,6 +611,7 @@ class CachingAllocator {
   mutable std::mutex mutex_;
   Driver& driver_;
   StreamEvents& events_;
+  const std::function<std::vector<Block*>()> reclaim_;
   AllocatorOptions options_;
   std::optional<size_t> allowed_bytes_;
   int64_t failing_ = 0;  // the allocations up to the one that fails; 0 if none fails

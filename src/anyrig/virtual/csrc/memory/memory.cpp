@@ -113,7 +113,9 @@ struct GpuState {
   GpuState(const DeviceFacts& facts, c10::DeviceIndex device)
       : driver(facts, device),
         events(device),
-        allocator(driver, events, first_address(device), allocator_options_from_environment()) {}
+        allocator(
+            driver, events, first_address(device), allocator_options_from_environment(),
+            [device] { return take_unused_sent(device); }) {}
 
   // Returns the first address of a device, far from the host's addresses and from other devices. In
   // Compute the host can map memory there (placed_memory.h): the range lies within the 47-bit
@@ -201,7 +203,7 @@ Block* allocate_block(size_t bytes, c10::DeviceIndex device) {
   if (C10_UNLIKELY(uncounted)) {
     return nullptr;
   }
-  open_context(device);
+  provide_context(device);
   try {
     return gpu_state(device).allocator.allocate(
         bytes, current_stream(device).id(), stack_for(RecordStacks::kLive));
@@ -372,6 +374,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    provide_context(device); // as cudaMemGetInfo does
     return memory_info(device);
   }
 };
@@ -565,14 +568,12 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
   state.allocator.free(allocate_block(bytes, device));
 }
 
-CardMemory::CardMemory(c10::DeviceIndex device, size_t bytes) : device_(device), bytes_(bytes) {
-  check_not_forked();
-  open_context(device);
-  TORCH_CHECK(gpu_state(device).driver.reserve(bytes), "CUDA driver error: out of memory");
+bool reserve_on_card(c10::DeviceIndex device, size_t bytes) {
+  return gpu_state(device).driver.reserve(bytes);
 }
 
-CardMemory::~CardMemory() {
-  gpu_state(device_).driver.release(bytes_);
+void release_on_card(c10::DeviceIndex device, size_t bytes) {
+  gpu_state(device).driver.release(bytes);
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {

@@ -175,17 +175,29 @@ bool keep_for_receivers(DeviceMemory& memory) {
   return true;
 }
 
-void collect_sent() {
+std::vector<Block*> take_unused_sent(c10::DeviceIndex device) {
   auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
   LiveProcesses live;
   const auto first = std::partition(
-      kept.pieces.begin(), kept.pieces.end(),
-      [&](const auto& piece) { return !piece.is_unused(live); });
+      kept.pieces.begin(), kept.pieces.end(), [device, &live](const auto& piece) {
+        return piece.device != device || !piece.is_unused(live);
+      });
+  std::vector<Block*> blocks;
   for (auto piece = first; piece != kept.pieces.end(); ++piece) {
-    caching_allocator(piece->device).free(piece->block);
+    blocks.push_back(piece->block);
   }
   kept.pieces.erase(first, kept.pieces.end());
+  return blocks;
+}
+
+void collect_sent() {
+  for (int i = 0; i < device_count(); ++i) {
+    const auto device = static_cast<c10::DeviceIndex>(i);
+    for (Block* block : take_unused_sent(device)) {
+      caching_allocator(device).free(block);
+    }
+  }
 }
 
 } // namespace anyrig::virtual_gpu

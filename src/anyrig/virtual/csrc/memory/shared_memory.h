@@ -8,7 +8,8 @@
 // As with CUDA, a receiver opens the file (shared_file.h) while the sender is alive, and the bytes
 // count in the process that allocated them. If the sender frees the memory while it has receivers,
 // its block stays allocated until the receivers have released it, or have ended (receivers.h), and
-// `collect_sent` runs. With CUDA, memory whose receiver was killed stays until the sender ends.
+// the sender collects it: at its next send, or when a request finds no free block. With CUDA, memory
+// whose receiver was killed stays until the sender ends.
 //
 // Memory moves into its file when it is first sent. With CUDA nothing moves, so its tensors may be
 // in use at that time: the sender waits for the kernels and collectives of other threads that use
@@ -20,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 
@@ -49,7 +51,11 @@ bool is_sent_memory(const c10::DataPtr& host);
 // If `memory`, which is being destroyed, was sent and has receivers, keeps it for them and returns
 // true. `collect_sent` frees its block later.
 bool keep_for_receivers(DeviceMemory& memory);
-// Frees the kept memory that is no longer in use.
+// Frees the kept memory that is no longer in use. The sender's next send calls it, and so does
+// torch.cuda.ipc_collect.
 void collect_sent();
+// Returns the blocks of kept memory of `device` that is no longer in use, for the caller to free.
+// The allocator calls it when no free block fits a request, as CUDA's does.
+std::vector<Block*> take_unused_sent(c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

@@ -1,0 +1,259 @@
+// Follows setReduceConfig and gpu_reduce_kernel of ATen/native/cuda/Reduce.cuh, which PyTorch
+// installs: a reduction with much work for each result and few results is split over blocks, whose
+// partial results meet in a buffer in global memory, guarded by one semaphore for each group of
+// blocks.
+//
+//   each thread   256 inputs or more?  ──no──> one block for each result: no temporaries
+//        │ yes
+//   blocks for each result, so that all multiprocessors have work
+//        └──> buffer: accumulators × results × blocks;  semaphores: 4 bytes × groups
+#include "temporaries/reduction.h"
+
+#include "random/random_source.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/TensorIterator.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr int64_t kWarp = 32;
+constexpr int64_t kMinValuesPerThread = 16;
+constexpr int64_t kMaxValuesPerThread = 256;
+// No reduction of fewer inputs is split: each of at least 4 threads would have fewer than 256.
+constexpr int64_t kFewestSplitInputs = 4 * kMaxValuesPerThread;
+
+int64_t divide_up(int64_t number, int64_t divisor) {
+  return (number + divisor - 1) / divisor;
+}
+
+// Returns the largest power of 2 up to `number`, and 1 for 0.
+int64_t last_power_of_2(int64_t number) {
+  int64_t power = 1;
+  while (2 * power <= number) {
+    power *= 2;
+  }
+  return power;
+}
+
+// The dtype in which sums are accumulated: acc_type and opmath_type.
+at::ScalarType accumulation_dtype(at::ScalarType dtype) {
+  if (dtype == at::kHalf || dtype == at::kBFloat16) {
+    return at::kFloat;
+  }
+  return dtype == at::kComplexHalf ? at::kComplexFloat : dtype;
+}
+
+int64_t accumulator_bytes(Accumulator accumulator, at::ScalarType dtype) {
+  const auto value_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  const auto sum_bytes = static_cast<int64_t>(c10::elementSize(accumulation_dtype(dtype)));
+  switch (accumulator) {
+    case Accumulator::Sum:
+      return sum_bytes;
+    case Accumulator::Moments:
+      return 4 * sum_bytes; // the 32-bit count is padded to the size of the others
+    case Accumulator::Value:
+      return value_bytes;
+    case Accumulator::TwoValues:
+      return 2 * value_bytes;
+    case Accumulator::ValueAndIndex:
+      return 16;
+  }
+  return sum_bytes;
+}
+
+// get_output_vec_size: how many neighbouring results one thread computes.
+int64_t results_per_thread(const at::TensorIteratorBase& iterator, int64_t element_bytes) {
+  const int input = iterator.noutputs();
+  const int first_result_dim = iterator.num_reduce_dims();
+  int64_t count = 4;
+  const auto limit = [&count](int64_t number) {
+    while (number % count != 0) {
+      count /= 2;
+    }
+  };
+  limit(iterator.shape()[first_result_dim]);
+  for (int i = 0; i < iterator.ndim(); ++i) {
+    if (i != first_result_dim) {
+      limit(iterator.strides(input)[i] / element_bytes);
+    }
+  }
+  return count;
+}
+
+struct Split {
+  int64_t buffer_bytes = 0;
+  int64_t semaphore_bytes = 0;
+};
+
+// setReduceConfig. `offset` is the storage offset of the input, in elements.
+Split split_of(
+    const BlockReduction& reduction,
+    const at::TensorIteratorBase& iterator,
+    at::ScalarType dtype,
+    int64_t offset,
+    c10::DeviceIndex device) {
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  const int input = iterator.noutputs();
+  const int64_t results = iterator.num_output_elements();
+  const int64_t inputs = iterator.numel() / results;
+  if (iterator.ndim() == 0 || inputs < kMaxValuesPerThread) {
+    return {};
+  }
+  const auto strides = iterator.strides(input);
+  const bool reduces_fastest = iterator.num_reduce_dims() == iterator.ndim() ||
+      strides[0] < strides[iterator.num_reduce_dims()];
+  int64_t dim0 = reduces_fastest ? inputs : results;
+  const int64_t dim1 = reduces_fastest ? results : inputs;
+  const int64_t fastest_stride = strides[reduces_fastest ? 0 : iterator.num_reduce_dims()];
+
+  int64_t vector = 1; // output_vec_size
+  if (fastest_stride == element_bytes) {
+    if (reduces_fastest && dim0 >= 128 && iterator.num_reduce_dims() == 1) {
+      // vt0 is 2 for moments. Sums of 16-bit numbers read 8 at once: ReduceSumProdKernel.cu.
+      const bool reads_eight = reduction.accumulator == Accumulator::Sum && element_bytes == 2;
+      dim0 /= reads_eight ? 8 : reduction.accumulator == Accumulator::Moments ? 2 : 4;
+    } else if (!reduces_fastest) {
+      vector = results_per_thread(iterator, element_bytes);
+      while (offset % vector != 0) {
+        vector /= 2;
+      }
+      dim0 /= vector;
+    }
+  }
+
+  const int64_t most_threads = (dtype == at::kComplexDouble ? 256 : 512) / vector;
+  const int64_t power0 = dim0 < most_threads ? last_power_of_2(dim0) : most_threads;
+  const int64_t power1 = dim1 < most_threads ? last_power_of_2(dim1) : most_threads;
+  int64_t width = std::min(power0, kWarp);
+  const int64_t height = std::min(power1, most_threads / width);
+  width = std::min(power0, most_threads / height);
+
+  int64_t input_step = reduces_fastest ? width : 1;
+  int64_t result_step = reduces_fastest ? 1 : width;
+  const auto values_per_thread = [&] { return divide_up(inputs, input_step); };
+  if (values_per_thread() < std::min(height * 16, kMaxValuesPerThread)) {
+    return {}; // each warp has a result of its own
+  }
+  input_step *= height;
+
+  const Multiprocessors card = multiprocessors(device);
+  const int64_t blocks_on_card = card.count == std::numeric_limits<uint32_t>::max()
+      ? std::numeric_limits<int32_t>::max()
+      : int64_t{card.count} * (card.max_threads / (width * height));
+  const int64_t groups = divide_up(results / vector, result_step);
+  if (values_per_thread() < kMaxValuesPerThread || groups > blocks_on_card) {
+    return {};
+  }
+  const int64_t blocks = std::max(
+      std::min(
+          divide_up(blocks_on_card, groups), divide_up(values_per_thread(), kMinValuesPerThread)),
+      divide_up(values_per_thread(), kMaxValuesPerThread));
+  if (blocks <= 1) {
+    return {};
+  }
+  const int64_t lanes = reduces_fastest ? 1 : width * vector;
+  return {
+      accumulator_bytes(reduction.accumulator, dtype) * results * blocks * lanes, 4 * groups};
+}
+
+// Returns a tensor without memory in the place of a result, with the reduced dimensions kept.
+at::TensorBase placeholder(
+    const at::TensorBase& self, const std::vector<bool>& is_reduced, at::ScalarType dtype) {
+  const auto ndim = static_cast<size_t>(self.dim());
+  std::vector<int64_t> sizes(ndim, 1);
+  std::vector<int64_t> strides(ndim, 0);
+  int64_t stride = 1;
+  for (size_t i = ndim; i-- > 0;) {
+    if (!is_reduced[i]) {
+      sizes[i] = self.size(static_cast<int64_t>(i));
+      strides[i] = stride;
+      stride *= sizes[i];
+    }
+  }
+  return at::detail::empty_strided_meta(sizes, strides, dtype);
+}
+
+at::TensorIterator iterate(
+    const BlockReduction& reduction,
+    const at::TensorBase& input,
+    const std::vector<bool>& is_reduced,
+    at::ScalarType result_dtype) {
+  at::TensorBase first = placeholder(input, is_reduced, result_dtype);
+  if (reduction.results == 1) {
+    return at::TensorIterator::reduce_op(first, input);
+  }
+  const bool has_positions = reduction.accumulator == Accumulator::ValueAndIndex;
+  at::TensorBase second = placeholder(input, is_reduced, has_positions ? at::kLong : result_dtype);
+  return at::TensorIterator::reduce_op(first, second, input);
+}
+
+// can_accumulate_in_output
+bool accumulates_in_result(
+    const BlockReduction& reduction, at::ScalarType in_dtype, at::ScalarType result_dtype) {
+  const bool narrow = in_dtype == result_dtype &&
+      (in_dtype == at::kHalf || in_dtype == at::kBFloat16 || in_dtype == at::kComplexHalf);
+  return !narrow &&
+      (reduction.accumulator == Accumulator::Sum || reduction.accumulator == Accumulator::Value);
+}
+
+} // namespace
+
+Temporaries reduction_temporaries(
+    const BlockReduction& reduction,
+    const at::TensorBase& self,
+    at::IntArrayRef dims,
+    at::ScalarType in_dtype,
+    at::ScalarType result_dtype,
+    c10::DeviceIndex device) {
+  Temporaries temporaries;
+  if (self.numel() == 0) {
+    return temporaries;
+  }
+  const bool converts = in_dtype != self.scalar_type();
+  if (converts) {
+    temporaries.allocate(self.numel() * static_cast<int64_t>(c10::elementSize(in_dtype)));
+  }
+  if (self.numel() < kFewestSplitInputs) {
+    return temporaries;
+  }
+  std::vector<bool> is_reduced(self.dim(), dims.empty());
+  for (const int64_t dim : dims) {
+    is_reduced[c10::maybe_wrap_dim(dim, self.dim())] = true;
+  }
+  const auto input = at::detail::empty_strided_meta(self.sizes(), self.strides(), in_dtype);
+  const int64_t offset = converts ? 0 : self.storage_offset();
+  auto iterator = iterate(reduction, input, is_reduced, result_dtype);
+  const auto add_split = [&](const at::TensorIteratorBase& part) {
+    const Split split = split_of(reduction, part, in_dtype, offset, device);
+    if (split.buffer_bytes > 0) {
+      const int buffer = temporaries.allocate(split.buffer_bytes);
+      temporaries.free(temporaries.allocate(split.semaphore_bytes));
+      temporaries.free(buffer);
+    }
+  };
+  if (iterator.can_use_32bit_indexing()) {
+    add_split(iterator);
+    return temporaries;
+  }
+  if (!accumulates_in_result(reduction, in_dtype, result_dtype)) {
+    // Parts of the input are reduced one after another, into a buffer of accumulators.
+    temporaries.allocate(
+        iterator.num_output_elements() * accumulator_bytes(reduction.accumulator, in_dtype));
+  }
+  for (auto& part : iterator.with_32bit_indexing()) {
+    add_split(part);
+  }
+  return temporaries;
+}
+
+Temporaries sum_temporaries(
+    const at::TensorBase& self, at::IntArrayRef dims, c10::DeviceIndex device) {
+  return reduction_temporaries({}, self, dims, self.scalar_type(), self.scalar_type(), device);
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,36 @@
+"""What this process holds of a virtual GPU outside PyTorch's caching allocator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import VirtualRigError
+from .build import load_extension
+from .installed import installation
+
+
+@dataclass(frozen=True)
+class OutsideMemory:
+    """Memory that `torch.cuda.mem_get_info` counts and `torch.cuda.memory_reserved` does not.
+
+    Attributes:
+        context_bytes: the CUDA context; 0 before the first use of the GPU, and on a plain GPU.
+        communication_bytes: NCCL's buffers, of all process groups.
+        mapped_bytes: memory that the program mapped itself, such as symmetric memory.
+    """
+
+    context_bytes: int
+    communication_bytes: int
+    mapped_bytes: int
+
+
+def memory_outside_allocator(index: int = 0) -> OutsideMemory:
+    """Return what this process holds of the GPU ``cuda:<index>`` outside the caching allocator.
+
+    Raises:
+        VirtualRigError: this process has no virtual rig.
+        torch.AcceleratorError: there is no such GPU.
+    """
+    if installation() is None:
+        raise VirtualRigError("this process has no virtual GPUs; call anyrig.virtual.install first")
+    return OutsideMemory(*load_extension().card_memory(index))

@@ -1,0 +1,221 @@
+"""Kernels allocate temporary memory as on a GPU: order and sizes, recorded from the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+DEVICE = 7  # used only by the tests of pools, history and temporaries
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def recorded(own_device: None) -> Iterator[None]:
+    yield
+    torch.cuda.memory._record_memory_history(None)
+
+
+def take(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="cuda")
+
+
+def events(compute: Callable[[], Any]) -> list[tuple[str, int]]:
+    """Return (action, bytes asked for) of each allocation and release within `compute`."""
+    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    result = compute()
+    entries = torch.cuda.memory._snapshot()["device_traces"][DEVICE]
+    torch.cuda.memory._record_memory_history(None)
+    del result
+    names = {"alloc": "+", "free_requested": "-"}
+    return [(names[e["action"]], e["size"]) for e in entries if e["action"] in names]
+
+
+def requests(compute: Callable[[], Any]) -> list[int]:
+    return [size for action, size in events(compute) if action == "+"]
+
+
+# Recorded on an H100 with PyTorch 2.6. These splits do not depend on the number of multiprocessors.
+LOGITS = (10_000, 512)
+
+
+def test_a_sum_over_the_slow_dimension_is_split_over_blocks() -> None:
+    logits = take(*LOGITS)
+    assert events(lambda: logits.t().sum(dim=-1)) == [
+        ("+", 2048),
+        ("+", 41_156_608),
+        ("+", 16),
+        ("-", 16),
+        ("-", 41_156_608),
+    ]
+
+
+def test_a_maximum_with_positions_accumulates_pairs() -> None:
+    logits = take(*LOGITS)
+    assert requests(lambda: logits.t().max(dim=-1)) == [2048, 4096, 164_626_432, 16]
+
+
+def test_a_sum_of_everything() -> None:
+    # Recorded on a GPU of compute capability 8 as well: 64 blocks.
+    assert requests(lambda: take(8, 4096, 16).sum()) == [2 * MIB, 4, 256, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "accumulator_bytes"),
+    [
+        ("mean", lambda x: x.mean(dim=0), 4),
+        ("norm", lambda x: torch.linalg.vector_norm(x, dim=0), 4),
+        ("variance", lambda x: x.var(dim=0), 16),
+        ("largest", lambda x: x.amax(dim=0), 4),
+        ("extremes", lambda x: x.aminmax(dim=0), 8),
+        ("position", lambda x: x.argmax(dim=0), 16),
+        ("half", lambda x: x.half().sum(dim=0), 4),
+        ("truth", lambda x: x.bool().any(dim=0), 1),
+    ],
+)
+def test_each_reduction_has_its_accumulator(
+    name: str, compute: Callable[[torch.Tensor], Any], accumulator_bytes: int
+) -> None:
+    buffer_bytes = 10_289_152 * accumulator_bytes
+    assert requests(lambda: compute(take(*LOGITS)))[-2:] == [buffer_bytes, 16]
+
+
+def test_a_count_of_truths_converts_first() -> None:
+    mask = take(1000, dtype=torch.bool)
+    assert events(mask.sum) == [("+", 8), ("+", 8000), ("-", 8000)]
+
+
+def test_small_reductions_need_nothing() -> None:
+    assert requests(lambda: take(30, 128).sum(dim=0)) == [30 * 128 * 4, 512]
+    assert requests(lambda: take(512, 2560).sum(dim=-1)) == [512 * 2560 * 4, 2048]
+
+
+def test_indices_on_the_host_are_copied() -> None:
+    values, rows = take(512, 100), torch.arange(512)
+    columns = take(512, dtype=torch.long).zero_()
+    assert events(lambda: values[rows, columns]) == [("+", 4096), ("+", 2048), ("-", 4096)]
+    assert requests(lambda: values[columns, columns]) == [2048]
+
+
+def test_the_gradient_of_indexing_sorts_the_indices() -> None:
+    # The order and the sizes that an H100 recorded.
+    gradient, values = take(512, 10_000), take(512)
+    rows, columns = torch.arange(512), take(512, dtype=torch.long).zero_()
+
+    def put(indices: list[torch.Tensor], source: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._index_put_impl_(gradient, indices, source, True, True)
+
+    index = 4096
+    assert events(lambda: put([rows, columns], values)) == [
+        *[("+", index)] * 3,  # the copy, then the remainder and the product of the other
+        *[("-", index)] * 2,
+        *[("+", index)] * 3,  # sorted, their order, and numbers from 0
+        ("+", 1),
+        ("-", 1),
+        *[("-", index)] * 4,
+    ]
+    transposed = take(10_000, 512).t()
+    assert requests(lambda: put([columns], transposed)) == [
+        index,
+        index,
+        512 * 10_000 * 4,
+        index,
+        index,
+        index,
+        1,
+    ]
+
+
+def test_the_gradient_of_a_large_embedding_sorts_the_indices() -> None:
+    gradient, indices = take(4096, 64), take(4096, dtype=torch.long).zero_()
+    few = take(1024, dtype=torch.long).zero_()
+
+    def backward(rows: torch.Tensor) -> list[int]:
+        return requests(
+            lambda: torch.ops.aten.embedding_dense_backward(
+                gradient[: len(rows)], rows, 1000, -1, False
+            )
+        )
+
+    assert backward(few) == [1000 * 64 * 4]
+    sort, *rest = backward(indices)[3:]
+    assert 2 * 32_768 < sort < 2 * 32_768 + 64 * 1024
+    segments, parts = 8 * 1000, 4096 // 10 + 1000
+    assert rest == [1000 * 64 * 4, 32_768, 8, segments, segments, 8, 8 * parts, parts * 64 * 4]
+
+
+def test_norms_of_lists_keep_a_number_for_each_chunk() -> None:
+    tensors = [take(100), take(200_000)]
+    before = 2 * 4 * 4  # 200,000 elements are four chunks
+    assert requests(lambda: torch._foreach_norm(tensors)) == [before, 4, 4]
+
+
+def test_group_normalization_keeps_factors_of_channels() -> None:
+    x, weight = take(4, 64, 8, 8), take(64)
+    sizes = [x.numel() * 4, 4 * 8 * 4, 4 * 8 * 4, 1024, 1024]
+    assert requests(lambda: torch.nn.functional.group_norm(x, 8, weight)) == sizes
+
+
+def test_cublas_reads_a_copy_of_an_expanded_operand() -> None:
+    # Recorded on a GPU of compute capability 8, in the backward pass of a sum of products.
+    weights, gradient = take(8, 512, 512), take(1).expand(8, 512, 16)
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        result = 8 * 512 * 16 * 4
+        assert events(lambda: torch.bmm(weights.transpose(1, 2), gradient)) == [
+            ("+", result),
+            ("+", result),
+            ("+", 8_519_680),  # the workspace stays
+            ("-", result),
+        ]
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+    assert requests(lambda: torch.bmm(weights.transpose(1, 2), weights)) == [
+        8 * 512 * 512 * 4,
+        8_519_680,
+    ]
+    assert requests(lambda: torch.mm(weights[0], take(1).expand(512, 16))) == [
+        4,
+        512 * 16 * 4,
+        512 * 16 * 4,
+    ]
+
+
+def test_softmax_and_layer_norm_copy_strided_rows() -> None:
+    rows = take(64, 32).t()
+    assert requests(lambda: rows.softmax(dim=-1)) == [8192, 8192]
+    assert requests(lambda: rows.contiguous().softmax(dim=-1)) == [8192, 8192]
+    assert requests(lambda: torch.layer_norm(rows, (64,))) == [8192, 8192, 128, 128]
+
+
+def test_wrong_indices_are_the_operators_error() -> None:
+    values, rows = take(8, 8), take(3, dtype=torch.long).zero_()
+    with pytest.raises(IndexError, match="could not be broadcast together"):
+        values[rows, torch.arange(4)]
+
+
+def test_the_peak_includes_temporaries() -> None:
+    logits = take(*LOGITS)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    total = logits.t().sum(dim=-1)
+    assert torch.cuda.memory_allocated() - before == 2048
+    assert (
+        torch.cuda.max_memory_allocated() - before == 2048 + 40 * MIB + 512
+    )  # a segment of its own
+    del total
+
+
+def test_a_temporary_that_does_not_fit_is_out_of_memory() -> None:
+    logits = take(*LOGITS)
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + 10 * MIB
+    total_bytes = torch.cuda.get_device_properties().total_memory
+    torch.cuda.set_per_process_memory_fraction(allowed / total_bytes)
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 40\.00 MiB"):
+            logits.t().sum(dim=-1)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
