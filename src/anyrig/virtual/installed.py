@@ -179,6 +179,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         tensor_files,
         tensor_types,
         triton_api,
+        truncated_normal,
     )
 
     if wanted.shape_only:
@@ -243,6 +244,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
+        truncated_normal.patch()
         scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)

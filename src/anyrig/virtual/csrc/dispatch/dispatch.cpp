@@ -3,6 +3,7 @@
 #include "dispatch/call.h"
 #include "dispatch/container.h"
 #include "dispatch/foreign_operators.h"
+#include "dispatch/known_call.h"
 #include "dispatch/no_warnings.h"
 #include "operators/cuda_only.h"
 #include "operators/kernels.h"
@@ -196,6 +197,7 @@ int install_operators(const OperatorTable& table) {
       plan.host_kernel = host_kernel->second;
     }
     plan.is_pointwise = op->hasTag(at::Tag::pointwise);
+    plan.value_rule = value_rule_of(*op);
     auto kernel = full_name == "convolution"
         ? torch::CppFunction::makeFromBoxedFunctor(
               std::make_unique<ConvolutionKernel>(std::move(plan)))

@@ -39,6 +39,14 @@ enum class DeviceCheck {
   Nothing,  // no check: sizes of nested tensors and sequence lengths live on the CPU
 };
 
+// What a call does to the values that ShapeOnly knows (known_call.h).
+enum class ValueRule {
+  Forget,  // those of the tensors that it writes to are unknown afterwards
+  Draw,    // likewise, as random numbers
+  Compute, // computes them if those of its arguments are known
+  Keep,    // it changes sizes and strides only
+};
+
 struct ArgumentPlan {
   bool is_written = false;
   bool is_read = true; // false: only written, or only its sizes matter
@@ -59,6 +67,7 @@ struct OperatorPlan {
   bool divides_integers = false;
   // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
+  ValueRule value_rule = ValueRule::Forget;
   bool takes_optional_lists = false;
   // CUDA computes the operator with cuBLAS, which needs a workspace.
   bool uses_cublas = false;

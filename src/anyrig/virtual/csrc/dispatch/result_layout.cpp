@@ -136,8 +136,11 @@ ResultLayout pointwise_layout(at::ArrayRef<at::Tensor> read) {
 
 const MissingMeta* missing_meta_of(const std::string& full_name) {
   static const std::unordered_map<std::string, MissingMeta> table = {
+      {"_ctc_loss_backward", {1}},
       {"_cummax_helper", {}},
       {"_cummin_helper", {}},
+      {"_fused_sgd_", {}},
+      {"_fused_sgd_.tensor_lr", {}},
       {"_logcumsumexp", {0}},
       {"multi_margin_loss_backward", {1}},
       {"multilabel_margin_loss_backward", {1}},
