@@ -142,7 +142,7 @@ torch._foreach_add_([lists[1], lists[1][1:]], 1)
 say("parts of a list that overlap", lists[1].tolist)
 matrix = torch.ones(128, 128, device="cuda")
 say("a large product", lambda: (matrix @ matrix)[0, 0].item())
-say("an outer product", lambda: torch.outer(*[torch.ones(2**10).cuda()] * 2)[0, 0].item())
+say("an outer product", lambda: torch.outer(*[torch.ones(2**11).cuda()] * 2)[0, 0].item())
 shared = torch.zeros(2, device="cuda")
 shared.untyped_storage()._share_cuda_()
 say("shared with a process", shared.fill_(1).tolist)
@@ -183,8 +183,15 @@ say("lengths of sequences in any order", lambda: (tuple(unpacked.shape), lengths
 
 state = torch.cuda.get_rng_state()
 say("generator's state there and back", lambda: torch.equal(state.cuda().cpu(), state))
-mebibyte = 2**20 // torch.float64.itemsize
-say("a mebibyte", lambda: torch.ones(mebibyte, dtype=torch.float64).cuda()[-1].item())
-say("more", lambda: torch.ones(mebibyte + 1, dtype=torch.float64).cuda()[-1].item())
+most = 2 * 2**20 // torch.float64.itemsize
+say("two mebibytes", lambda: torch.ones(most, dtype=torch.float64).cuda()[-1].item())
+say("two mebibytes of zeros", lambda: torch.zeros(most // 8, 8, device="cuda").any().item())
+say("more", lambda: torch.ones(most + 1, dtype=torch.float64).cuda()[-1].item())
+padding = torch.ones(16, 8192, dtype=torch.long)
+say("padding of long texts", lambda: padding.cuda().bool().all().item())
 say("four million numbers", lambda: torch.zeros(2048, 2048).cuda().sum().item())
 say("four million bytes", lambda: len(torch.zeros(2**22, dtype=torch.uint8).cuda().tolist()))
+many = [torch.ones(most, dtype=torch.float64).cuda() for _ in range(130)]
+say("the first of many", lambda: many[0][0].item())
+say("beyond 256 MiB", lambda: many[-1][0].item())
+say("small ones beyond 256 MiB", lambda: torch.ones(2**13, device="cuda").all().item())

@@ -12,10 +12,26 @@ namespace {
 
 // Pickled objects travel as bytes and get a larger limit.
 constexpr size_t kMaxObjectBytes = size_t{64} << 20;
-// All known values together. ShapeOnly must not fill the host.
+// ShapeOnly must not fill the host: all known tensors together, except small ones.
 constexpr size_t kMaxKnownInAll = size_t{256} << 20;
+constexpr size_t kSmallBytes = size_t{64} << 10;
 
 std::atomic<size_t> kept_bytes{0};
+
+// Returns whether values of `bytes` bytes may be kept, and counts them if so.
+bool take_room(size_t bytes) {
+  if (bytes <= kSmallBytes || kept_bytes.fetch_add(bytes) + bytes <= kMaxKnownInAll) {
+    return true;
+  }
+  kept_bytes -= bytes;
+  return false;
+}
+
+void return_room(const c10::Storage& storage) {
+  if (storage && storage.nbytes() > kSmallBytes) {
+    kept_bytes -= storage.nbytes();
+  }
+}
 
 // The memory with known values, by address.
 struct KnownMemory {
@@ -111,9 +127,7 @@ WhyUnknown why_not_kept(const DeviceMemory& memory) {
 // ---- one allocation
 
 KnownValues::~KnownValues() {
-  if (storage_) {
-    kept_bytes -= storage_.nbytes();
-  }
+  return_room(storage_);
 }
 
 c10::Storage KnownValues::known_until(size_t bytes) const {
@@ -129,8 +143,7 @@ c10::Storage KnownValues::extend(size_t begin, size_t end, size_t capacity) {
     return {};
   }
   if (!storage_) {
-    if (kept_bytes.fetch_add(capacity) + capacity > kMaxKnownInAll) {
-      kept_bytes -= capacity;
+    if (!take_room(capacity)) {
       return {};
     }
     storage_ =
@@ -144,12 +157,10 @@ void KnownValues::replace(c10::Storage values, size_t bytes) {
   c10::Storage dropped;
   std::lock_guard<std::mutex> guard(mutex_);
   drop(dropped);
-  if (kept_bytes.fetch_add(values.nbytes()) + values.nbytes() > kMaxKnownInAll) {
-    kept_bytes -= values.nbytes();
-    return;
+  if (take_room(values.nbytes())) {
+    storage_ = std::move(values);
+    bytes_ = bytes;
   }
-  storage_ = std::move(values);
-  bytes_ = bytes;
 }
 
 void KnownValues::forget() {
@@ -159,9 +170,7 @@ void KnownValues::forget() {
 }
 
 void KnownValues::drop(c10::Storage& storage) {
-  if (storage_) {
-    kept_bytes -= storage_.nbytes();
-  }
+  return_room(storage_);
   storage = std::move(storage_);
   storage_ = c10::Storage();
   bytes_ = 0;
@@ -318,7 +327,8 @@ void know_all(DeviceMemory& memory, c10::DataPtr host) {
 }
 
 void release_known_values(DeviceMemory& memory) {
-  if (memory.known.load(std::memory_order_acquire) == nullptr) {
+  // A forked child may not take locks that threads of its parent held.
+  if (memory.known.load(std::memory_order_acquire) == nullptr || forked_after_use()) {
     return;
   }
   c10::intrusive_ptr<KnownValues> released; // freed after the lock

@@ -25,7 +25,7 @@
 namespace anyrig::virtual_gpu {
 
 // Larger tensors are data, whose values are not kept.
-constexpr size_t kMaxKnownBytes = size_t{1} << 20;
+constexpr size_t kMaxKnownBytes = size_t{2} << 20;
 
 // The known values of one allocation. Several threads may write to parts of the allocation, and
 // `ValuesInDoubt` forgets from threads of collectives.
