@@ -35,6 +35,11 @@ def test_the_error_names_the_operator_the_line_and_the_way_out(
     assert "--assume-values" in line
 
 
+def test_what_asks_for_no_value(stopped: list[str]) -> None:
+    """`trunc_normal_`, fused SGD, sizes and lengths that the program gives as numbers."""
+    assert "no question (7, 3) (5, 2, 4)" in stopped
+
+
 def test_printing_and_running_out(stopped: list[str]) -> None:
     assert "tensor(..., size=(3,), device='cuda:0')" in stopped
     assert "tensor(..., size=(2, 3), device='cuda:0', requires_grad=True)" in stopped[-3]

@@ -180,6 +180,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         streams,
         tensor_files,
         tensor_types,
+        truncated_normal,
     )
 
     if wanted.shape_only:
@@ -242,6 +243,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     extras.patch(core)
     if wanted.shape_only:
         printing.patch()
+        truncated_normal.patch()
         scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)

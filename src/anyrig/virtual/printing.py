@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
+import sysconfig
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -10,43 +12,82 @@ from typing import Any
 from ..errors import ValueNeededError
 
 _OWN_FOLDER = str(Path(__file__).parent)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+# Why values are unknown (WhyUnknown of csrc/memory/memory.h), and what to change in the program.
+_CAUSES = {
+    "drawn integers": (
+        "They come from random integers of the GPU",
+        'Draw those on the CPU and copy them, as in torch.randint(...).to("cuda")',
+    ),
+    "drawn numbers": ("They come from random numbers of the GPU, such as weights or dropout", ""),
+    "too many": (
+        "They come from a tensor of more than 2 MiB, or from a product of more than 64 KiB",
+        "Take a smaller batch",
+    ),
+    "from outside": ("They come from another rank, another process or a replayed graph", ""),
+}
 
 
-def raise_value_needed(operator: str, has_known_sizes: bool) -> None:
+def raise_value_needed(operator: str, why: str | None) -> None:
     """Raise the error for an operator that needs values in a shape-only rehearsal.
 
     Args:
         operator: the operator's name.
-        has_known_sizes: whether the sizes of the results can be computed without values.
+        why: why the values are unknown, a key of `_CAUSES` or another word; None if the sizes of
+            the results cannot be computed without values.
 
     Raises:
         ValueNeededError: always.
     """
     line = _program_line(sys._getframe().f_back)
-    if not has_known_sizes:
+    if why is None:
         raise ValueNeededError(
             f"{operator} needs values to compute the sizes of its results, and a shape-only "
             f"rehearsal has none; it was called {line}. Give the operator a fake kernel "
             "(torch.library.register_fake), or rehearse without --shape-only to compute"
         )
+    cause, change = _CAUSES.get(why, ("", ""))
+    remedies = [change, "rehearse with --assume-values to assume that every value is 1"]
+    remedy = ", ".join(filter(None, remedies))
     raise ValueNeededError(
         f"{operator} needs the values of a tensor, and a shape-only rehearsal has none; it was "
-        f"called {line}. Rehearse with --assume-values to assume that every value is 1, or "
+        f"called {line}. {cause + '. ' if cause else ''}{remedy[0].upper()}{remedy[1:]}, or "
         "without --shape-only to compute"
     )
 
 
 def _program_line(frame: FrameType | None) -> str:
-    """Return the innermost line of the program, skipping the frames of PyTorch and anyrig."""
+    """Return the innermost line outside PyTorch and anyrig, and the program's own if it differs."""
     import torch
 
     torch_folder = str(Path(torch.__file__).parent)
+    inner = None
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((torch_folder, _OWN_FOLDER, "<frozen")):
-            return f"in {file}, line {frame.f_lineno}"
+            inner = inner or frame
+            if not _is_library(file):
+                break
         frame = frame.f_back
-    return "by the backward pass"
+    if inner is None:
+        return "by the backward pass"
+    if frame is None or frame is inner:
+        return _text(inner)
+    return f"{_text(inner)}, below the program's {_text(frame).removeprefix('in ')}"
+
+
+def _is_library(file: str) -> bool:
+    parts = Path(file).parts
+    return (
+        "site-packages" in parts or "dist-packages" in parts or file.startswith(_STANDARD_LIBRARY)
+    )
+
+
+def _text(frame: FrameType) -> str:
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    line = linecache.getline(file, number, frame.f_globals).strip()
+    return f"in {file}, line {number}" + (f" ({line})" if line else "")
 
 
 def patch() -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from anyrig.errors import ValueNeededError
+
 
 def case_shapes_and_bytes(world: Any) -> None:
     # `everything` has 64 GiB on each rank, more than a test host has.
@@ -44,3 +46,20 @@ def case_gloo_needs_values(world: Any) -> None:
     assert known.tolist() == [sum(range(1, world.size + 1))]
     with pytest.raises(RuntimeError, match="assume"):
         dist.all_reduce(torch.empty(10**6, device="cuda"), group=group)
+
+
+def case_a_result_is_known_if_every_rank_knows_its_input(world: Any) -> None:
+    counted = torch.zeros(4, device="cuda") + world.rank
+    dist.all_reduce(counted)
+    assert counted.tolist() == [sum(range(world.size))] * 4
+
+    is_first = world.rank == 0
+    mixed = torch.ones(4, device="cuda") if is_first else torch.randn(4, device="cuda")
+    both = torch.zeros(8, device="cuda")
+    dist.all_reduce(mixed)
+    dist.all_reduce(both[4:].copy_(torch.randn(4, device="cuda")))
+    sent = torch.randn(4, device="cuda") if is_first else torch.ones(4, device="cuda")
+    dist.broadcast(sent, 0)
+    for unknown in (mixed, both, sent):
+        with pytest.raises(ValueNeededError):
+            unknown.tolist()

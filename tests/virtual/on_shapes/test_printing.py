@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,37 @@ def test_tensors_of_the_host_are_printed_with_their_values() -> None:
 def test_the_error_names_the_programs_line(module: object) -> None:
     """The error names the program's line, not anyrig's or PyTorch's code below it."""
     folder = Path(str(module.__file__)).parent  # type: ignore[attr-defined]
-    code = compile("raise_error('aten::item', True)", str(folder / "between.py"), "exec")
+    code = compile("raise_error('aten::item', '')", str(folder / "between.py"), "exec")
     line = sys._getframe().f_lineno + 2
-    with pytest.raises(ValueNeededError, match=rf"called in {re.escape(__file__)}, line {line}\."):
+    with pytest.raises(ValueNeededError, match=rf"in {re.escape(__file__)}, line {line} \(exec\("):
         exec(code, {"raise_error": printing.raise_value_needed})
+
+
+def test_a_librarys_line_comes_with_the_programs_line(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("def ask(raise_error):\n    raise_error('aten::item', '')\n")
+    functions: dict[str, Callable[[object], None]] = {}
+    exec(compile(library.read_text(), str(library), "exec"), functions)
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ValueNeededError) as raised:
+        functions["ask"](printing.raise_value_needed)
+    lines = f"{library}, line 2 (raise_error('aten::item', '')), below the program's {__file__}"
+    assert f"{lines}, line {line} (functions[" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        ("drawn integers", "Draw those on the CPU and copy them"),
+        ("too many", "Take a smaller batch"),
+        ("from outside", "another rank"),
+        ("not computed", "it was called"),
+    ],
+)
+def test_the_error_says_where_the_values_come_from(why: str, hint: str) -> None:
+    with pytest.raises(ValueNeededError, match=hint):
+        printing.raise_value_needed("aten::item", why)
 
 
 def test_without_code_of_the_program_it_is_the_backward_pass() -> None:

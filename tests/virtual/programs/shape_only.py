@@ -28,6 +28,21 @@ for name, need in NEED_VALUES.items():
         print(name, "->", need())
     except ValueNeededError as error:
         print(name, "->", type(error).__name__, error)
+# These would ask for values, but need not.
+for bounds in ({}, {"a": 2.0, "b": 3.0}):
+    torch.nn.init.trunc_normal_(torch.empty(64, 64, device="cuda"), **bounds)
+linear = torch.nn.Linear(3, 2).cuda()
+for fused in (
+    torch.optim.SGD(linear.parameters(), momentum=0.9, fused=True),
+    torch.optim.SGD(linear.parameters(), lr=torch.tensor(0.1).cuda(), fused=True),
+):
+    linear(x).sum().backward()
+    fused.step()
+repeated = torch.repeat_interleave(x, x[:, 0].long(), dim=0, output_size=7)
+scores = torch.randn(5, 2, 4, device="cuda", requires_grad=True)
+words = torch.tensor([[1, 2, 3], [3, 2, 1]]).cuda()
+torch.nn.functional.ctc_loss(scores.log_softmax(-1), words, (5, 4), (3, 2)).backward()
+print("no question", tuple(repeated.shape), tuple(scores.grad.shape))
 print(repr(x[0]))
 print(repr(torch.nn.Linear(3, 2).cuda().weight))
 try:

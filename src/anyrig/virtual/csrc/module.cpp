@@ -89,13 +89,31 @@ py::tuple stream_triple(const c10::Stream& stream) {
 
 // Calls the Python function `raise` to raise anyrig's errors. Its arguments are the operator's name
 // and whether the result sizes are known; it must raise.
+const char* name_of(WhyUnknown why) {
+  switch (why) {
+    case WhyUnknown::NeverWritten:
+      return "never written";
+    case WhyUnknown::DrawnIntegers:
+      return "drawn integers";
+    case WhyUnknown::DrawnNumbers:
+      return "drawn numbers";
+    case WhyUnknown::TooMany:
+      return "too many";
+    case WhyUnknown::NotComputed:
+      return "not computed";
+    case WhyUnknown::FromOutside:
+      return "from outside";
+  }
+  return "";
+}
+
 void raise_from_python(py::function raise) {
   // Never freed: it may be called while the interpreter closes.
   auto* kept = new py::function(std::move(raise));
-  const auto call = [kept](const std::string& name, bool knows_sizes) {
+  const auto call = [kept](const std::string& name, std::optional<WhyUnknown> why) {
     py::gil_scoped_acquire gil;
     try {
-      (*kept)(name, knows_sizes);
+      (*kept)(name, why.has_value() ? py::cast(name_of(*why)) : py::none());
     } catch (py::error_already_set& error) {
       error.restore();
       python_error raised;
@@ -103,8 +121,8 @@ void raise_from_python(py::function raise) {
       throw std::move(raised);
     }
   };
-  set_raise_value_needed([call](const std::string& name) { call(name, true); });
-  set_raise_sizes_unknown([call](const std::string& name) { call(name, false); });
+  set_raise_value_needed(call);
+  set_raise_sizes_unknown([call](const std::string& name) { call(name, std::nullopt); });
 }
 
 // Returns for each device: seconds of computation, of copies and of collectives; FLOPs; bytes of

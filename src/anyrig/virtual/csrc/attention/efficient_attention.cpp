@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "attention/efficient_workspace.h"
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "random/random_source.h"
 
@@ -366,6 +367,8 @@ at::Tensor& fill_dropout_numbers(
           twin_of(self),
           {probability, static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
            self.size(2) * self.size(3)});
+    } else {
+      forget_values(self, WhyUnknown::DrawnNumbers);
     }
   }
   return self;

@@ -3,7 +3,7 @@
 #include "collectives/host_bytes.h"
 
 #include "device/device.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
 
@@ -66,6 +66,7 @@ at::Tensor row_to_fill(const at::Tensor& tensor) {
   if (!shape_only() || !tensor.defined()) {
     return host_row(tensor);
   }
+  give_own_memory(tensor);
   const auto values = values_to_write(tensor);
   return values.defined() ? make_row(values) : values;
 }

@@ -14,7 +14,7 @@
 #include "collectives/profiler_title.h"
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "time/clock.h"
 #include "time/streams.h"
 

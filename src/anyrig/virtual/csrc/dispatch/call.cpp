@@ -10,14 +10,16 @@
 #include "operators/cublas.h"
 #include "dispatch/device_assert.h"
 #include "dispatch/device_check.h"
+#include "dispatch/each_tensor.h"
 #include "dispatch/integer_division.h"
 #include "dispatch/kernel_names.h"
-#include "dispatch/known_values.h"
+#include "dispatch/known_call.h"
 #include "dispatch/meta_errors.h"
 #include "dispatch/operand_checks.h"
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "memory/host_memory.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
@@ -31,6 +33,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 namespace anyrig::virtual_gpu {
@@ -86,7 +89,11 @@ class OperatorCall {
     }
     const bool charges = plan_.traffic != Traffic::Free && Clock::get().charges();
     if (shape_only()) {
-      known_ = KnownCall::of(op_, arguments());
+      known_ = KnownCall::make(op_, plan_, arguments());
+      mask_counts_ = count_by_masks(op_, arguments());
+      if (!known_.has_value()) {
+        why_unknown_ = why_not_known(plan_, arguments());
+      }
       fills_by_mask_ = fills_by_mask(op_, arguments());
     }
     std::optional<TemporaryMemory> temporaries;
@@ -428,22 +435,40 @@ class OperatorCall {
     return pointwise_layout(read);
   }
 
+  // Runs the CPU kernel on known values, which determine the sizes of the results. Returns false if
+  // it fails.
+  bool run_on_values() {
+    auto results = known_->run(op_);
+    if (!results.has_value()) {
+      return false;
+    }
+    for (auto& operand : operands_) {
+      const auto sizes = known_->sizes_of_written(operand.owner);
+      if (sizes.has_value() && operand.twin.sizes() != *sizes) {
+        operand.twin.resize_(*sizes);
+      }
+    }
+    torch::jit::drop(*stack_, argument_count_);
+    std::move(results->begin(), results->end(), std::back_inserter(*stack_));
+    has_run_on_values_ = true;
+    return true;
+  }
+
   void run_meta_kernel() {
     if (fills_by_mask_) {
             torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
       return;
     }
     if (needs_values(op_, arguments())) {
-      if (known_.has_value()) {
-        if (auto results = known_->run(op_)) {
-          torch::jit::drop(*stack_, argument_count_);
-          stack_->insert(stack_->end(), results->begin(), results->end());
-          has_run_on_values_ = true;
-          return;
-        }
+      if (known_.has_value() && run_on_values()) {
+        return;
+      }
+      if (mask_counts_.has_value()) {
+        answer_with_counts(op_, *mask_counts_, stack_);
+        return;
       }
       const auto& name = op_.schema().name();
-      require_assumed_values(name);
+      require_assumed_values(name, why_unknown_);
       TORCH_CHECK_NOT_IMPLEMENTED(
           answer_with_ones(op_, stack_),
           name, " depends on values, and virtual GPUs cannot assume any for it");
@@ -500,25 +525,41 @@ class OperatorCall {
   // ShapeOnly: computes known results and forgets the values of all other tensors written to.
   void update_known_values() {
     if (has_run_on_values_) {
+      known_->store_written();
+      return;
+    }
+    const size_t count = plan_.returned_argument.size();
+    const c10::ArrayRef<c10::IValue> results(stack_->data() + stack_->size() - count, count);
+    if (plan_.value_rule == ValueRule::Keep) {
       return;
     }
     if (known_.has_value()) {
-      if (const auto values = known_->run(op_)) {
-        const size_t count = plan_.returned_argument.size();
-        const auto* first_result = stack_->data() + stack_->size() - count;
-        store_values(*values, c10::ArrayRef<c10::IValue>(first_result, count));
+      const auto why_not = known_->compute(op_, results);
+      if (!why_not.has_value()) {
         return;
       }
+      why_unknown_ = *why_not;
     }
     // A gradient scaler checks for infinite gradients. Leave its flag unset, so that a step without
     // data counts as one with finite gradients.
     const bool checks_for_infinities =
         op_.schema().name() == "aten::_amp_foreach_non_finite_check_and_unscale_";
+    const auto* kept = checks_for_infinities ? &operands_[first_operand_[1]] : nullptr;
     for (const auto* operands : {&operands_, &parts_}) {
       for (const auto& operand : *operands) {
-        if (operand.plan.is_written && !(checks_for_infinities && operands == &operands_)) {
-          forget_values(operand.owner);
+        if (operand.plan.is_written && &operand != kept) {
+          forget_values(operand.owner, why_unknown_);
         }
+      }
+    }
+    if (plan_.value_rule == ValueRule::Forget) {
+      return; // the results may be views, whose memory keeps its values
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (plan_.returned_argument[i] < 0) {
+        for_each_tensor(results[i], [this](const at::Tensor& result) {
+          forget_values(result, why_unknown_);
+        });
       }
     }
   }
@@ -594,6 +635,8 @@ class OperatorCall {
   c10::SmallVector<c10::StorageImpl*, 4> host_storages_;
   // ShapeOnly: the call on known values, if all are known.
   std::optional<KnownCall> known_;
+  std::optional<MaskCounts> mask_counts_;
+  WhyUnknown why_unknown_ = WhyUnknown::NotComputed;
   bool has_run_on_values_ = false;
   bool fills_by_mask_ = false;
   bool sees_meta_ = false;

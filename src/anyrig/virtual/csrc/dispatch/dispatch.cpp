@@ -1,9 +1,10 @@
 #include "dispatch/dispatch.h"
 
+#include "device/device.h"
 #include "dispatch/call.h"
 #include "dispatch/container.h"
 #include "dispatch/foreign_operators.h"
-#include "device/device.h"
+#include "dispatch/known_call.h"
 #include "dispatch/no_warnings.h"
 #include "operators/kernels.h"
 
@@ -180,6 +181,7 @@ int install_operators(const OperatorTable& table) {
       continue;
     }
     plan.is_pointwise = op->hasTag(at::Tag::pointwise);
+    plan.value_rule = value_rule_of(*op);
     auto kernel = full_name == "convolution"
         ? torch::CppFunction::makeFromBoxedFunctor(
               std::make_unique<ConvolutionKernel>(std::move(plan)))

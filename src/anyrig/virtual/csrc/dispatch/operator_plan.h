@@ -25,6 +25,14 @@ struct OperatorFacts {
 };
 using OperatorTable = std::unordered_map<std::string, OperatorFacts>;
 
+// What a call does to the values that ShapeOnly knows (known_call.h).
+enum class ValueRule {
+  Forget,  // those of the tensors that it writes to are unknown afterwards
+  Draw,    // likewise, as random numbers
+  Compute, // computes them if those of its arguments are known
+  Keep,    // it changes sizes and strides only
+};
+
 struct ArgumentPlan {
   bool is_written = false;
   bool is_read = true; // false: only written, or only its sizes matter
@@ -49,6 +57,7 @@ struct OperatorPlan {
   bool raises_versions = false;
   // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
+  ValueRule value_rule = ValueRule::Forget;
   bool takes_optional_lists = false;
   bool uses_cublas = false;
   // Which checks of the record (operand_checks.h) a call needs.

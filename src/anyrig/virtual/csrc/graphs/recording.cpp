@@ -3,7 +3,7 @@
 #include "collectives/captured.h"
 #include "device/device.h"
 #include "dispatch/each_tensor.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
 #include "time/capture.h"
@@ -121,27 +121,6 @@ c10::impl::ForceDispatchKeyGuard kernels_only() {
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
 }
 
-// In ShapeOnly a replay computes nothing, so the values that it would write are unknown from now
-// on.
-void forget_written(
-    const c10::FunctionSchema& schema,
-    const std::vector<c10::IValue>& given,
-    c10::ArrayRef<c10::IValue> results) {
-  const auto forget = [](const at::Tensor& tensor) {
-    if (tensor.defined()) {
-      forget_values(tensor);
-    }
-  };
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (is_write(schema, i)) {
-      for_each_tensor(given[i], forget);
-    }
-  }
-  for (const c10::IValue& result : results) {
-    for_each_tensor(result, forget);
-  }
-}
-
 // Returns whether a tensor is a host constant, which CUDA copies into the kernel's arguments.
 bool is_host_constant(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.dim() == 0;
@@ -175,7 +154,7 @@ void Recording::run(
   if (shape_only()) {
     op.redispatchBoxed(keys, stack);
     if (is_kernel) {
-      forget_written(schema, given, torch::jit::last(*stack, schema.returns().size()));
+      note_written(schema, given, torch::jit::last(*stack, schema.returns().size()));
     }
     return;
   }
@@ -227,6 +206,31 @@ void Recording::run(
   calls_.push_back(std::move(call));
 }
 
+// In ShapeOnly neither the capture nor a replay computes anything, so the values that they would
+// write are unknown from now on, and again after each replay.
+void Recording::note_written(
+    const c10::FunctionSchema& schema,
+    const std::vector<c10::IValue>& given,
+    c10::ArrayRef<c10::IValue> results) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto note = [this](const at::Tensor& tensor) {
+    forget_values(tensor, WhyUnknown::FromOutside);
+    if (is_virtual(tensor) && tensor.has_storage()) {
+      const auto& storage = tensor.storage();
+      const auto begin = reinterpret_cast<uintptr_t>(storage.data());
+      written_.emplace(begin, begin + storage.nbytes());
+    }
+  };
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (is_write(schema, i)) {
+      for_each_tensor(given[i], note);
+    }
+  }
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, note);
+  }
+}
+
 void Recording::begin_body(const at::Tensor& predicate) {
   std::lock_guard<std::mutex> guard(mutex_);
   ++size_;
@@ -247,6 +251,7 @@ void Recording::end_body() {
 void Recording::clear() {
   calls_.clear();
   bodies_.clear();
+  written_.clear();
 }
 
 void Recording::finish() {
@@ -257,6 +262,12 @@ void Recording::finish() {
 }
 
 void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& start_of) {
+  if (shape_only()) {
+    for (const auto& [begin, end] : written_) {
+      forget_addresses(begin, end);
+    }
+    return;
+  }
   const Uncounted uncounted;
   const Clock::Pause pause;
   const auto guard = kernels_only();

@@ -17,7 +17,9 @@
 
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -74,11 +76,18 @@ class Recording {
   void replay(
       const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const;
 
+  void note_written(
+      const c10::FunctionSchema& schema,
+      const std::vector<c10::IValue>& given,
+      c10::ArrayRef<c10::IValue> results);
+
   std::mutex mutex_; // the backward pass runs in its own thread
   Ghosts ghosts_;
   std::vector<Call> calls_;
   std::vector<Body> bodies_; // in the order of `first`
   std::vector<size_t> open_bodies_;
+  // In ShapeOnly: the address ranges of the memory that a replay writes to.
+  std::set<std::pair<uintptr_t, uintptr_t>> written_;
   size_t size_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "time/clock.h"
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
+#include "memory/known_values.h"
 #include "memory/kept_host_memory.h"
 #include "memory/lazy_clones.h"
 #include "memory/placed_memory.h"
@@ -388,6 +389,7 @@ void DeviceMemory::drop_spare_twin() {
 }
 
 DeviceMemory::~DeviceMemory() {
+  release_known_values(*this);
   if (C10_UNLIKELY(recorded_address != nullptr)) {
     auto& recorded = RecordedBlocks::get();
     std::lock_guard<std::mutex> guard(recorded.mutex);
@@ -453,10 +455,7 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   memory->bytes = bytes;
   memory->block = allocate_block(bytes, device);
   if (shape_only() && host.get() != nullptr) {
-    memory->known = c10::make_intrusive<KnownValues>();
-    memory->known->storage = c10::Storage(
-        c10::Storage::use_byte_size_t(), bytes, std::move(host), /*allocator=*/nullptr);
-    memory->known->bytes = bytes;
+    know_all(*memory, std::move(host));
   } else {
     auto placed = place_if_address_matters(memory->block, device);
     if (C10_UNLIKELY(placed.get() != nullptr && host.get() != nullptr)) {

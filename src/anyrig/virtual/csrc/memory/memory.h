@@ -25,10 +25,17 @@
 
 namespace anyrig::virtual_gpu {
 
-// In ShapeOnly: the known values of a tensor, up to byte `bytes` (dispatch/known_values.h).
-struct KnownValues final : c10::intrusive_ptr_target {
-  c10::Storage storage; // never replaced
-  std::atomic<size_t> bytes{0};
+class KnownValues; // known_values.h
+
+// Why ShapeOnly does not know the values of some memory: where they come from, or those from which
+// they were computed.
+enum class WhyUnknown : uint8_t {
+  NeverWritten,
+  DrawnIntegers, // random numbers of the GPU
+  DrawnNumbers,
+  TooMany,
+  NotComputed, // the CPU has no kernel, or another library's operator made them
+  FromOutside, // from a replayed graph, another rank or another process
 };
 
 struct DeviceMemory {
@@ -44,7 +51,9 @@ struct DeviceMemory {
   const void* recorded_address = nullptr; // key of its recorded stack, null without one
 
   // Owned by known_values.cpp.
-  c10::intrusive_ptr<KnownValues> known;
+  std::atomic<KnownValues*> known{nullptr};
+  std::atomic<WhyUnknown> why_unknown{WhyUnknown::NeverWritten};
+  std::atomic<bool> is_shared_with_processes{false};
 
   void drop_spare_twin();
   ~DeviceMemory();

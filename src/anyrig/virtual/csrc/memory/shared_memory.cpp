@@ -1,6 +1,7 @@
 #include "memory/shared_memory.h"
 
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/receivers.h"
 #include "memory/shared_file.h"
@@ -121,6 +122,7 @@ Parcel send_memory(c10::StorageImpl& storage, std::chrono::duration<double> long
   DeviceMemory* memory = device_memory(storage.data_ptr());
   TORCH_CHECK(memory != nullptr, "only memory of a virtual GPU can be sent to another process");
   if (shape_only()) {
+    share_with_processes(*memory);
     return {getpid(), Parcel::kNoFile, memory->bytes};
   }
   const View& view = move_to_file(storage, *memory, longest_wait);

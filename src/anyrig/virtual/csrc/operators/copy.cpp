@@ -4,7 +4,7 @@
 #include "device/host_waits.h"
 #include "time/capture.h"
 #include "operators/kernels.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
@@ -115,7 +115,7 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
   if (is_virtual(destination)) {
         twin_of(destination).copy_(twin_of(source)); // Meta copy, which checks the shapes
     if (!values.defined()) {
-      forget_values(destination);
+      forget_values(destination, why_unknown(source));
     } else if (auto to = values_to_write(destination); to.defined()) {
       to.copy_(values);
     }
@@ -125,7 +125,7 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
     destination.copy_(values);
     return;
   }
-  require_assumed_values("aten::copy_ (a copy to the host)");
+  require_assumed_values("aten::copy_ (a copy to the host)", why_unknown(source));
   destination.fill_(1);
 }
 

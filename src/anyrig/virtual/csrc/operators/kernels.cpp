@@ -6,7 +6,7 @@
 #include "time/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
 #include "time/streams.h"
@@ -150,7 +150,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   if (const auto values = known_values(self); values.defined()) {
     return at::_local_scalar_dense(values);
   }
-  require_assumed_values("aten::_local_scalar_dense (.item(), bool(), int() or float())");
+  require_assumed_values(
+      "aten::_local_scalar_dense (.item(), bool(), int() or float())", why_unknown(self));
   switch (self.scalar_type()) {
     case at::kBool:
       return true;

@@ -32,6 +32,7 @@ OperatorRecords list_records() {
   return {
       {{"_foreach_abs"}, {.host_kernels = {host_kernel(&absolute_values)}}},
       {{"_foreach_abs_"}, {.host_kernels = {host_kernel(&make_absolute)}}},
+      {{"_fused_sgd_"}, {.missing_meta = MissingMeta{}}},
   };
 }
 

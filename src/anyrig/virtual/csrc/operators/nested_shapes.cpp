@@ -2,7 +2,7 @@
 
 #include "device/device.h"
 #include "device/host_waits.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "time/capture.h"
 #include "time/clock.h"
@@ -31,7 +31,7 @@ at::Tensor mask_on_host(const at::Tensor& mask, const char* name) {
   if (const auto values = known_values(mask); values.defined()) {
     return values;
   }
-  require_assumed_values(name);
+  require_assumed_values(name, why_unknown(mask));
   return at::ones(mask.sizes(), mask.options().device(at::kCPU));
 }
 

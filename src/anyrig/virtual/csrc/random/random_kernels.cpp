@@ -17,7 +17,7 @@
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "random/random_transforms.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 
 #include <ATen/Dispatch.h>
@@ -107,7 +107,10 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
   }
   charge_kernel(device, static_cast<int64_t>(count * sizeof(T)));
   if (shape_only()) {
-    forget_values(iter.tensor_base(0));
+    const bool draws_integers = at::isIntegralType(iter.dtype(), /*includeBool=*/true);
+    forget_values(
+        iter.tensor_base(0),
+        draws_integers ? WhyUnknown::DrawnIntegers : WhyUnknown::DrawnNumbers);
     return;
   }
   const ElementAddresses addresses(iter);

@@ -10,7 +10,7 @@
 #include "random/random_launches.h"
 #include "random/random_source.h"
 #include "dispatch/device_assert.h"
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
@@ -98,6 +98,8 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
   const auto start = take_numbers(std::nullopt, device, launch.increment);
   charge_kernel(device, static_cast<int64_t>(2 * self.nbytes() + mask.nbytes()));
   if (shape_only()) {
+    forget_values(result, WhyUnknown::DrawnNumbers);
+    forget_values(mask, WhyUnknown::DrawnNumbers);
     return {result, mask};
   }
   const auto vector_size = dropout_vector_size(
@@ -153,7 +155,7 @@ at::Tensor& bernoulli_of_tensor(
   const auto probabilities = at::expand_inplace(self, on_device);
   charge_kernel(device, static_cast<int64_t>(2 * self.nbytes()));
   if (shape_only()) {
-    forget_values(self);
+    forget_values(self, WhyUnknown::DrawnIntegers);
     return self;
   }
   give_own_memory(self);
@@ -222,7 +224,7 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
         is_short ? permute<int32_t>(keys_twin, bits, start)
                  : permute<int64_t>(keys_twin, bits, start));
   } else {
-    forget_values(result);
+    forget_values(result, WhyUnknown::DrawnIntegers);
   }
   return result;
 }
@@ -298,7 +300,7 @@ at::Tensor& multinomial_out(
   if (!shape_only()) {
     twin_of(result).copy_(drawn);
   } else {
-    forget_values(result);
+    forget_values(result, WhyUnknown::DrawnIntegers);
   }
   return result;
 }

@@ -10,7 +10,7 @@
 
 #include "extras/symmetric/symmetric_memory.h"
 
-#include "dispatch/known_values.h"
+#include "memory/known_values.h"
 #include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
 #include "extras/symmetric/signals.h"
@@ -151,7 +151,7 @@ at::Tensor sum_to(
   const SymmetricCall call(
       *memory.peers, name, CollectiveKind::AllReduce, static_cast<double>(input.nbytes()));
   if (shape_only()) {
-    forget_values(out);
+    forget_values(out, WhyUnknown::FromOutside);
   } else {
     copy_row_to(out, elements.sum(0, out.numel()));
   }
@@ -281,7 +281,7 @@ at::Tensor two_shot(
     call.barrier();
   }
   if (shape_only()) {
-    forget_values(result);
+    forget_values(result, WhyUnknown::FromOutside);
   }
   return result;
 }
@@ -335,7 +335,7 @@ at::Tensor reduce_scatter_out(
   const SymmetricCall call(
       peers, kName, CollectiveKind::ReduceScatter, static_cast<double>(input.nbytes()));
   if (shape_only()) {
-    forget_values(output);
+    forget_values(output, WhyUnknown::FromOutside);
   } else if (split_last_dim) {
     const int64_t width = output.size(-1);
     copy_row_to(
@@ -400,7 +400,7 @@ at::Tensor multimem_all_gather_out(const at::Tensor& input, Text group, at::Tens
   const SymmetricCall call(
       peers, kName, CollectiveKind::AllGather, static_cast<double>(out.nbytes()));
   if (shape_only()) {
-    forget_values(out);
+    forget_values(out, WhyUnknown::FromOutside);
   } else {
     const int64_t begin = input.numel() * peers.rank();
     for (int rank = 0; rank < peers.size(); ++rank) {
@@ -427,7 +427,7 @@ void write_words(
   const auto* address = static_cast<const uint32_t*>(tensor.const_data_ptr()) + offset;
   const auto piece = piece_of(address);
   if (shape_only() && (piece == nullptr || !piece->signal_pad_contains(address))) {
-    forget_values(tensor);
+    forget_values(tensor, WhyUnknown::FromOutside);
     return;
   }
   auto* words = const_cast<uint32_t*>(address);
