@@ -168,8 +168,7 @@ double perform(
     }
     const double seconds =
         collective_seconds(collective.announcement.kind, collective.bytes, places);
-    Clock::get().run_collective(stream, start, seconds);
-    return start + seconds;
+    return Clock::get().run_collective(stream, start, seconds);
   } catch (const TransportError& error) {
     raise_failure(call, error);
   }

@@ -17,8 +17,12 @@ constexpr std::string_view kPyTorch = "aten::";
 // Returns the name of an operator in the tables. The tables list PyTorch's operators without a
 // namespace; an operator of another library keeps its namespace and so matches no entry.
 std::string name_in_tables(const c10::FunctionSchema& schema) {
-  const std::string& name = schema.name();
-  return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
+  std::string name = schema.name();
+  if (starts_with(name, kPyTorch)) {
+    name = name.substr(kPyTorch.size());
+  }
+  // _convolution has the arguments of convolution and four more.
+  return name == "_convolution" ? "convolution" : name;
 }
 
 // Builds the name of a generated wrapper as torchgen/dest/register_dispatch_key.py does.
@@ -75,12 +79,10 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 
 } // namespace
 
-OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
+OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts)
+    : work(name_in_tables(schema), schema) {
   const auto& declared = schema.arguments();
-  std::string name = name_in_tables(schema);
-  if (name == "_convolution") {
-        name = "convolution"; // has the same arguments and four more
-  }
+  const std::string name = name_in_tables(schema);
   const int unread = unread_argument_of(name);
   bool is_out = false;
   for (size_t i = 0; i < declared.size(); ++i) {
@@ -130,8 +132,6 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
         wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
   uses_cublas = virtual_gpu::uses_cublas(schema.name());
-  formula = formula_of(name);
-  traffic = traffic_of(name);
   widened = dtypes_to_widen(name);
   refusal = refusal_of(name);
   rules = rules_of(name, schema.overload_name());

@@ -8,7 +8,7 @@
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "operators/library_limits.h"
-#include "time/work.h"
+#include "time/records/operator_work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
@@ -50,8 +50,6 @@ struct OperatorPlan {
   explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
 
   DeviceCheck check = DeviceCheck::Wrapper;
-  Formula formula = Formula::None;
-  Traffic traffic = Traffic::All;
   bool makes_tensors = false;
   // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
   // operators autograd does.
@@ -60,6 +58,7 @@ struct OperatorPlan {
   // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
   bool takes_optional_lists = false;
+  WorkRules work;
   // CUDA computes the operator with cuBLAS, which needs a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
