@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -394,6 +395,10 @@ std::vector<DeviceReading> Clock::read() {
     readings.push_back(std::move(reading));
   }
   return readings;
+}
+
+bool Clock::Pause::set(bool pauses) {
+  return std::exchange(paused, pauses);
 }
 
 Clock::Pause::Pause() : previous_(paused) {

@@ -139,6 +139,8 @@ class Clock {
   // the time of all of them separately.
   class Pause {
    public:
+    // Sets whether the calling thread's launches take no time; returns whether they took none.
+    static bool set(bool pauses);
     Pause();
     ~Pause();
     Pause(const Pause&) = delete;
