@@ -1,10 +1,9 @@
 """Compare the virtual clock with published figures of real GPUs.
 
 The workloads are training ResNet-50 v1.5 as in NVIDIA's DeepLearningExamples
-(ConvNets/resnet50v1.5, container 21.03), which the clock was not fitted to, and a matrix product,
-whose efficiency the clock was fitted to. The clock is too fast because it ignores data loading,
-gradient scaling, Python's run time and the lower efficiency of small kernels. The figures go to
-`results`.
+(ConvNets/resnet50v1.5, container 21.03), and a matrix product. The clock was fitted to neither; its
+coefficients come from `fit_clock.py`. The virtual steps have no data loading and no gradient
+scaling. The figures go to `results`.
 """
 
 from __future__ import annotations

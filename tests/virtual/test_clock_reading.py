@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from anyrig.virtual.clock_reading import ClockReading, DeviceReading, StreamReading
+from anyrig.virtual.clock_reading import (
+    ClockReading,
+    DeviceReading,
+    KernelSeconds,
+    StreamReading,
+)
 
 
 def device(index: int, *done_seconds: float) -> DeviceReading:
     streams = tuple(StreamReading(i, done, 0.5) for i, done in enumerate(done_seconds))
-    return DeviceReading(index, 0.001, 0.002, 0.003, 4.5e12, 6.7e9, streams)
+    kernels = KernelSeconds(0.0001, 0.0004, 0.0003, 0.0002)
+    return DeviceReading(index, 0.001, kernels, 0.002, 0.003, 4.5e12, 6.7e9, streams)
 
 
 def test_a_device_is_done_with_its_last_stream() -> None:

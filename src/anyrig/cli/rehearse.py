@@ -54,6 +54,13 @@ def rehearse(
             "and report what each saves.",
         ),
     ] = False,
+    times: Annotated[
+        bool,
+        typer.Option(
+            "--times",
+            help="At the end, report the virtual time, and how far such times are known to be off.",
+        ),
+    ] = False,
     shape_only: Annotated[
         bool,
         typer.Option(
@@ -92,6 +99,12 @@ def rehearse(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
         )
+    if times and ranks is not None:
+        raise typer.BadParameter(
+            "it reports the time of one process; drop it, or the flags for ranks, and read "
+            "anyrig.virtual.clock() in the script",
+            param_hint="--times",
+        )
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     rehearsal = Rehearsal(
@@ -101,6 +114,7 @@ def rehearse(
         assume_values=assume_values,
         explain_oom=explain_oom,
         remedies=remedies,
+        times=times,
     )
     if ranks is None:
         raise typer.Exit(_run_here(rehearsal))

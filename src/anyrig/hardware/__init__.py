@@ -1,19 +1,27 @@
-"""Published facts of accelerators. The TOML files hold figures and their sources."""
+"""Facts of accelerators. `specs.toml` and `coefficients.toml` hold figures and sources."""
 
+from .coefficients import (
+    CoefficientGroup,
+    coefficient_groups,
+    coefficients_of,
+    known_errors,
+    values_of,
+)
 from .driver_memory import DriverMemory, driver_memory_of
-from .fractions import Fraction, fraction_of, fractions
 from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 
 __all__ = [
+    "CoefficientGroup",
     "DriverMemory",
-    "Fraction",
     "Spec",
+    "coefficient_groups",
+    "coefficients_of",
     "driver_memory_of",
     "find_spec",
-    "fraction_of",
-    "fractions",
     "is_key",
+    "known_errors",
     "nearest_keys",
     "spec_of_key",
     "specs",
+    "values_of",
 ]

@@ -43,6 +43,8 @@ class Spec:
         pcie_bytes_per_second: rate to the host in one direction.
         source: the publication of the figures.
         watts: default power limit of the board; None if unknown.
+        clock_hertz: the boost clock of the multiprocessors; None if unknown.
+        l2_bytes: the size of the L2 cache; None if unknown.
     """
 
     key: str
@@ -58,6 +60,8 @@ class Spec:
     pcie_bytes_per_second: float
     source: str
     watts: float | None = None
+    clock_hertz: float | None = None
+    l2_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.memory_bytes <= 0 or self.memory_bytes_per_second <= 0:
@@ -176,4 +180,6 @@ def _spec(key: str, table: Mapping[str, Any]) -> Spec:
         pcie_bytes_per_second=table["pcie_gb_per_second"] * 1e9,
         source=table["source"],
         watts=table.get("watts"),
+        clock_hertz=table["boost_mhz"] * 1e6 if "boost_mhz" in table else None,
+        l2_bytes=int(table["l2_mib"] * 2**20) if "l2_mib" in table else None,
     )

@@ -32,6 +32,7 @@ class Rehearsal:
             that was never computed, instead of raising an error.
         explain_oom: track memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
+        times: report the virtual time at the end, and how far such times are known to be off.
 
     Raises:
         ValueError: `assume_values` is set without `shape_only`.
@@ -43,6 +44,7 @@ class Rehearsal:
     assume_values: bool = False
     explain_oom: bool = False
     remedies: bool = False
+    times: bool = False
 
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
@@ -82,9 +84,22 @@ class Rehearsal:
         status = self.program.run(watch.explain)
         if refusals:
             raise refusals[0]
+        if self.times:
+            self._report_times()
         if self.remedies and watch.has_seen_error:
             self._report_remedies(environment)
         return status
+
+    def _report_times(self) -> None:
+        from ..virtual.clock_reading import clock
+        from ..virtual.installed import installation
+        from .times import describe_times
+
+        if installation() is None:
+            text = "virtual time: none, because the program did not import torch"
+        else:
+            text = describe_times(clock(), self.rig)
+        sys.stderr.write(f"{text}\n")
 
     def _report_remedies(self, environment: Mapping[str, str]) -> None:
         from .remedies.rehearsed import rehearse_remedies

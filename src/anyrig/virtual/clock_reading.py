@@ -25,6 +25,25 @@ class StreamReading:
 
 
 @dataclass(frozen=True)
+class KernelSeconds:
+    """The seconds that the kernels of one device took, by what they computed.
+
+    Collectives that run at the same time make kernels take longer; that is not part of these.
+
+    Attributes:
+        memory: the seconds of kernels that only memory bounds, such as additions and norms.
+        products: the seconds of matrix products.
+        convolutions: the seconds of convolutions, forward and backward.
+        attention: the seconds of fused attention.
+    """
+
+    memory: float
+    products: float
+    convolutions: float
+    attention: float
+
+
+@dataclass(frozen=True)
 class DeviceReading:
     """The work of this process on one device so far.
 
@@ -33,6 +52,7 @@ class DeviceReading:
     Attributes:
         index: the CUDA index of the device.
         compute_seconds: the time in which kernels ran.
+        kernels: the same by what the kernels computed.
         copy_seconds: the time in which copies to or from the device ran, including host copies.
         collective_seconds: the time in which the device took part in collectives.
         flops: multiplications and additions of matrix products, convolutions and attention, as
@@ -43,6 +63,7 @@ class DeviceReading:
 
     index: int
     compute_seconds: float
+    kernels: KernelSeconds
     copy_seconds: float
     collective_seconds: float
     flops: float
@@ -108,6 +129,7 @@ def clock() -> ClockReading:
         DeviceReading(
             index,
             compute_seconds,
+            KernelSeconds(*kernels),
             copy_seconds,
             collective_seconds,
             flops,
@@ -116,6 +138,7 @@ def clock() -> ClockReading:
         )
         for index, (
             compute_seconds,
+            kernels,
             copy_seconds,
             collective_seconds,
             flops,

@@ -2,7 +2,8 @@
 
 Inductor generates Triton kernels for a real GPU. A graph on virtual GPUs uses PyTorch's backend
 "aot_eager" instead, which traces and differentiates the graph in the same way and runs it operator
-by operator. In modes in which Inductor captures CUDA graphs, the backend is "cudagraphs".
+by operator; on the virtual clock, operators that Inductor fuses take the time of one kernel. In
+modes in which Inductor captures CUDA graphs, the backend is "cudagraphs".
 """
 
 from __future__ import annotations
@@ -26,7 +27,19 @@ def patch() -> None:
         from torch._dynamo.backends import cudagraphs, debugging
 
         captures = self.config.get("triton.cudagraphs", False)
-        return (cudagraphs.cudagraphs if captures else debugging.aot_eager)(graph, inputs)
+        if captures:
+            return cudagraphs.cudagraphs(graph, inputs)
+        return debugging.aot_eager(
+            graph, inputs, fw_compiler=compile_fused, bw_compiler=compile_fused
+        )
+
+    def compile_fused(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        from torch._dynamo.backends import debugging
+
+        from .fusion import mark_fused_kernels, run_with_marks
+
+        mark_fused_kernels(graph)
+        return run_with_marks(debugging.boxed_nop(graph, inputs))
 
     wrapper.__call__ = compile_graph
 

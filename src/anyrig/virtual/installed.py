@@ -13,10 +13,10 @@ from typing import Any, cast
 from ..errors import AnyrigError, BuildError, VirtualRigError
 from ..hardware import driver_memory_of
 from .build import load_extension
+from .gpu_facts import gpu_facts_of
 from .inheritance import VARIABLE, Inheritance
 from .nodes import node_of_process
 from .operators import read_operators
-from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
 from .scratch import Scratch
 from .torch_version import check_torch
@@ -261,7 +261,7 @@ def _facts(
     facts.multiprocessors = device.multiprocessors
     facts.node = device.node
     facts.position = position
-    facts.rates = rates_of(core, device.rates, network_bytes_per_second)
+    facts.gpu = gpu_facts_of(core, device.rates, network_bytes_per_second)
     if device.spec is not None:
         taken = driver_memory_of(device.spec)
         facts.driver_memory.context_bytes = taken.context_bytes

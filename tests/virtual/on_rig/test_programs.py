@@ -16,6 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from anyrig.virtual import clock
+from anyrig.virtual.fusion import begin_fused_kernel, run_with_marks
+
 
 def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     torch.manual_seed(0)
@@ -183,6 +186,43 @@ def test_compilation_that_captures_graphs(options: dict[str, str]) -> None:
         overwritten, *_ = [compiled(torch.randn(2, 4, device="cuda:1")) for _ in range(3)]
     with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
         overwritten.sum()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a @ b).relu().mul(2).add(1).t().sigmoid()
+
+    def work_of(call: Callable[..., torch.Tensor]) -> tuple[float, float, float]:
+        before = clock().devices[1]
+        call(a, b)
+        after = clock().devices[1]
+        return (
+            after.memory_bytes - before.memory_bytes,
+            after.flops - before.flops,
+            after.kernels.products - before.kernels.products,
+        )
+
+    a, b = torch.randn(256, 256, device="cuda:1"), torch.randn(256, 256, device="cuda:1")
+    compiled = torch.compile(function)
+    torch.testing.assert_close(compiled(a, b), function(a, b))
+    eager, fused = work_of(function), work_of(compiled)
+    assert eager[0] == (3 + 4 * 2) * a.nbytes
+    assert fused[0] == (3 + 2) * a.nbytes  # the product, and one kernel
+    assert fused[1:] == eager[1:]
+
+
+def test_operators_take_time_again_after_an_error_in_a_fused_kernel() -> None:
+    def fail(_: list[object]) -> None:
+        begin_fused_kernel()
+        raise RuntimeError("in the kernel")
+
+    with pytest.raises(RuntimeError, match="in the kernel"):
+        run_with_marks(fail)([])
+    a = torch.ones(8, device="cuda:1")
+    before = clock().devices[1].memory_bytes
+    a.relu()
+    assert clock().devices[1].memory_bytes - before == 2 * a.nbytes
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,38 +1,95 @@
-"""The rates of the rig's GPUs and the launch time, for the formulas of these tests."""
+"""What the cost model says about the rig's GPUs, for the formulas of these tests.
+
+These tests check the timelines. ../test_cost_model.py checks the cost model itself.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch
 
-from anyrig.hardware import fraction_of, spec_of_key
+from anyrig.hardware import coefficients_of, spec_of_key, values_of
 from anyrig.virtual import clock
+from anyrig.virtual.gpu_facts import gpu_facts_of
 from anyrig.virtual.rig import NETWORK_BYTES_PER_SECOND
 
+core = sys.modules["anyrig_virtual_extension"]
+
 CARD = spec_of_key("A100-80GB")
-LAUNCH_SECONDS = 5e-6  # csrc/time/clock.cpp
+GPU = gpu_facts_of(core, CARD, NETWORK_BYTES_PER_SECOND)
+VALUES = {name: values[0] for name, values in values_of(coefficients_of(CARD)).items()}
+
+LAUNCH_SECONDS = VALUES["host.launch_seconds"] + VALUES["host.operator_seconds"]
+COPY_LAUNCH_SECONDS = VALUES["host.launch_seconds"]
+BACKWARD_LAUNCH_SECONDS = LAUNCH_SECONDS + VALUES["host.backward_seconds"]
+COPY_START_SECONDS = VALUES["copy.start_seconds"]
+
+assert CARD.link_bytes_per_second is not None
+PCIE = VALUES["copy.pcie_fraction"] * CARD.pcie_bytes_per_second
+PAGEABLE = VALUES["copy.pageable_fraction"] * CARD.pcie_bytes_per_second
+NVLINK = VALUES["copy.link_fraction"] * CARD.link_bytes_per_second
+NETWORK = VALUES["copy.network_fraction"] * NETWORK_BYTES_PER_SECOND
+# A copy on a GPU reads and writes each byte.
+MEMORY_COPY = CARD.memory_bytes_per_second / 2 * VALUES["memory.fraction"]
+T4_PCIE = (
+    values_of(coefficients_of(spec_of_key("T4")))["copy.pcie_fraction"][0]
+    * spec_of_key("T4").pcie_bytes_per_second
+)
+
+# In the order of `Family`, `Precision` and `Access` in csrc/time/work.h.
+FAMILIES = ("memory", "product", "convolution", "attention")
+PRECISIONS = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "int8")
+ACCESSES = (
+    "pointwise", "reduction", "normalization", "normalization_backward", "batch_norm",
+    "batch_norm_backward", "softmax", "softmax_backward", "gather", "scatter", "sort", "scan",
+    "strided", "list", "window", "window_backward", "random",
+)  # fmt: skip
+BYTES = {"float64": 8, "float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
-def _reached(kind: str, rate: float | None) -> float:
-    assert rate is not None
-    return fraction_of(kind, CARD.architecture).fraction * rate
+def gpu_seconds(family: str, **fields: float) -> float:
+    """Return the seconds that the cost model gives for a record of work, without the host's."""
+    columns = {"family": FAMILIES.index(family), **fields}
+    works = core.Works({name: [float(value)] for name, value in columns.items()})
+    return float(core.predict_seconds(GPU, works)[0])
 
 
-MEMORY = _reached("memory", CARD.memory_bytes_per_second)
-PCIE = _reached("pcie", CARD.pcie_bytes_per_second)
-NVLINK = _reached("link", CARD.link_bytes_per_second)
-T4_PCIE = fraction_of("pcie", "turing").fraction * spec_of_key("T4").pcie_bytes_per_second
-NETWORK = _reached("network", NETWORK_BYTES_PER_SECOND)
-
-
-def flops_per_second(kind: str, dtype: str) -> float:
-    return _reached(kind, CARD.flops_per_second[dtype])
+def product_gpu_seconds(size: int, dtype: str = "bfloat16", result_bytes: int = 0) -> float:
+    """Return the seconds of a square matrix product without the launch."""
+    bytes_each = size**2 * BYTES[dtype]
+    written = size**2 * result_bytes if result_bytes else bytes_each
+    return gpu_seconds(
+        "product",
+        precision=PRECISIONS.index(dtype),
+        element_bytes=BYTES[dtype],
+        m=size,
+        n=size,
+        k=size,
+        flops=2 * size**3,
+        bytes_read=2 * bytes_each,
+        bytes_written=written,
+        footprint_bytes=2 * bytes_each + written,
+    )
 
 
 def product_seconds(size: int, dtype: str = "bfloat16") -> float:
     """Return the seconds of a square matrix product, including the launch."""
-    return LAUNCH_SECONDS + 2 * size**3 / flops_per_second("product", dtype)
+    return LAUNCH_SECONDS + product_gpu_seconds(size, dtype)
+
+
+def memory_gpu_seconds(
+    read: int, written: int, access: str = "pointwise", footprint: int | None = None
+) -> float:
+    """Return the seconds of one kernel bound by memory, without the launch."""
+    return gpu_seconds(
+        "memory",
+        bytes_read=read,
+        bytes_written=written,
+        footprint_bytes=read + written if footprint is None else footprint,
+        access=ACCESSES.index(access),
+    )
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from card_rates import LAUNCH_SECONDS, MEMORY, NVLINK, PCIE, product_seconds, seconds
+from card_rates import (
+    COPY_LAUNCH_SECONDS,
+    COPY_START_SECONDS,
+    LAUNCH_SECONDS,
+    NVLINK,
+    PAGEABLE,
+    PCIE,
+    memory_gpu_seconds,
+    product_gpu_seconds,
+    product_seconds,
+    seconds,
+)
 from torch import Tensor
 
 from anyrig.virtual import clock
@@ -43,7 +54,9 @@ def test_one_matrix_product() -> None:
 def test_one_sum_reads_twice_and_writes_once() -> None:
     x = square()
     y = x.clone()
-    assert seconds(lambda: x + y) == close(LAUNCH_SECONDS + 3 * x.nbytes / MEMORY)
+    assert seconds(lambda: x + y) == close(
+        LAUNCH_SECONDS + memory_gpu_seconds(2 * x.nbytes, x.nbytes)
+    )
 
 
 def test_a_pinned_asynchronous_copy_overlaps_with_a_product(pinned: Tensor) -> None:
@@ -56,8 +69,8 @@ def test_a_pinned_asynchronous_copy_overlaps_with_a_product(pinned: Tensor) -> N
             x @ x
         torch.cuda.current_stream().wait_stream(side)
 
-    copy = LAUNCH_SECONDS + COPIED_BYTES / PCIE
-    product = 4 * (product_seconds(SIZE) - LAUNCH_SECONDS) + 2 * LAUNCH_SECONDS
+    copy = COPY_LAUNCH_SECONDS + COPY_START_SECONDS + COPIED_BYTES / PCIE
+    product = 4 * product_gpu_seconds(SIZE) + LAUNCH_SECONDS + COPY_LAUNCH_SECONDS
     assert seconds(copy_and_multiply) == close(max(copy, product))
 
 
@@ -73,8 +86,9 @@ def test_other_copies_do_not_overlap(why: str, pinned: Tensor, pageable: Tensor)
         for _ in range(4):
             x @ x
 
-    copy = LAUNCH_SECONDS + COPIED_BYTES / PCIE
-    product = 4 * (product_seconds(SIZE) - LAUNCH_SECONDS)
+    rate = PAGEABLE if why == "pageable" else PCIE
+    copy = COPY_LAUNCH_SECONDS + COPY_START_SECONDS + COPIED_BYTES / rate
+    product = 4 * product_gpu_seconds(SIZE)
     assert seconds(copy_then_multiply) == close(copy + product)
 
 
@@ -92,8 +106,9 @@ def test_the_host_waits_for_copies_as_with_cuda(
         before = clock().host_seconds
         destination.copy_(source, non_blocking=non_blocking)
         passed = clock().host_seconds - before
-        expected = LAUNCH_SECONDS + (2**26 / PCIE if waits else 0)
-        assert passed == close(expected)
+        rate = PCIE if is_pinned else PAGEABLE
+        copy = COPY_START_SECONDS + 2**26 / rate if waits else 0
+        assert passed == close(COPY_LAUNCH_SECONDS + copy)
 
 
 def test_two_devices_in_sequence() -> None:
@@ -104,7 +119,7 @@ def test_two_devices_in_sequence() -> None:
         y @ y
 
     copy = x.nbytes / NVLINK
-    product = product_seconds(SIZE) - LAUNCH_SECONDS
+    product = product_gpu_seconds(SIZE)
     assert seconds(through_both) == close(2 * product + copy)
 
 
@@ -126,7 +141,7 @@ def test_kernels_of_two_streams_share_the_gpu() -> None:
         with torch.cuda.stream(side):
             x @ x
 
-    product = product_seconds(SIZE) - LAUNCH_SECONDS
+    product = product_gpu_seconds(SIZE)
     assert seconds(on_two_streams) == close(2 * product)
 
 
@@ -169,7 +184,7 @@ def test_the_reading() -> None:
     )  # fmt: skip
     assert first["flops"] == 2 * SIZE**3
     assert first["memory_bytes"] == 3 * x.nbytes
-    assert first["compute_seconds"] == close(product_seconds(SIZE) - LAUNCH_SECONDS)
+    assert first["compute_seconds"] == close(product_gpu_seconds(SIZE))
     assert first["copy_seconds"] == close(x.nbytes / NVLINK)
     assert second["copy_seconds"] == close(x.nbytes / NVLINK)
     assert second["compute_seconds"] == first["collective_seconds"] == 0

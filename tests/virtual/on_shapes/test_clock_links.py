@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import torch
-from card_rates import LAUNCH_SECONDS, MEMORY, NETWORK, NVLINK, PCIE, T4_PCIE, seconds
+from card_rates import (
+    COPY_LAUNCH_SECONDS,
+    MEMORY_COPY,
+    NETWORK,
+    NVLINK,
+    PCIE,
+    T4_PCIE,
+    VALUES,
+    seconds,
+)
 from torch import Tensor
 
 from anyrig.virtual import clock
@@ -46,7 +57,7 @@ def copy_seconds(*copies: tuple[Tensor, Tensor]) -> float:
             with torch.cuda.stream(streams[0]), torch.cuda.stream(streams[-1]):
                 destination.copy_(source, non_blocking=True)
 
-    return seconds(copy_all) - len(copies) * LAUNCH_SECONDS
+    return seconds(copy_all) - len(copies) * COPY_LAUNCH_SECONDS
 
 
 def test_two_copies_over_one_link_follow_each_other(host: tuple[Tensor, Tensor]) -> None:
@@ -120,19 +131,37 @@ def test_a_copy_between_gpus_waits_for_the_streams_of_both(busy: int) -> None:
 
 BOTH_NODES = [*range(8), *range(10, 18)]
 
+# Large collectives reach a fraction of the rate of copies.
+REACHED = VALUES["collective.bandwidth_fraction"]
+NVLINK_RING, NETWORK_RING, T4_PCIE_RING, MEMORY_COPY_RING = (
+    REACHED * rate for rate in (NVLINK, NETWORK, T4_PCIE, MEMORY_COPY)
+)
+
+
+def latency_seconds(inside: float, between: float) -> float:
+    """Return the latency of the better of NCCL's protocols.
+
+    Args:
+        inside: the seconds of the steps in a node; the protocol for large sizes has them in its
+            base.
+        between: the seconds of the steps between nodes.
+    """
+    low = VALUES["collective.base_seconds"] + inside + between
+    return min(low, VALUES["collective.large_base_seconds"] + between)
+
 
 def collective_seconds(kind: object, ranks: range | list[int]) -> float:
     return float(core.collective_seconds(kind, BYTES, list(ranks)))
 
 
 def test_a_ring_all_reduce_over_eight_ranks() -> None:
-    ring = 2 * 7 / 8 * BYTES / NVLINK
+    ring = 2 * 7 / 8 * BYTES / NVLINK_RING
     assert collective_seconds(kinds.ALL_REDUCE, range(8)) == close(ring)
 
 
 def test_the_ring_of_a_whole_program() -> None:
     tensors = [torch.empty(BYTES, dtype=torch.uint8, device=device) for device in range(8)]
-    ring = 8 * LAUNCH_SECONDS + 2 * 7 / 8 * BYTES / NVLINK
+    ring = 8 * COPY_LAUNCH_SECONDS + 2 * 7 / 8 * BYTES / NVLINK_RING
     assert seconds(lambda: torch.cuda.nccl.all_reduce(tensors)) == close(ring)
 
 
@@ -141,7 +170,7 @@ def test_a_broadcast_to_replicas_is_one_collective() -> None:
     devices = list(range(8))
     assert seconds(
         lambda: torch.nn.parallel.comm.broadcast_coalesced(parameters, devices, BYTES)
-    ) == close(8 * LAUNCH_SECONDS + BYTES / NVLINK)
+    ) == close(8 * COPY_LAUNCH_SECONDS + BYTES / NVLINK_RING)
 
 
 @pytest.mark.parametrize(
@@ -157,30 +186,66 @@ def test_a_broadcast_to_replicas_is_one_collective() -> None:
     ],
 )
 def test_the_formula_of_each_collective(name: str, parts: float) -> None:
-    assert collective_seconds(getattr(kinds, name), range(8)) == close(parts * BYTES / NVLINK)
+    assert collective_seconds(getattr(kinds, name), range(8)) == close(parts * BYTES / NVLINK_RING)
+
+
+def reduce_on(streams: list[torch.cuda.Stream], tensors: list[Tensor]) -> None:
+    """Launch an all-reduce of `tensors`, one per GPU, on `streams`."""
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(torch.cuda.stream(stream))
+        torch.cuda.nccl.all_reduce(tensors)
+
+
+def test_a_collective_takes_multiprocessors_from_kernels_that_run_with_it() -> None:
+    share = VALUES["collective.multiprocessor_share"]
+    tensors = [torch.empty(BYTES, dtype=torch.uint8, device=device) for device in range(8)]
+    sides = [torch.cuda.Stream(device) for device in range(8)]
+    x = torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def computed(first: Callable[[], object], second: Callable[[], object]) -> float:
+        seconds(lambda: None)
+        before = clock().devices[0].compute_seconds
+        first()
+        second()
+        return clock().devices[0].compute_seconds - before
+
+    alone = computed(lambda: x @ x, lambda: None)
+    slower = close(alone / (1 - share))
+    assert 0 < share < 0.5
+    assert computed(lambda: reduce_on(sides, tensors), lambda: x @ x) == slower
+    assert computed(lambda: x @ x, lambda: reduce_on(sides, tensors)) == slower
+
+
+def test_two_collectives_at_once_share_the_links() -> None:
+    tensors = [torch.empty(BYTES, dtype=torch.uint8, device=device) for device in range(8)]
+    sides = [[torch.cuda.Stream(device) for device in range(8)] for _ in range(2)]
+    one = seconds(lambda: reduce_on(sides[0], tensors))
+    two = seconds(lambda: [reduce_on(streams, tensors) for streams in sides])
+    assert two == close(2 * one)
 
 
 def test_a_ring_over_two_nodes_uses_the_network_of_all_devices() -> None:
     # The eight GPUs of a node share the traffic: 8 x 45 GB/s is more than NVLink's rate.
     assert collective_seconds(kinds.ALL_REDUCE, BOTH_NODES) == close(
-        2 * 15 / 16 * BYTES / min(NVLINK, 8 * NETWORK)
+        2 * 15 / 16 * BYTES / min(NVLINK_RING, 8 * NETWORK_RING)
     )
     one_a_node = collective_seconds(kinds.ALL_REDUCE, [0, 10])
-    assert one_a_node == close(BYTES / NETWORK)
-    assert collective_seconds(kinds.SEND, [3, 14]) == close(BYTES / NETWORK)
+    assert one_a_node == close(BYTES / NETWORK_RING)
+    assert collective_seconds(kinds.SEND, [3, 14]) == close(BYTES / NETWORK_RING)
     # A gather moves everything to one GPU, over that GPU's share of the network.
-    assert collective_seconds(kinds.GATHER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
-    assert collective_seconds(kinds.SCATTER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
+    assert collective_seconds(kinds.GATHER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK_RING)
+    assert collective_seconds(kinds.SCATTER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK_RING)
     to_all = collective_seconds(kinds.ALL_TO_ALL, BOTH_NODES)
-    assert to_all == close(8 / 16 * BYTES / NETWORK)
+    assert to_all == close(8 / 16 * BYTES / NETWORK_RING)
 
 
 def test_a_ring_with_a_gpu_without_nvlink_goes_through_the_host() -> None:
-    assert collective_seconds(kinds.BROADCAST, [0, 1, 8]) == close(BYTES / T4_PCIE)
+    assert collective_seconds(kinds.BROADCAST, [0, 1, 8]) == close(BYTES / T4_PCIE_RING)
 
 
 def test_ranks_on_one_device_are_bound_by_its_memory() -> None:
-    assert collective_seconds(kinds.ALL_GATHER, [3, 3]) == close(BYTES / 2 / (MEMORY / 2))
+    assert collective_seconds(kinds.ALL_GATHER, [3, 3]) == close(BYTES / 2 / MEMORY_COPY_RING)
 
 
 def test_small_collectives_take_the_latency_of_their_steps() -> None:
@@ -218,26 +283,32 @@ NEIGHBOURS, ACROSS, BY_PCIE = [0, 1], [0, 10], [8, 9]
 def test_the_steps_of_each_collective(
     name: str, ranks: list[int], steps: int, steps_between: int
 ) -> None:
-    # NCCL's latencies for protocol LL: 6.6 us, 0.6 us per NVLink step, 2.7 us between nodes.
-    latency = 6.6e-6 + steps * 0.6e-6 + steps_between * 2.7e-6
+    latency = latency_seconds(
+        steps * VALUES["collective.link_step_seconds"],
+        steps_between * VALUES["collective.ring_network_step_seconds"],
+    )
     seconds = core.collective_seconds(getattr(kinds, name), 4, list(ranks))
     assert seconds == pytest.approx(latency, rel=1e-3)
 
 
 def test_a_step_through_the_host_takes_longer() -> None:
     seconds = core.collective_seconds(kinds.SEND, 4, BY_PCIE)
-    assert seconds == pytest.approx(6.6e-6 + 1.0e-6, rel=1e-3)
+    latency = latency_seconds(VALUES["collective.pcie_step_seconds"], 0)
+    assert seconds == pytest.approx(latency, rel=1e-3)
+    assert VALUES["collective.pcie_step_seconds"] > VALUES["collective.link_step_seconds"]
 
 
 @pytest.mark.parametrize("ranks", [[0, *range(10, 18)], [*range(8), 10]])
 def test_the_node_with_the_fewest_ranks_limits_the_network_rate(ranks: list[int]) -> None:
-    assert collective_seconds(kinds.ALL_GATHER, ranks) == close(8 / 9 * BYTES / NETWORK)
+    assert collective_seconds(kinds.ALL_GATHER, ranks) == close(8 / 9 * BYTES / NETWORK_RING)
 
 
 def test_a_small_all_reduce_between_nodes_uses_the_tree() -> None:
-    # The ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
-    tree = 6.6e-6 + 2 * (7 * 0.6e-6 + 5.0e-6)
-    assert core.collective_seconds(kinds.ALL_REDUCE, 4, BOTH_NODES) == close(tree)
+    step, network = (VALUES[f"collective.{kind}_step_seconds"] for kind in ("link", "tree_network"))
+    tree = latency_seconds(2 * 7 * step, 2 * network)
+    ring = latency_seconds(28 * step, 2 * VALUES["collective.ring_network_step_seconds"])
+    assert core.collective_seconds(kinds.ALL_REDUCE, 4, BOTH_NODES) == close(min(tree, ring))
+    assert core.collective_seconds(kinds.ALL_GATHER, 4, BOTH_NODES) > 0
 
 
 def test_a_position_beyond_the_rig_is_refused() -> None:

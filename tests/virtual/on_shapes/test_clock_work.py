@@ -7,7 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from card_rates import LAUNCH_SECONDS, MEMORY, flops_per_second, seconds
+from card_rates import (
+    LAUNCH_SECONDS,
+    PRECISIONS,
+    gpu_seconds,
+    memory_gpu_seconds,
+    product_gpu_seconds,
+    seconds,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -127,7 +134,32 @@ def test_a_grouped_product_counts_each_row_once() -> None:
     assert flops == 2 * 64 * 32 * 16
 
 
-@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION])
+KERNELS = {SDPBackend.FLASH_ATTENTION: 0, SDPBackend.CUDNN_ATTENTION: 2}
+
+
+def attention_gpu_seconds(backend: SDPBackend, share: float) -> float:
+    tensor = 4 * 16 * 8192 * 128 * 2
+    logsumexp = 4 * 16 * 8192 * 4
+    return gpu_seconds(
+        "attention",
+        precision=PRECISIONS.index("bfloat16"),
+        element_bytes=2,
+        kernel=KERNELS[backend],
+        batch=4,
+        heads=16,
+        key_heads=16,
+        queries=8192,
+        keys=8192,
+        head_size=128,
+        value_head_size=128,
+        flops=4 * 4 * 16 * 8192**2 * 128,
+        share=share,
+        bytes_read=4 * tensor + logsumexp,
+        footprint_bytes=4 * tensor + logsumexp,
+    )
+
+
+@pytest.mark.parametrize("backend", KERNELS)
 def test_causal_attention_does_half_of_the_counted_flops(backend: SDPBackend) -> None:
     def forward(causal: bool) -> float:
         q = torch.empty(4, 16, 8192, 128, device="cuda", dtype=torch.bfloat16)
@@ -136,9 +168,10 @@ def test_causal_attention_does_half_of_the_counted_flops(backend: SDPBackend) ->
                 lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
             )
 
-    full = 4 * 4 * 16 * 8192**2 * 128 / flops_per_second("attention", "bfloat16")
-    assert forward(causal=False) == close(full)
-    assert forward(causal=True) == close(full / 2)
+    full = forward(causal=False)
+    assert full == close(attention_gpu_seconds(backend, share=1))
+    assert forward(causal=True) == close(attention_gpu_seconds(backend, share=0.5))
+    assert 0.45 * full < forward(causal=True) < 0.6 * full
 
 
 @pytest.mark.parametrize(
@@ -152,15 +185,13 @@ def test_causal_attention_does_half_of_the_counted_flops(backend: SDPBackend) ->
 )
 def test_each_dtype_has_its_rate(dtype: torch.dtype, rate: str) -> None:
     x = torch.empty(4096, 4096, device="cuda", dtype=dtype)
-    assert seconds(lambda: x @ x) == close(
-        LAUNCH_SECONDS + 2 * 4096**3 / flops_per_second("product", rate)
-    )
+    assert seconds(lambda: x @ x) == close(LAUNCH_SECONDS + product_gpu_seconds(4096, rate))
 
 
 def test_integers_have_their_own_rate() -> None:
     x = torch.empty(4096, 4096, device="cuda", dtype=torch.int8)
     assert seconds(lambda: torch._int_mm(x, x)) == close(
-        LAUNCH_SECONDS + 2 * 4096**3 / flops_per_second("product", "int8")
+        LAUNCH_SECONDS + product_gpu_seconds(4096, "int8", result_bytes=4)
     )
 
 
@@ -185,9 +216,9 @@ def convolution_of_floats() -> float:
 
 
 def test_tf32_when_the_program_allows_it() -> None:
-    flops = 2 * 4096**3
-    single = flops / flops_per_second("product", "float32")
-    tf32 = flops / flops_per_second("product", "tfloat32")
+    single = product_gpu_seconds(4096, "float32")
+    tf32 = product_gpu_seconds(4096, "tfloat32")
+    assert tf32 < 0.5 * single
     assert product_of_floats() == close(single)
     with set_to(torch.backends.cuda.matmul, "allow_tf32", True):
         assert product_of_floats() == close(tf32)
@@ -197,11 +228,38 @@ def test_tf32_when_the_program_allows_it() -> None:
     assert product_of_floats() == close(single)
 
 
+def convolution_gpu_seconds(**fields: float) -> float:
+    """Return the seconds of the convolution above."""
+    elements = {"in": 32 * 512 * 64**2, "out": 32 * 512 * 62**2, "weight": 512 * 512 * 9}
+    return gpu_seconds(
+        "convolution",
+        element_bytes=4,
+        batch=32,
+        in_channels=512,
+        out_channels=512,
+        in_h=64,
+        in_w=64,
+        out_h=62,
+        out_w=62,
+        kernel_h=3,
+        kernel_w=3,
+        flops=2 * 32 * 512 * 62 * 62 * 512 * 9,
+        bytes_read=4 * (elements["in"] + elements["weight"]),
+        bytes_written=4 * elements["out"],
+        footprint_bytes=4 * sum(elements.values()),
+        **fields,
+    )
+
+
 def test_convolutions_take_tf32_unless_forbidden() -> None:
-    flops = 2 * 32 * 512 * 62 * 62 * 512 * 9
-    assert convolution_of_floats() == close(flops / flops_per_second("convolution", "tfloat32"))
+    single, tf32 = (
+        convolution_gpu_seconds(precision=PRECISIONS.index(dtype))
+        for dtype in ("float32", "tfloat32")
+    )
+    assert tf32 < 0.5 * single
+    assert convolution_of_floats() == close(tf32)
     with set_to(torch.backends.cudnn, "allow_tf32", False):
-        assert convolution_of_floats() == close(flops / flops_per_second("convolution", "float32"))
+        assert convolution_of_floats() == close(single)
 
 
 NUMBERS = 2**20
@@ -315,6 +373,18 @@ def test_bytes_are_those_that_a_kernel_accesses(name: str) -> None:
     assert charged(lambda: work(*tensors))[1] == expected
 
 
+def test_bags_read_only_the_rows_that_they_name() -> None:
+    index, table, starts = rows(), ones(100_000, 64), numbers(2)
+    work = lambda: functional.embedding_bag(index, table, starts, mode="sum")  # noqa: E731
+    assert ROWS_BYTES < charged(work)[1] < 2 * ROWS_BYTES
+
+
+@pytest.mark.parametrize(("training", "passes"), [(True, 3), (False, 2)])
+def test_batch_norm_in_training_reads_its_input_twice(training: bool, passes: int) -> None:
+    x, norm = ones(32, 64, 128, 128), nn.BatchNorm2d(64).cuda().train(training)
+    assert charged(lambda: norm(x))[1] == pytest.approx(passes * x.nbytes, rel=1e-3)
+
+
 def test_a_recurrent_cell_is_one_launch() -> None:
     cell = nn.LSTMCell(64, 64).cuda()
     x, state = ones(32, 64), (ones(32, 64), ones(32, 64))
@@ -328,4 +398,6 @@ def test_a_recurrent_cell_is_one_launch() -> None:
 
 def test_memory_bound_work_takes_the_time_of_the_bandwidth() -> None:
     x = ones(2**28)
-    assert seconds(lambda: x.mul_(2)) == close(LAUNCH_SECONDS + 2 * x.nbytes / MEMORY)
+    assert seconds(lambda: x.mul_(2)) == close(
+        LAUNCH_SECONDS + memory_gpu_seconds(x.nbytes, x.nbytes, footprint=x.nbytes)
+    )

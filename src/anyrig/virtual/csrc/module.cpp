@@ -8,6 +8,7 @@
 #include "device/backward_threads.h"
 #include "device/cuda_error.h"
 #include "time/clock.h"
+#include "time/cost_bindings.h"
 #include "time/event.h"
 #include "operators/cublas.h"
 #include "device/device.h"
@@ -125,8 +126,8 @@ void raise_from_python(py::function raise) {
   set_raise_sizes_unknown([call](const std::string& name) { call(name, std::nullopt); });
 }
 
-// Returns for each device: seconds of computation, of copies and of collectives; FLOPs; bytes of
-// memory traffic; and for each stream its id, its completion time and its busy seconds.
+// Returns for each device: seconds of computation, those of each `Family`, of copies and of
+// collectives; FLOPs; bytes of memory traffic; and for each stream its id, its completion time and its busy seconds.
 py::list read_clock() {
   py::list readings;
   for (const auto& [totals, streams] : Clock::get().read()) {
@@ -135,8 +136,8 @@ py::list read_clock() {
       of_streams.append(py::make_tuple(stream.id, stream.done_seconds, stream.busy_seconds));
     }
     readings.append(py::make_tuple(
-        totals.compute_seconds, totals.copy_seconds, totals.collective_seconds, totals.flops,
-        totals.memory_bytes, of_streams));
+        totals.compute_seconds, totals.family_seconds, totals.copy_seconds,
+        totals.collective_seconds, totals.flops, totals.memory_bytes, of_streams));
   }
   return readings;
 }
@@ -190,15 +191,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace anyrig::virtual_gpu;
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
 
-  py::class_<Rates>(m, "Rates")
-      .def(py::init<>())
-      .def_readwrite("sheet_flops_per_second", &Rates::sheet_flops_per_second)
-      .def_readwrite("fractions", &Rates::fractions)
-      .def_readwrite("memory_bytes_per_second", &Rates::memory_bytes_per_second)
-      .def_readwrite("link_bytes_per_second", &Rates::link_bytes_per_second)
-      .def_readwrite("pcie_bytes_per_second", &Rates::pcie_bytes_per_second)
-      .def_readwrite("network_bytes_per_second", &Rates::network_bytes_per_second)
-      .def_readwrite("fabric", &Rates::fabric);
+  bind_cost(m);
   py::class_<DriverMemory>(m, "DriverMemory")
       .def(py::init<>())
       .def_readwrite("context_bytes", &DriverMemory::context_bytes)
@@ -215,7 +208,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("multiprocessors", &DeviceFacts::multiprocessors)
       .def_readwrite("node", &DeviceFacts::node)
       .def_readwrite("position", &DeviceFacts::position)
-      .def_readwrite("rates", &DeviceFacts::rates)
+      .def_readwrite("gpu", &DeviceFacts::gpu)
       .def_readwrite("driver_memory", &DeviceFacts::driver_memory);
   py::class_<OperatorFacts>(m, "OperatorFacts")
       .def(py::init([](bool has_cuda_kernel,
@@ -397,6 +390,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("clock_enabled", [] { return Clock::get().enabled(); });
   m.def("host_seconds", [] { return Clock::get().host_seconds(); });
   m.def("read_clock", &read_clock);
+  // A compiled graph runs a fused kernel operator by operator: the operators take no time, and then
+  // the kernel does.
+  m.def("pause_clock", &Clock::Pause::set);
+  m.def("run_fused", [](c10::DeviceIndex device, double bytes_read, double bytes_written) {
+    Clock::get().run(current_stream(device), memory_work(bytes_read, bytes_written));
+  });
+  m.def("begin_work_log", [] { Clock::get().begin_log(); });
+  m.def("end_work_log", [] { return columns_of(Clock::get().end_log()); });
   py::enum_<CollectiveKind>(m, "CollectiveKind")
       .value("ALL_REDUCE", CollectiveKind::AllReduce)
       .value("BROADCAST", CollectiveKind::Broadcast)

@@ -4,6 +4,7 @@
 
 #include "attention/attention_choice.h"
 #include "time/clock.h"
+#include "time/records/operator_work.h"
 #include "random/generator.h"
 #include "time/streams.h"
 
@@ -34,23 +35,32 @@ int64_t fused_choice(
   return static_cast<int64_t>(choice);
 }
 
+// `head_products` is the length of the products along the head that a score takes.
 void charge(
     const at::Tensor& query,
-    const AttentionWork& work,
-    double flops,
+    const AttentionWork& attention,
+    bool backward,
+    double head_products,
     std::initializer_list<at::Tensor> tensors) {
   auto& clock = Clock::get();
   if (!clock.charges()) {
     return;
   }
-  double bytes = 0;
+  const AttentionShape& shape = attention.shape;
+  Work work;
+  work.family = Family::Attention;
+  work.precision = precision_of(query.scalar_type(), Family::Attention);
+  work.element_bytes = static_cast<double>(query.element_size());
+  work.flops =
+      2 * shape.batch * shape.heads * shape.queries * shape.keys * head_products;
+  work.share = attention.share;
+  work.attention = shape;
+  work.attention.backward = backward;
   for (const auto& tensor : tensors) {
-    bytes += tensor.defined() ? touched_bytes(tensor) : 0;
+    work.bytes_read += tensor.defined() ? touched_bytes(tensor) : 0;
   }
-  const auto kind = DenseKind::Attention;
-  clock.run(
-      current_stream(query.device().index()),
-      {flops, kind, precision_of(query.scalar_type(), kind), work.share}, bytes);
+  work.footprint_bytes = work.bytes_read;
+  clock.run(current_stream(query.device().index()), work);
 }
 
 } // namespace
@@ -72,13 +82,16 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale) {
 void charge_forward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
   // Two matrix products: the scores, and their product with the values.
-  charge(query, work, 2.0 * work.scores * (work.head_size + work.value_head_size), tensors);
+  charge(
+      query, work, /*backward=*/false, work.shape.head_size + work.shape.value_head_size, tensors);
 }
 
 void charge_backward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
   // Five matrix products: the scores again, and the gradients of query, key, scores and value.
-  charge(query, work, 2.0 * work.scores * (3 * work.head_size + 2 * work.value_head_size), tensors);
+  charge(
+      query, work, /*backward=*/true, 3 * work.shape.head_size + 2 * work.shape.value_head_size,
+      tensors);
 }
 
 std::pair<uint64_t, uint64_t> reserve_random_numbers(const at::Tensor& query, uint64_t per_thread) {

@@ -8,6 +8,7 @@
 #include "attention/attention_math.h"
 #include "operators/kernels.h"
 #include "operators/optional_tensor.h"
+#include "time/work.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
@@ -48,12 +49,10 @@ void check_same_device(
 // Returns `scale`, or 1 / sqrt(head size) if it is not given.
 double attention_scale(const at::Tensor& query, std::optional<double> scale);
 
-// The size of an attention call, in the terms of torch.utils.flop_counter.
+// The size of an attention call. Sequences of unequal lengths count with their mean length.
 struct AttentionWork {
-  double scores;    // pairs of a query and a key, over all sequences and query heads
-  double share;     // of the scores that the mask leaves; kernels skip the other blocks
-  double head_size; // of queries and keys
-  double value_head_size;
+  AttentionShape shape;
+  double share; // of the scores that the mask leaves; kernels skip the other blocks
 };
 
 // Advance the virtual clock by the time of a kernel that reads and writes `tensors`.

@@ -47,9 +47,13 @@ struct QueryKeyValue {
   at::Tensor value;
 };
 
-// Returns the size of a call, for the clock. `query` is (..., heads, head size).
+// Returns the size of a call, for the clock. `query` and `value` are (..., heads, head size).
 AttentionWork work_of(
-    const at::Tensor& query, const at::Tensor& value, const Sequences& sequences, const Band& band);
+    AttentionKernel kernel,
+    const at::Tensor& query,
+    const at::Tensor& value,
+    const Sequences& sequences,
+    const Band& band);
 
 // Computes attention and writes `output` on the device, and the logsumexp unless `logsumexp_of` is
 // empty.

@@ -179,7 +179,7 @@ efficient_forward(
         compute_logsumexp ? logsumexp_parts(logsumexp, sequences.packed()) : LogsumexpOf());
   }
   charge_forward(
-      query, work_of(query, value, sequences, band),
+      query, work_of(AttentionKernel::Efficient, query, value, sequences, band),
       {query, key, value, is_given(bias) ? *bias : at::Tensor(), output, logsumexp});
   return {
       output, logsumexp, seed, offset, call.queries, longest_key_given.value_or(call.keys)};
@@ -295,7 +295,7 @@ FourTensors efficient_backward(
         sequences, recipe, logsumexp_parts(logsumexp, sequences.packed()));
   }
   charge_backward(
-      query, work_of(query, value, sequences, band),
+      query, work_of(AttentionKernel::Efficient, query, value, sequences, band),
       {gradient, query, key, value, output, logsumexp, query_gradient, key_gradient,
        value_gradient});
   return {query_gradient, key_gradient, value_gradient, bias_gradient};

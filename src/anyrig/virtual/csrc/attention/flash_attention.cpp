@@ -151,7 +151,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
     }
   }
   charge_forward(
-      query, work_of(query, value, sequences, band), {query, key, value, output, logsumexp});
+      query, work_of(AttentionKernel::Flash, query, value, sequences, band), {query, key, value, output, logsumexp});
   if (!return_debug_mask) {
     debug_mask = at::empty({0}, query.options());
   }
@@ -216,7 +216,7 @@ FlashGradients flash_backward(
         recipe, logsumexp_parts(logsumexp));
   }
   charge_backward(
-      query, work_of(query, value, sequences, band),
+      query, work_of(AttentionKernel::Flash, query, value, sequences, band),
       {gradient, query, key, value, output, logsumexp, results.query, results.key,
        results.value});
   return {results.query, results.key, results.value};

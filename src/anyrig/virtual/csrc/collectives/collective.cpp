@@ -161,8 +161,7 @@ double perform(
     const double start = agreement.start;
     const double seconds =
         collective_seconds(collective.announcement.kind, collective.bytes, agreement.places);
-    Clock::get().run_collective(stream, start, seconds);
-    return start + seconds;
+    return Clock::get().run_collective(stream, start, seconds);
   } catch (const TransportError& error) {
     roll_call.close(); // the data of this group may be in any state
     raise_failure(call, error);

@@ -25,8 +25,9 @@ double occupy(
     return 0;
   }
   const double seconds = collective_seconds(kind, static_cast<double>(bytes), ends);
-  Clock::get().run_collective(stream, start, seconds);
-  return start + seconds;
+  return Clock::get().run_collective(
+      stream, start, seconds,
+      kind == CollectiveKind::Send ? Clock::Direction::Out : Clock::Direction::In);
 }
 
 } // namespace

@@ -2,7 +2,7 @@
 // device, and CUDA's errors about them.
 #pragma once
 
-#include "time/rates.h"
+#include "time/gpu_facts.h"
 
 #include <c10/core/Device.h>
 #include <c10/core/DeviceGuard.h>
@@ -33,7 +33,7 @@ struct DeviceFacts {
   int multiprocessors = 0;
   int node = 0;     // the node that holds the device
   int position = 0; // index in the whole rig
-  Rates rates;
+  GpuFacts gpu;
   DriverMemory driver_memory;
 };
 

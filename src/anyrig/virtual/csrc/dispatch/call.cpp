@@ -87,7 +87,7 @@ class OperatorCall {
     if (C10_UNLIKELY(watches_waits()) && waits_for_values(op_, arguments())) {
       note_host_wait(current_stream(device_.index()));
     }
-    const bool charges = plan_.traffic != Traffic::Free && Clock::get().charges();
+    const bool charges = plan_.work.traffic != Traffic::Free && Clock::get().charges();
     if (shape_only()) {
       known_ = KnownCall::make(op_, plan_, arguments());
       mask_counts_ = count_by_masks(op_, arguments());
@@ -106,8 +106,8 @@ class OperatorCall {
       replace_by_twins(i);
     }
     // Sparse and nested operands need fewer operations than their sizes suggest.
-    if (charges && plan_.formula != Formula::None && parts_.empty()) {
-      count_ = count(plan_.formula, arguments());
+    if (charges && plan_.work.describe != nullptr && parts_.empty()) {
+      plan_.work.describe(plan_.work, arguments(), description_);
     }
     if (operands_.empty() && sees_meta_) {
       // The only operands are fake tensors, which report a virtual device but hold a Meta tensor.
@@ -606,17 +606,16 @@ class OperatorCall {
     }
     make_virtual(tensor, device_.index());
     result_bytes_ += touched_bytes(tensor);
-    result_numbers_ += static_cast<double>(tensor.numel());
     return tensor;
   }
 
   void charge() {
-    const double bytes = moved_bytes(plan_.traffic, operands_, parts_, result_bytes_);
-    if (bytes == 0) {
+    const Moved moved = moved_by(plan_.work.traffic, operands_, parts_, result_bytes_);
+    if (moved.footprint == 0) {
       return; // CUDA launches no kernel for zero elements
     }
-    count_.arithmetic.flops += count_.flops_per_result * result_numbers_;
-    Clock::get().run(current_stream(device_.index()), count_.arithmetic, bytes);
+    complete(plan_.work, moved, description_);
+    Clock::get().run(current_stream(device_.index()), description_.works);
   }
 
   const OperatorPlan& plan_;
@@ -641,9 +640,8 @@ class OperatorCall {
   bool fills_by_mask_ = false;
   bool sees_meta_ = false;
   bool returns_to_host_ = false;
-  Count count_;
+  Description description_;
   double result_bytes_ = 0;
-  double result_numbers_ = 0;
 };
 
 } // namespace

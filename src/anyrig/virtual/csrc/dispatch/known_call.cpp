@@ -3,6 +3,7 @@
 #include "dispatch/each_tensor.h"
 #include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
+#include "dispatch/widening.h"
 #include "memory/known_values.h"
 
 #include <ATen/core/enum_tag.h>
@@ -250,7 +251,7 @@ bool KnownCall::has_room(c10::ArrayRef<c10::IValue> results) const {
       bytes += tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
     });
   }
-  return bytes <= (plan_->formula == Formula::None ? kMaxBytesOfCall : kMaxBytesOfProduct);
+  return bytes <= (plan_->work.multiplies ? kMaxBytesOfProduct : kMaxBytesOfCall);
 }
 
 // Gives the kernel memory for the tensors that it only writes to, in their present sizes.

@@ -5,36 +5,101 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-double moved_bytes_of(const Operand& operand) {
+void add_operand(Moved& moved, const Operand& operand) {
   if (operand.shadow == nullptr) {
-        return 0; // a container, whose parts are counted
+    return; // a container, whose parts are counted
   }
-  const double times = static_cast<double>(operand.plan.is_read) +
-      static_cast<double>(operand.plan.is_written);
-  return times * touched_bytes(operand.owner);
+  const double bytes = touched_bytes(operand.owner);
+  moved.read += operand.plan.is_read ? bytes : 0;
+  moved.written += operand.plan.is_written ? bytes : 0;
+  moved.footprint += operand.plan.is_read || operand.plan.is_written ? bytes : 0;
+}
+
+// Reduces what `moved` says about an operand of which only `most` bytes are accessed.
+void limit_to(Moved& moved, double most) {
+  moved.read = std::min(moved.read, most);
+  moved.written = std::min(moved.written, most);
+  moved.footprint = std::min(moved.footprint, most);
+}
+
+// Returns the bytes of the rows of `table` that the indices name.
+double row_bytes(const at::Tensor& table, const at::Tensor& indices) {
+  return table.dim() == 0 || table.size(0) == 0
+      ? 0
+      : static_cast<double>(indices.numel()) * static_cast<double>(table.nbytes()) /
+          static_cast<double>(table.size(0));
+}
+
+bool repeats_elements(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
+    if (tensor.size(dimension) > 1 && tensor.stride(dimension) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns whether the operands differ in their fastest dimension.
+bool is_strided(c10::ArrayRef<Operand> operands) {
+  int64_t common = -1;
+  for (const auto& operand : operands) {
+    const auto& tensor = operand.owner;
+    if (operand.shadow == nullptr || tensor.dim() < 2 || repeats_elements(tensor)) {
+      continue;
+    }
+    const int64_t fastest =
+        tensor.is_contiguous() && tensor.size(-1) > 1 ? tensor.dim() - 1 : fastest_dimension(tensor);
+    if (fastest >= 0 && common >= 0 && fastest - tensor.dim() != common) {
+      return true;
+    }
+    common = fastest >= 0 ? fastest - tensor.dim() : common;
+  }
+  return false;
 }
 
 } // namespace
 
-double moved_bytes(
+Moved moved_by(
     Traffic traffic,
     c10::ArrayRef<Operand> operands,
     c10::ArrayRef<Operand> parts,
     double result_bytes) {
-  double first = operands.empty() ? 0 : moved_bytes_of(operands.front());
-  double others = 0;
+  Moved first, others;
+  if (!operands.empty()) {
+    add_operand(first, operands.front());
+  }
   for (size_t i = 1; i < operands.size(); ++i) {
-    others += moved_bytes_of(operands[i]);
+    add_operand(others, operands[i]);
   }
   for (const auto& part : parts) {
-    others += moved_bytes_of(part);
+    add_operand(others, part);
   }
-  if (traffic == Traffic::Gather) {
-    first = std::min(first, std::max(result_bytes, others));
-  } else if (traffic == Traffic::Scatter) {
-    first = std::min(first, 2 * others);
+  const double other_bytes = others.read + others.written;
+  switch (traffic) {
+    case Traffic::Gather:
+      limit_to(first, std::max(result_bytes, other_bytes));
+      break;
+    case Traffic::Scatter:
+      limit_to(first, other_bytes);
+      break;
+    case Traffic::Rows:
+      if (operands.size() > 1) {
+        limit_to(first, row_bytes(operands[0].owner, operands[1].owner));
+      }
+      break;
+    case Traffic::All:
+    case Traffic::Free:
+      break;
   }
-  return first + others + result_bytes;
+  Moved moved;
+  moved.read = first.read + others.read;
+  moved.written = first.written + others.written + result_bytes;
+  moved.footprint = first.footprint + others.footprint + result_bytes;
+  moved.is_strided = traffic == Traffic::All && is_strided(operands);
+  return moved;
 }
 
 } // namespace anyrig::virtual_gpu

@@ -16,9 +16,9 @@ struct Operand {
   ArgumentPlan plan;
 };
 
-// Returns the bytes of GPU memory that an operator reads and writes. `parts` are the parts of the
-// containers among `operands`; `result_bytes` counts its new tensors.
-double moved_bytes(
+// Returns what an operator reads and writes. `parts` are the parts of the containers among
+// `operands`; `result_bytes` counts its new tensors.
+Moved moved_by(
     Traffic traffic,
     c10::ArrayRef<Operand> operands,
     c10::ArrayRef<Operand> parts,

@@ -84,14 +84,22 @@ std::string recorded_name(const c10::FunctionSchema& schema) {
   return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
 }
 
+namespace {
+
+// Returns the name under which the work and the temporaries of an operator are known.
+std::string name_of_work(const c10::FunctionSchema& schema) {
+  const std::string name = recorded_name(schema);
+  return name == "_convolution" ? "convolution" : name; // has the same arguments and four more
+}
+
+} // namespace
+
 OperatorPlan::OperatorPlan(
     const c10::FunctionSchema& schema, const OperatorFacts& facts, c10::DispatchKey host_key)
-    : record(&record_of(recorded_name(schema), schema.overload_name())) {
+    : work(name_of_work(schema), schema),
+      record(&record_of(recorded_name(schema), schema.overload_name())) {
   const auto& declared = schema.arguments();
-  std::string name = recorded_name(schema);
-  if (name == "_convolution") {
-    name = "convolution"; // has the same arguments and four more
-  }
+  const std::string name = name_of_work(schema);
   const int unread = unread_argument_of(name);
   bool is_out = false;
   for (size_t i = 0; i < declared.size(); ++i) {
@@ -130,8 +138,6 @@ OperatorPlan::OperatorPlan(
   }
   uses_cublas = record->uses_cublas;
   temporaries = temporaries_of(name);
-  formula = formula_of(name);
-  traffic = traffic_of(name);
   widened = widened_dtypes(*record, host_key);
   refuses_dtypes = !record->refused.empty();
   // The overloads `dtype` return another dtype than that of their operands.

@@ -4,7 +4,7 @@
 
 #include "dispatch/operator_record.h"
 #include "temporaries/temporaries.h"
-#include "time/work.h"
+#include "time/records/operator_work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
@@ -49,8 +49,6 @@ struct OperatorPlan {
       c10::DispatchKey host_key = c10::DispatchKey::CPU);
 
   DeviceCheck check = DeviceCheck::Wrapper;
-  Formula formula = Formula::None;
-  Traffic traffic = Traffic::All;
   bool makes_tensors = false;
   // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
   // operators autograd does.
@@ -59,6 +57,7 @@ struct OperatorPlan {
   bool is_pointwise = false;
   ValueRule value_rule = ValueRule::Forget;
   bool takes_optional_lists = false;
+  WorkRules work;
   bool uses_cublas = false;
   // Which checks of the record (operand_checks.h) a call needs.
   bool refuses_dtypes = false;

@@ -93,7 +93,7 @@ void copy_lazy_clone(c10::StorageImpl& storage) {
   storage.mutable_data(); // copies; the copying function's name differs between PyTorch versions
   if (storage.data() != before) {
     const auto bytes = static_cast<double>(storage.nbytes());
-    Clock::get().run(current_stream(storage.device().index()), /*arithmetic=*/{}, 2 * bytes);
+    Clock::get().run(current_stream(storage.device().index()), memory_work(bytes, bytes));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
 #include "memory/pinned_memory.h"
+#include "time/records/operator_work.h"
 #include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,13 @@ bool is_plain(const at::Tensor& destination, const at::Tensor& source) {
       destination.sizes() == source.sizes() &&
       ((destination.is_contiguous() && source.is_contiguous()) ||
        (destination.strides() == source.strides() && source.is_non_overlapping_and_dense()));
+}
+
+// Returns whether both ends have the same fastest dimension, so that threads read and write
+// neighbouring elements.
+bool is_plain_order(const at::Tensor& destination, const at::Tensor& source) {
+  return (destination.is_contiguous() && source.is_contiguous()) ||
+      fastest_dimension(destination) == fastest_dimension(source);
 }
 
 // Returns whether a copy needs contiguous temporaries. Copies between a device and the host do
@@ -47,15 +55,20 @@ void charge(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     return;
   }
   if (source.device() == destination.device()) {
+    const bool is_strided = !is_plain_order(destination, source);
     clock.run(
-        current_stream(source.device().index()), /*arithmetic=*/{},
-        touched_bytes(source) + touched_bytes(destination));
+        current_stream(source.device().index()),
+        memory_work(
+            touched_bytes(source), touched_bytes(destination),
+            is_strided ? Access::Strided : Access::Pointwise));
     return;
   }
   const bool on_devices = is_virtual(source) && is_virtual(destination);
-  const bool host_waits = !on_devices &&
-      !(non_blocking && is_pinned_host(is_virtual(source) ? destination : source));
-  clock.copy(source.device(), destination.device(), bytes, host_waits);
+  const bool is_pinned = !on_devices && is_pinned_host(is_virtual(source) ? destination : source);
+  const bool host_waits = !on_devices && !(non_blocking && is_pinned);
+  clock.copy(
+      source.device(), destination.device(), bytes,
+      {.host_waits = host_waits, .is_pageable = !on_devices && !is_pinned});
 }
 
 // Raises unless a capture can record the copy: between device and host it must be asynchronous and

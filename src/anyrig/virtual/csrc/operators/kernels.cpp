@@ -143,7 +143,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_not_captured(stream);
   note_host_wait(stream);
   Clock::get().copy(
-      self.device(), at::kCPU, static_cast<double>(self.element_size()), /*host_waits=*/true);
+      self.device(), at::kCPU, static_cast<double>(self.element_size()), {.host_waits = true});
   if (!shape_only()) {
     return at::_local_scalar_dense(twin_of(self));
   }

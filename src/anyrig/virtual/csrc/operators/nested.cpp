@@ -84,8 +84,8 @@ at::Tensor nested_from_padded(
   const auto count = sizes.prod(1).sum().item<int64_t>();
   const auto buffer = at::empty({count}, padded.options());
   if (Clock::get().charges()) {
-    Clock::get().run(
-        current_stream(padded.device().index()), {}, 2 * static_cast<double>(buffer.nbytes()));
+    const auto bytes = static_cast<double>(buffer.nbytes());
+    Clock::get().run(current_stream(padded.device().index()), memory_work(bytes, bytes));
   }
   return at::native::wrap_buffer(buffer, sizes);
 }

@@ -36,8 +36,8 @@ void combine_with_rows(
   const auto from = nested->get_buffer();
   const auto to = at::native::get_nested_tensor_impl(result)->get_buffer();
   Clock::get().run(
-      current_stream(self.device().index()), /*arithmetic=*/{},
-      touched_bytes(from) + touched_bytes(to) + touched_bytes(other));
+      current_stream(self.device().index()),
+      memory_work(touched_bytes(from) + touched_bytes(other), touched_bytes(to)));
   if (shape_only()) {
     return;
   }

@@ -27,7 +27,7 @@ at::Tensor mask_on_host(const at::Tensor& mask, const char* name) {
   check_not_captured(stream);
   note_host_wait(stream);
   const auto bytes = static_cast<double>(sizeof(int64_t)) * static_cast<double>(mask.size(0));
-  Clock::get().copy(mask.device(), at::kCPU, bytes, /*host_waits=*/true);
+  Clock::get().copy(mask.device(), at::kCPU, bytes, {.host_waits = true});
   if (const auto values = known_values(mask); values.defined()) {
     return values;
   }
@@ -47,12 +47,13 @@ bool is_left_aligned(const at::Tensor& padded, const at::Tensor& mask) {
 
 // Charges a kernel that mainly reads and writes memory, and returns `written`.
 at::Tensor charge_traffic(std::initializer_list<at::Tensor> read, at::Tensor written) {
-  double bytes = touched_bytes(written);
+  double bytes_read = 0;
   for (const auto& tensor : read) {
-    bytes += touched_bytes(tensor);
+    bytes_read += touched_bytes(tensor);
   }
-  if (Clock::get().charges() && bytes > 0) {
-    Clock::get().run(current_stream(written.device().index()), {}, bytes);
+  const Work work = memory_work(bytes_read, touched_bytes(written));
+  if (Clock::get().charges() && work.bytes() > 0) {
+    Clock::get().run(current_stream(written.device().index()), work);
   }
   return written;
 }

@@ -5,6 +5,7 @@
 #include "operators/kernels.h"
 #include "operators/optional_tensor.h"
 #include "time/clock.h"
+#include "time/records/operator_work.h"
 #include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,7 @@ class FusedKernel {
     for (const auto& tensor : tensors) {
       bytes += tensor.defined() ? touched_bytes(tensor) : 0;
     }
-    Clock::get().run(current_stream(device_), /*arithmetic=*/{}, bytes);
+    Clock::get().run(current_stream(device_), memory_work(bytes, 0));
   }
 
  private:

@@ -52,7 +52,8 @@ PhiloxPosition take_numbers(
 void charge_kernel(c10::DeviceIndex device, int64_t bytes) {
   auto& clock = Clock::get();
   if (clock.charges() && bytes > 0) {
-    clock.run(current_stream(device), /*arithmetic=*/{}, static_cast<double>(bytes));
+    clock.run(
+        current_stream(device), memory_work(0, static_cast<double>(bytes), Access::Random));
   }
 }
 

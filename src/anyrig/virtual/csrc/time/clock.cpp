@@ -1,17 +1,18 @@
 #include "time/clock.h"
 
+#include "time/cost/copy_cost.h"
+#include "time/cost/cost.h"
+
 #include "time/streams.h"
 
 #include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 namespace anyrig::virtual_gpu {
 namespace {
-
-// The host's time to launch one kernel or copy, about 5 us on the systems that PyTorch runs on.
-constexpr double kLaunchSeconds = 5e-6;
 
 // The host's time for one cudaEventQuery.
 constexpr double kPollSeconds = 1e-6;
@@ -22,14 +23,8 @@ constexpr auto kGiveWayPollInterval = std::chrono::microseconds(50);
 
 thread_local bool paused = false;
 
-double quotient(double quantity, double rate) {
-  return rate > 0 ? quantity / rate : 0;
-}
-
-double kernel_seconds(const Rates& rates, const Arithmetic& arithmetic, double bytes) {
-  return std::max(
-      quotient(arithmetic.flops * arithmetic.share, rates.flops_per_second(arithmetic)),
-      quotient(bytes, rates.memory_bytes_per_second));
+const GpuFacts& gpu_of(const c10::Stream& stream) {
+  return devices()[stream.device_index()].gpu;
 }
 
 Link link_of(c10::Device source, c10::Device destination) {
@@ -39,7 +34,12 @@ Link link_of(c10::Device source, c10::Device destination) {
     return link_between(devices()[source.index()], devices()[destination.index()]);
   }
   const auto& device = from_device ? source : destination;
-  return {LinkKind::Pcie, devices()[device.index()].rates.pcie_bytes_per_second};
+  return {LinkKind::Pcie, copy_rate(devices()[device.index()].gpu, LinkKind::Pcie)};
+}
+
+// The link that collectives of a device use inside its node.
+size_t link_of_collectives(const GpuFacts& gpu) {
+  return static_cast<size_t>(gpu.fabric.empty() ? LinkKind::Pcie : LinkKind::Nvlink);
 }
 
 } // namespace
@@ -55,9 +55,32 @@ bool Clock::charges() const {
   return enabled() && !paused;
 }
 
-double Clock::launch(StreamLine& line) {
-  line.launched = host_.work_after(line.launched, kLaunchSeconds);
-  return std::max(line.done, line.launched);
+double Clock::launch(
+    StreamLine& line, double launch_seconds, double seconds_before, double count) {
+  line.launched = host_.work_after(line.launched, seconds_before + launch_seconds);
+  const double first = std::max(line.done, line.launched);
+  if (count > 1) {
+    line.launched = host_.work_after(line.launched, (count - 1) * launch_seconds);
+  }
+  return first;
+}
+
+double Clock::launch(StreamLine& line, const HostCoefficients& host) {
+  return launch(line, host.launch_seconds, 0, 1);
+}
+
+void Clock::slow_down_kernels(DeviceLine& device, double start, double end, double share) {
+  // Kernels that were launched earlier are on the timeline already: the last takes the time that
+  // all of them lose. Kernels that are launched later find the collective there (`slowed`).
+  const double busy = device.multiprocessors.busy_within(start, end);
+  if (busy == 0 || share == 0 || device.last_kernel == nullptr) {
+    return;
+  }
+  const double lost = std::min(busy * share / (1 - share), (end - start) * share);
+  const double done = device.last_kernel->done;
+  device.multiprocessors.occupy(done, done + lost);
+  device.totals.compute_seconds += lost;
+  extend(*device.last_kernel, done, done + lost);
 }
 
 void Clock::extend(StreamLine& line, double start, double end) {
@@ -73,25 +96,53 @@ bool Clock::add_to_meter(StreamLine& line, double seconds) {
   return true;
 }
 
-void Clock::run(const c10::Stream& stream, const Arithmetic& arithmetic, double bytes) {
+void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   if (!charges()) {
     return;
   }
-  const double seconds =
-      kernel_seconds(devices()[stream.device_index()].rates, arithmetic, bytes);
+  const GpuFacts& gpu = gpu_of(stream);
   std::lock_guard<std::mutex> guard(mutex_);
+  double alone = 0, kernels = 0, flops = 0, bytes = 0;
+  std::array<double, kFamilies> by_family{};
+  c10::SmallVector<double, 4> by_work;
+  for (const Work& work : works) {
+    by_work.push_back(predictions_.seconds(gpu, work));
+    alone += by_work.back();
+    by_family[static_cast<size_t>(work.family)] += by_work.back();
+    kernels += work.kernels;
+    flops += work.flops;
+    bytes += work.bytes();
+  }
+  const HostCoefficients& host = gpu.coefficients.host;
+  const double before =
+      host.operator_seconds + (HostLines::in_backward() ? host.backward_seconds : 0);
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
-  const double ready = launch(stream_line);
-  if (add_to_meter(stream_line, seconds)) {
+  const double ready = launch(stream_line, host.launch_seconds, before, kernels);
+  if (add_to_meter(stream_line, alone)) {
     return;
   }
-  const double start = device.multiprocessors.first_free(ready, seconds);
-  device.multiprocessors.occupy(start, start + seconds);
-  extend(stream_line, start, start + seconds);
+  const double start = device.multiprocessors.first_free(ready, alone);
+  const double seconds = device.collectives.slowed(
+      start, alone, gpu.coefficients.collective.multiprocessor_share);
+  // The last kernel cannot end before it is launched.
+  const double end = std::max(start + seconds, stream_line.launched + seconds / kernels);
+  device.multiprocessors.occupy(start, end);
+  extend(stream_line, start, end);
+  if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
+    device.last_kernel = &stream_line;
+  }
   device.totals.compute_seconds += seconds;
-  device.totals.flops += arithmetic.flops;
+  for (size_t i = 0; i < kFamilies; ++i) {
+    device.totals.family_seconds[i] += by_family[i];
+  }
+  device.totals.flops += flops;
   device.totals.memory_bytes += bytes;
+  if (C10_UNLIKELY(log_.has_value())) {
+    for (size_t i = 0; i < works.size(); ++i) {
+      log_->emplace_back(works[i], by_work[i]);
+    }
+  }
 }
 
 void Clock::run_for(const c10::Stream& stream, double seconds) {
@@ -100,18 +151,22 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   }
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
-  const double start = launch(stream_line);
+  const double start = launch(stream_line, gpu_of(stream).coefficients.host);
   if (!add_to_meter(stream_line, seconds)) {
     extend(stream_line, start, start + seconds);
   }
 }
 
-void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool host_waits) {
+void Clock::copy(
+    c10::Device source, c10::Device destination, double bytes, CopyOptions options) {
   if (!charges()) {
     return;
   }
+  const auto device_index =
+      source.type() == kDeviceType ? source.index() : destination.index();
+  const GpuFacts& gpu = devices()[device_index].gpu;
   const Link link = link_of(source, destination);
-  const double seconds = quotient(bytes, link.bytes_per_second);
+  const double seconds = copy_seconds(gpu, link, bytes, options.is_pageable);
   const auto kind = static_cast<size_t>(link.kind);
   std::unique_lock<std::mutex> guard(mutex_);
   // Each end on a device has a stream and one direction of a link.
@@ -130,7 +185,7 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
            &(leaves ? line_of_device.out : line_of_device.in)[kind]});
     }
   }
-  double start = launch(*ends.front().stream);
+  double start = launch(*ends.front().stream, gpu.coefficients.host);
   for (const auto& end : ends) {
     if (add_to_meter(*end.stream, seconds)) {
       return;
@@ -150,7 +205,7 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
     extend(*end.stream, start, start + seconds);
     end.device->totals.copy_seconds += seconds;
   }
-  if (host_waits) {
+  if (options.host_waits) {
     guard.unlock();
     wait_on_host(start + seconds);
   }
@@ -159,20 +214,47 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
 double Clock::launch_collective(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
-  return charges() ? launch(stream_line) : stream_line.done;
+  return charges() ? launch(stream_line, gpu_of(stream).coefficients.host) : stream_line.done;
 }
 
-void Clock::run_collective(const c10::Stream& stream, double start, double seconds) {
+double Clock::run_collective(
+    const c10::Stream& stream, double start, double seconds, Direction direction) {
   if (!charges()) {
-    return;
+    return start;
   }
+  const GpuFacts& gpu = gpu_of(stream);
   std::lock_guard<std::mutex> guard(mutex_);
-  StreamLine& stream_line = line(stream);
+  DeviceLine& device = lines_[stream.device_index()];
+  StreamLine& stream_line = device.streams[stream.id()];
   if (add_to_meter(stream_line, seconds)) {
-    return;
+    return start + seconds;
   }
-  extend(stream_line, start, start + seconds);
-  lines_[stream.device_index()].totals.collective_seconds += seconds;
+  if (seconds <= 0) { // unknown rates, or one rank
+    extend(stream_line, start, start);
+    return start;
+  }
+  // The ranks agree on `start`, so a collective whose link is busy takes longer instead of waiting.
+  const size_t kind = link_of_collectives(gpu);
+  double waits = 0;
+  c10::SmallVector<Occupancy*, 2> links;
+  if (direction != Direction::In) {
+    links.push_back(&device.out[kind]);
+  }
+  if (direction != Direction::Out) {
+    links.push_back(&device.in[kind]);
+  }
+  for (const Occupancy* link : links) {
+    waits = std::max(waits, link->busy_within(start, start + seconds));
+  }
+  const double end = start + seconds + waits;
+  for (Occupancy* link : links) {
+    link->occupy(start, end);
+  }
+  slow_down_kernels(device, start, end, gpu.coefficients.collective.multiprocessor_share);
+  device.collectives.occupy(start, end);
+  extend(stream_line, start, end);
+  device.totals.collective_seconds += end - start;
+  return end;
 }
 
 void Clock::collective(
@@ -275,6 +357,18 @@ bool Clock::poll(double moment) {
   return false;
 }
 
+void Clock::begin_log() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  log_.emplace();
+}
+
+std::vector<std::pair<Work, double>> Clock::end_log() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto log = log_.value_or(std::vector<std::pair<Work, double>>());
+  log_.reset();
+  return log;
+}
+
 void Clock::begin_meter(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
   line(stream).metered = 0;
@@ -306,6 +400,10 @@ std::vector<DeviceReading> Clock::read() {
     readings.push_back(std::move(reading));
   }
   return readings;
+}
+
+bool Clock::Pause::set(bool pauses) {
+  return std::exchange(paused, pauses);
 }
 
 Clock::Pause::Pause() : previous_(paused) {

@@ -7,9 +7,10 @@
 //
 // The host only launches. Work starts when it has been launched, when all earlier work on its
 // stream is done, and when its resource is free: a kernel needs the GPU's multiprocessors, which it
-// fills, and a copy needs one direction of a link at each end. Work takes the larger of FLOPs /
-// rate and bytes / bandwidth. Times are in seconds since the start of the process and independent
-// of real time.
+// fills, and a copy needs one direction of a link at each end. A collective needs its links and
+// takes a part of the multiprocessors from kernels that run at the same time. How long work takes
+// follows from its record (work.h) by the cost model (cost/cost.h). Times are in seconds since the
+// start of the process and independent of real time.
 #pragma once
 
 #include "device/device.h"
@@ -18,15 +19,19 @@
 #include "time/host_lines.h"
 #include "time/occupancy.h"
 #include "time/links.h"
+#include "time/predictions.h"
 #include "time/work.h"
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/util/ArrayRef.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -34,6 +39,7 @@ namespace anyrig::virtual_gpu {
 // What one device has done so far. Copies and collectives may overlap with computation.
 struct DeviceTotals {
   double compute_seconds = 0;
+  std::array<double, kFamilies> family_seconds{}; // parts of it, without what collectives cost
   double copy_seconds = 0;
   double collective_seconds = 0;
   double flops = 0;
@@ -62,14 +68,20 @@ class Clock {
   // alive.
   bool charges() const;
 
-  // Runs a kernel on `stream` that does `arithmetic` and moves `bytes` of device memory.
-  void run(const c10::Stream& stream, const Arithmetic& arithmetic, double bytes);
-  // Runs work on `stream` that takes `seconds` but does not occupy the multiprocessors.
+  // Runs the kernels of one call on `stream`, one after the other.
+  void run(const c10::Stream& stream, c10::ArrayRef<Work> works);
+  // Runs work on `stream` that takes `seconds` but does not occupy the multiprocessors. The host
+  // launches it once.
   void run_for(const c10::Stream& stream, double seconds);
+  struct CopyOptions {
+    // Whether the host waits until the copy is done. It does not for asynchronous copies from or to
+    // pinned memory.
+    bool host_waits = false;
+    bool is_pageable = false; // whether the memory on the host is not pinned
+  };
   // Copies `bytes` between two devices, or between a device and the host, on the current streams of
-  // the devices. If `host_waits`, the host waits until the copy is done; it does not for
-  // asynchronous copies from or to pinned memory.
-  void copy(c10::Device source, c10::Device destination, double bytes, bool host_waits);
+  // the devices.
+  void copy(c10::Device source, c10::Device destination, double bytes, CopyOptions options);
 
   // Collectives between processes. Each rank calls `launch_collective` for its stream, which
   // returns the time at which the rank could start. The ranks exchange these times, so that all
@@ -77,13 +89,20 @@ class Clock {
   //
   //   const double ready = clock.launch_collective(stream);
   //   const double start = (the largest `ready` of all ranks);
-  //   clock.run_collective(stream, start, collective_seconds(kind, bytes, ranks));
+  //   done = clock.run_collective(stream, start, collective_seconds(kind, bytes, ranks));
   //
   // A late rank therefore delays the others, which synchronizes the clocks. Call
   // `launch_collective` on the program's thread, whose host timeline it advances, and
   // `run_collective` on any thread.
   double launch_collective(const c10::Stream& stream);
-  void run_collective(const c10::Stream& stream, double start, double seconds);
+  // Returns the time at which the collective is done on this device: later than `start` + `seconds`
+  // if other work uses its links at the same time.
+  enum class Direction { Both, Out, In };
+  double run_collective(
+      const c10::Stream& stream,
+      double start,
+      double seconds,
+      Direction direction = Direction::Both);
   // Runs a collective between devices of this process, on their current streams.
   void collective(CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> devices);
 
@@ -107,6 +126,10 @@ class Clock {
   double host_seconds();
   std::vector<DeviceReading> read();
 
+  // Keeps a list of the works that are run from now on, and of their seconds.
+  void begin_log();
+  std::vector<std::pair<Work, double>> end_log();
+
   // While a stream is captured, its work does not run. The meter sums up the seconds of the work
   // launched there, and `end_meter` returns the sum.
   void begin_meter(const c10::Stream& stream);
@@ -116,6 +139,8 @@ class Clock {
   // the time of all of them separately.
   class Pause {
    public:
+    // Sets whether the calling thread's launches take no time; returns whether they took none.
+    static bool set(bool pauses);
     Pause();
     ~Pause();
     Pause(const Pause&) = delete;
@@ -136,6 +161,8 @@ class Clock {
   struct DeviceLine {
     std::unordered_map<c10::StreamId, StreamLine> streams;
     Occupancy multiprocessors;
+    StreamLine* last_kernel = nullptr; // the stream of the kernel that ends last
+    Occupancy collectives;
     // The links of the whole device in each direction, by LinkKind.
     Occupancy out[kLinkKinds];
     Occupancy in[kLinkKinds];
@@ -146,8 +173,12 @@ class Clock {
   StreamLine& line(const c10::Stream& stream) {
     return lines_[stream.device_index()].streams[stream.id()];
   }
-  // Launches work on `line` from the host. Returns the earliest time at which the work can start.
-  double launch(StreamLine& line);
+  // Launches `count` kernels or copies on `line` from the host, after `seconds_before` of other
+  // work of the host. Returns the earliest time at which the first can start.
+  double launch(StreamLine& line, double launch_seconds, double seconds_before, double count);
+  double launch(StreamLine& line, const HostCoefficients& host);
+  // Makes kernels that overlap with a collective from `start` to `end` take longer.
+  void slow_down_kernels(DeviceLine& device, double start, double end, double share);
   static void extend(StreamLine& line, double start, double end);
   // Adds `seconds` to the stream's meter. Returns false if the stream is not captured.
   static bool add_to_meter(StreamLine& line, double seconds);
@@ -157,6 +188,8 @@ class Clock {
   std::mutex mutex_;
   std::atomic<bool> enabled_{true};
   HostLines host_;
+  Predictions predictions_;
+  std::optional<std::vector<std::pair<Work, double>>> log_;
   Waiters waiters_;
   std::vector<DeviceLine> lines_;
 };

@@ -1,5 +1,7 @@
 #include "time/links.h"
 
+#include "time/cost/copy_cost.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -8,13 +10,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Returns the lower of two rates. A rate of zero is unknown and is ignored.
-double slower(double one, double other) {
-  return one > 0 && other > 0 ? std::min(one, other) : std::max(one, other);
-}
-
 // Returns the slower of two links. A link of a slower kind is slower whatever the rates.
-Link slower(const Link& one, const Link& other) {
+Link slower_link(const Link& one, const Link& other) {
   if (one.kind != other.kind) {
     return one.kind > other.kind ? one : other;
   }
@@ -22,29 +19,22 @@ Link slower(const Link& one, const Link& other) {
 }
 
 bool are_linked(const DeviceFacts& one, const DeviceFacts& other) {
-  return !one.rates.fabric.empty() && one.rates.fabric == other.rates.fabric;
+  return !one.gpu.fabric.empty() && one.gpu.fabric == other.gpu.fabric;
 }
 
 } // namespace
 
 Link link_between(const DeviceFacts& one, const DeviceFacts& other) {
-  const Rates &a = one.rates, &b = other.rates;
+  const auto slower_of = [&](LinkKind kind) {
+    return Link{kind, slower(copy_rate(one.gpu, kind), copy_rate(other.gpu, kind))};
+  };
   if (one.position == other.position) {
-    return {LinkKind::Memory, a.memory_bytes_per_second / 2}; // each byte is read and written
+    return slower_of(LinkKind::Memory);
   }
   if (one.node != other.node) {
-    return {LinkKind::Network, slower(a.network_bytes_per_second, b.network_bytes_per_second)};
+    return slower_of(LinkKind::Network);
   }
-  if (are_linked(one, other)) {
-    return {LinkKind::Nvlink, slower(a.link_bytes_per_second, b.link_bytes_per_second)};
-  }
-  return {LinkKind::Pcie, slower(a.pcie_bytes_per_second, b.pcie_bytes_per_second)};
-}
-
-double RingLinks::bytes_per_second() const {
-  return nodes == 1
-      ? inside.bytes_per_second
-      : slower(inside.bytes_per_second, across.bytes_per_second * min_devices_per_node);
+  return slower_of(are_linked(one, other) ? LinkKind::Nvlink : LinkKind::Pcie);
 }
 
 RingLinks ring_links(c10::ArrayRef<int> members) {
@@ -62,13 +52,13 @@ RingLinks ring_links(c10::ArrayRef<int> members) {
     const DeviceFacts& first = rig[*positions.begin()];
     links.min_devices_per_node =
         std::min(links.min_devices_per_node, static_cast<int>(positions.size()));
-    links.inside = slower(links.inside, link_between(first, first));
+    links.inside = slower_link(links.inside, link_between(first, first));
     for (const int position : positions) {
       const DeviceFacts& device = rig[position];
       links.across.bytes_per_second =
-          slower(links.across.bytes_per_second, device.rates.network_bytes_per_second);
+          slower(links.across.bytes_per_second, copy_rate(device.gpu, LinkKind::Network));
       if (position != first.position) {
-        links.inside = slower(links.inside, link_between(first, device));
+        links.inside = slower_link(links.inside, link_between(first, device));
       }
     }
   }

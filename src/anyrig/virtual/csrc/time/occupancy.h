@@ -28,6 +28,40 @@ class Occupancy {
     return start;
   }
 
+  // Returns how long the resource is busy between `start` and `end`.
+  double busy_within(double start, double end) const {
+    double busy = 0;
+    for (const auto& span : spans_) {
+      busy += std::max(0.0, std::min(end, span.end) - std::max(start, span.start));
+    }
+    return busy;
+  }
+
+  // Returns how long work takes that starts at `start` and would take `seconds` alone, if it gets
+  // only 1 - `share` of the speed while this resource is busy.
+  double slowed(double start, double seconds, double share) const {
+    double now = start;
+    double left = seconds;
+    for (const auto& span : spans_) {
+      if (span.end <= now) {
+        continue;
+      }
+      const double before = std::max(0.0, span.start - now);
+      if (left <= before) {
+        break;
+      }
+      left -= before;
+      now = std::max(now, span.start);
+      const double done = (span.end - now) * (1 - share);
+      if (left <= done) {
+        return now - start + left / (1 - share);
+      }
+      left -= done;
+      now = span.end;
+    }
+    return now - start + left;
+  }
+
   void occupy(double start, double end) {
     if (end <= start) {
       return;

@@ -1,57 +1,138 @@
-// The work of an operator: its arithmetic, and the memory that it reads and writes.
+// The record of the work of one call: what determines how long a GPU takes for it.
+//
+// Everything that advances the virtual clock describes its work by this record, and `gpu_seconds`
+// (cost/cost.h) turns the record into seconds. Sizes and counts are doubles, since they only enter
+// formulas. This file does not depend on PyTorch, so that a script can fit the formulas.
 #pragma once
 
-#include "time/rates.h"
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <c10/util/ArrayRef.h>
-
-#include <string>
+#include <array>
+#include <cstddef>
 
 namespace anyrig::virtual_gpu {
 
-// How the FLOPs of an operator follow from its arguments.
-enum class Formula {
-  None,
-  Product,               // (a, b, ...)
-  ProductAndSum,         // (summand, a, b, ...)
-  GroupedProduct,        // (a, b, ...), each with or without a group dimension
-  Convolution,           // (input, weight, ..., transposed at 6, ...)
-  PlainConvolution,      // (input, weight, ...)
-  TransposedConvolution, // (input, weight, ...)
-  ConvolutionBackward,   // (gradient, input, weight, ..., transposed at 7, ..., mask at 10)
+// Number formats for which GPUs have separate rates.
+enum class Precision { Float64, Float32, Tfloat32, Bfloat16, Float16, Float8, Int8 };
+inline constexpr size_t kPrecisions = 7;
+
+enum class Family { Memory, Product, Convolution, Attention };
+inline constexpr size_t kFamilies = 4;
+
+// Which of the three passes of a convolution a kernel computes.
+enum class ConvolutionPass { Forward, ByInput, ByWeight };
+
+enum class AttentionKernel { Flash, Efficient, Cudnn };
+
+// How a kernel that is bound by memory accesses it.
+enum class Access {
+  Pointwise,
+  Reduction,
+  Normalization, // of rows: layer norm, group norm
+  NormalizationBackward,
+  BatchNorm,
+  BatchNormBackward,
+  Softmax,
+  SoftmaxBackward,
+  Gather,  // reads rows or elements by index
+  Scatter, // writes rows or elements by index
+  Sort,
+  Scan,
+  Strided, // copies between layouts
+  List,    // one kernel for many tensors
+  Window,  // pooling, resizing
+  WindowBackward,
+  Random,
+};
+inline constexpr size_t kAccesses = 17;
+
+// A batch of products of an m x k and a k x n matrix.
+struct ProductShape {
+  double batch = 1;
+  double m = 0;
+  double n = 0;
+  double k = 0;
+  // Whether an operand's rows (of a) or columns (of b) are not contiguous along k and n.
+  bool transposed_a = false;
+  bool transposed_b = false;
+
+  bool operator==(const ProductShape&) const = default;
 };
 
-// Which part of its operands an operator accesses.
-enum class Traffic {
-  All,
-  Gather,  // reads from the first operand only the elements that it returns
-  Scatter, // writes to the first operand only the given elements
-  Free,    // nothing is accessed or launched: the operator only changes sizes
+// The geometry of the forward pass, whichever pass is computed. A transposed convolution is the
+// pass by input of the convolution that it transposes.
+struct ConvolutionShape {
+  using Extent = std::array<double, 3>; // depth, height, width
+  ConvolutionPass pass = ConvolutionPass::Forward;
+  double batch = 1;
+  double groups = 1;
+  double in_channels = 0;  // of all groups
+  double out_channels = 0; // of all groups
+  Extent in{1, 1, 1};
+  Extent out{1, 1, 1};
+  Extent kernel{1, 1, 1};
+  Extent stride{1, 1, 1};
+  Extent dilation{1, 1, 1};
+  bool channels_last = false;
+
+  bool operator==(const ConvolutionShape&) const = default;
 };
 
-// `name` is the name of an operator without "aten::".
-Formula formula_of(const std::string& name);
-Traffic traffic_of(const std::string& name);
-// Returns the index of the argument of which the operator reads only the sizes; -1 if none.
-int unread_argument_of(const std::string& name);
-// Returns whether the operator only writes, and does not read, the argument it changes in place.
-bool overwrites(const std::string& name);
+inline double volume(const ConvolutionShape::Extent& extent) {
+  return extent[0] * extent[1] * extent[2];
+}
 
-// The formulas are those of torch.utils.flop_counter, except for the weight gradient of a grouped
-// convolution, for which flop_counter ignores the groups.
-struct Count {
-  Arithmetic arithmetic;
-  double flops_per_result = 0; // for a convolution, added per element of its result
+struct AttentionShape {
+  AttentionKernel kernel = AttentionKernel::Flash;
+  bool backward = false;
+  double batch = 1;
+  double heads = 1;
+  double key_heads = 1;
+  double queries = 0; // of one sequence
+  double keys = 0;
+  double head_size = 0; // of queries and keys
+  double value_head_size = 0;
+  bool dropout = false;
+
+  bool operator==(const AttentionShape&) const = default;
 };
-Count count(Formula formula, c10::ArrayRef<c10::IValue> arguments);
 
-// Returns the precision at which matrix units process `dtype`, given the program's TF32 settings.
-Precision precision_of(at::ScalarType dtype, DenseKind kind);
+struct MemoryShape {
+  Access access = Access::Pointwise;
+  // A reduction or normalization works on rows of columns. 0 where it does not matter.
+  double rows = 0;
+  double columns = 0;
 
-// Returns the bytes of memory under the elements of `tensor`, which are fewer than the elements'
-// bytes for an expanded tensor.
-double touched_bytes(const at::Tensor& tensor);
+  bool operator==(const MemoryShape&) const = default;
+};
+
+struct Work {
+  Family family = Family::Memory;
+  Precision precision = Precision::Float32; // of the arithmetic
+  double element_bytes = 4;
+  double flops = 0; // additions and multiplications, as torch.utils.flop_counter counts them
+  double share = 1; // of `flops` that the kernel does: attention skips masked blocks
+  // Over all passes: a tensor that is read twice counts twice.
+  double bytes_read = 0;
+  double bytes_written = 0;
+  double footprint_bytes = 0; // the distinct bytes among them
+  double kernels = 1;
+  ProductShape product;
+  ConvolutionShape convolution;
+  AttentionShape attention;
+  MemoryShape memory;
+
+  bool operator==(const Work&) const = default;
+
+  double bytes() const { return bytes_read + bytes_written; }
+};
+
+// Returns the record of one kernel that is bound by memory.
+inline Work memory_work(double bytes_read, double bytes_written, Access access = Access::Pointwise) {
+  Work work;
+  work.bytes_read = bytes_read;
+  work.bytes_written = bytes_written;
+  work.footprint_bytes = bytes_read + bytes_written;
+  work.memory.access = access;
+  return work;
+}
 
 } // namespace anyrig::virtual_gpu

@@ -26,7 +26,15 @@ _DRIVER = "580.95.05"
 _CUDA = 13000
 
 # nvmlDeviceArchitecture_t of nvml.h.
-_ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+_ARCHITECTURES = {
+    "pascal": 4,
+    "volta": 5,
+    "turing": 6,
+    "ampere": 7,
+    "ada": 8,
+    "hopper": 9,
+    "blackwell": 10,
+}
 
 # nvmlNvlinkVersion_t, and the bytes per second of one link in one direction. NVIDIA publishes both
 # directions together: V100 300 GB/s over 6 links, A100 600 over 12, H100 900 over 18, B200 1800

@@ -126,7 +126,7 @@ void release_peers(void* context) {
 
 bool device_has_multicast(c10::DeviceIndex device) {
   const DeviceFacts& facts = devices()[device];
-  return facts.capability_major >= 9 && facts.rates.link_bytes_per_second > 0 &&
+  return facts.capability_major >= 9 && facts.gpu.link_bytes_per_second > 0 &&
       !is_set("TORCH_SYMM_MEM_DISABLE_MULTICAST");
 }
 

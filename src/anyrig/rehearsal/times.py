@@ -1,0 +1,41 @@
+"""The text that reports the virtual time of a rehearsal, and how far it is known to be off."""
+
+from __future__ import annotations
+
+from ..hardware import Spec, known_errors
+from ..virtual.clock_reading import ClockReading, KernelSeconds
+from ..virtual.rig import VirtualRig
+
+
+def describe_times(reading: ClockReading, rig: VirtualRig) -> str:
+    """Return a report of `reading`, taken at the end of a program on `rig`."""
+    lines = [f"virtual time: {1e3 * reading.done_seconds:.3f} ms", str(reading)]
+    lines += [
+        f"cuda:{device.index} kernels: {_kernels_text(device.kernels)}"
+        for device in reading.devices
+        if device.compute_seconds > 0
+    ]
+    specs = {device.rates.key: device.rates for device in rig.devices}
+    lines += [errors_text(spec) for spec in specs.values()]
+    return "\n".join(lines)
+
+
+def errors_text(spec: Spec) -> str:
+    """Return a sentence about the errors of predicted times that are known for a GPU."""
+    errors = known_errors(spec)
+    known = [f"{kind} {error:g} %" for kind, error in errors.items() if error is not None]
+    unknown = [kind for kind, error in errors.items() if error is None]
+    about = f"median error of {spec.key}'s times where measured: "
+    if not known:
+        return f"{about}unknown; no measurement of this GPU has been compared"
+    return about + ", ".join(known) + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+
+
+def _kernels_text(kernels: KernelSeconds) -> str:
+    parts = {
+        "products": kernels.products,
+        "convolutions": kernels.convolutions,
+        "attention": kernels.attention,
+        "memory-bound": kernels.memory,
+    }
+    return ", ".join(f"{kind} {1e3 * seconds:.3f} ms" for kind, seconds in parts.items())

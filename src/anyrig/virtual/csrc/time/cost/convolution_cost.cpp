@@ -1,0 +1,159 @@
+// Convolutions: implicit products, whose operands are gathered from the tensors.
+//
+//              m                     n               k
+//   forward    batch * outputs       out channels    in channels * kernel
+//   by input   batch * inputs        in channels     out channels * kernel / strides
+//   by weight  out channels          in ch. * kernel batch * outputs
+//
+// Channels count per group. Matrix units want channels last: tensors in NCHW are transformed first.
+#include "time/cost/cost.h"
+
+#include <cmath>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// cuDNN pads the batch to a multiple of this between Winograd's transforms, as the grids of its
+// products show.
+constexpr double kImageBlock = 16;
+
+ProductShape implicit_product(const ConvolutionShape& shape) {
+  const double in = shape.in_channels / shape.groups;
+  const double out = shape.out_channels / shape.groups;
+  const double kernel = volume(shape.kernel);
+  ProductShape product;
+  product.batch = shape.groups;
+  switch (shape.pass) {
+    case ConvolutionPass::Forward:
+      product.m = shape.batch * volume(shape.out);
+      product.n = out;
+      product.k = in * kernel;
+      break;
+    case ConvolutionPass::ByInput:
+      product.m = shape.batch * volume(shape.in);
+      product.n = in;
+      // Each input meets only the part of the kernel that its phase of the stride allows.
+      product.k = out * kernel * volume(shape.out) / std::max(volume(shape.in), 1.0);
+      break;
+    case ConvolutionPass::ByWeight:
+      product.m = out;
+      product.n = in * kernel;
+      product.k = shape.batch * volume(shape.out);
+      break;
+  }
+  return product;
+}
+
+bool is_depthwise(const ConvolutionShape& shape) {
+  return shape.groups > 1 && shape.groups == shape.in_channels;
+}
+
+bool suits_winograd(const ConvolutionShape& shape) {
+  return shape.kernel[1] == 3 && shape.kernel[2] == 3 && shape.kernel[0] == 1 &&
+      volume(shape.stride) == 1 && volume(shape.dilation) == 1 && shape.groups == 1;
+}
+
+// Kernels for depthwise convolutions use no matrix units.
+double depthwise_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  return std::max(
+      quotient(
+          work.flops,
+          gpu.rate(Precision::Float32) *
+              coefficients.depthwise_efficiency[static_cast<size_t>(work.convolution.pass)]),
+      moving_seconds(
+          gpu, work.bytes(), work.footprint_bytes, coefficients.depthwise_memory_fraction));
+}
+
+// Winograd's algorithm with tiles of 2 x 2 outputs: 16 products in place of 36. A block computes
+// 8 x 16 outputs of 32 channels.
+double winograd_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const bool by_input = shape.pass == ConvolutionPass::ByInput;
+  const auto& image = by_input ? shape.in : shape.out;
+  const double results = by_input ? shape.in_channels : shape.out_channels;
+  const double sums = by_input ? shape.out_channels : shape.in_channels;
+  const double blocks =
+      shape.batch * std::ceil(image[1] / 8) * std::ceil(image[2] / 16) * std::ceil(results / 32);
+  const double rate =
+      gpu.rate(work.precision) * coefficients.winograd_efficiency / gpu.multiprocessors;
+  const double block_seconds = 2 * 16 * 32 * 32 * (sums + coefficients.winograd_overhead) / rate;
+  const double filters = work.element_bytes * results * sums;
+  return waves_of(
+             blocks, gpu.multiprocessors, coefficients.winograd_lone_share,
+             0.0) *
+      block_seconds +
+      moving_seconds(gpu, (9 + 2 * 16) * filters, 16 * filters, coefficients.filter_fraction) +
+      moving_seconds(
+             gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction) *
+      coefficients.overlap +
+      gpu.coefficients.kernel_floor_seconds;
+}
+
+// Winograd's algorithm with tiles of 4 x 4 outputs: 36 products in place of 144, between two
+// transforms in memory.
+double transformed_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const auto& out = shape.pass == ConvolutionPass::ByInput ? shape.in : shape.out;
+  const double images = kImageBlock * std::ceil(shape.batch / kImageBlock);
+  const double tiles = images * std::ceil(out[1] / 4) * std::ceil(out[2] / 4);
+  ProductShape product;
+  product.batch = 36;
+  switch (shape.pass) {
+    case ConvolutionPass::Forward:
+      product.m = tiles, product.n = shape.out_channels, product.k = shape.in_channels;
+      break;
+    case ConvolutionPass::ByInput:
+      product.m = tiles, product.n = shape.in_channels, product.k = shape.out_channels;
+      break;
+    case ConvolutionPass::ByWeight:
+      product.m = shape.out_channels, product.n = shape.in_channels, product.k = tiles;
+      break;
+  }
+  const double filters = work.element_bytes * shape.in_channels * shape.out_channels;
+  const double data =
+      36 * work.element_bytes * tiles * (shape.in_channels + shape.out_channels);
+  return tiled_seconds(
+             gpu, gpu.coefficients.batched_simt, product,
+             gpu.rate(work.precision) * coefficients.transformed_efficiency) +
+      moving_seconds(gpu, 2 * data + work.bytes(), data, coefficients.transform_fraction) +
+      moving_seconds(gpu, (9 + 2 * 36) * filters, 36 * filters, coefficients.filter_fraction) +
+      3 * gpu.coefficients.kernel_floor_seconds;
+}
+
+} // namespace
+
+double convolution_seconds(const GpuFacts& gpu, const Work& work) {
+  const auto& shape = work.convolution;
+  const bool on_matrix_units = gpu.uses_matrix_units(work.precision);
+  const auto& coefficients = on_matrix_units ? gpu.coefficients.convolution_tensor
+                                             : gpu.coefficients.convolution_simt;
+  const auto& tiles =
+      on_matrix_units ? gpu.coefficients.product_tensor : gpu.coefficients.product_simt;
+  if (is_depthwise(shape)) {
+    return depthwise_seconds(gpu, coefficients, work);
+  }
+  const double efficiency = coefficients.efficiency[static_cast<size_t>(shape.pass)] *
+      (shape.groups > 1 ? coefficients.grouped_efficiency : 1.0);
+  double seconds = overlapped(
+      tiled_seconds(
+          gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency),
+      moving_seconds(
+          gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction),
+      coefficients.overlap);
+  if (suits_winograd(shape) && coefficients.transformed_efficiency > 0) {
+    seconds = std::min(seconds, transformed_seconds(gpu, coefficients, work));
+  }
+  if (suits_winograd(shape) && coefficients.winograd_efficiency > 0 &&
+      shape.pass != ConvolutionPass::ByWeight) {
+    seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
+  }
+  const double layout = on_matrix_units && !shape.channels_last
+      ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
+      : 0;
+  return throttled(seconds, coefficients.throttle, coefficients.throttle_seconds) + layout;
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,55 @@
+// The predictions that the clock has made: a program repeats its works step by step, and the
+// formulas of products try many tiles.
+//
+// A table of a fixed size, in which a newer prediction replaces an older one with the same hash.
+// Not thread-safe: the clock's lock guards it.
+#pragma once
+
+#include "time/cost/cost.h"
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+
+class Predictions {
+ public:
+  // Returns `gpu_seconds` of `work` on the device `gpu`, which never changes.
+  double seconds(const GpuFacts& gpu, const Work& work) {
+    if (work.family == Family::Memory) {
+      return gpu_seconds(gpu, work); // faster than a look-up
+    }
+    if (table_.empty()) {
+      table_.resize(kEntries);
+    }
+    Entry& entry = table_[hash(work) % kEntries];
+    if (entry.gpu != &gpu || !(entry.work == work)) {
+      entry = {&gpu, work, gpu_seconds(gpu, work)};
+    }
+    return entry.seconds;
+  }
+
+ private:
+  static constexpr size_t kEntries = 4096;
+
+  struct Entry {
+    const GpuFacts* gpu = nullptr;
+    Work work;
+    double seconds = 0;
+  };
+
+  static uint64_t hash(const Work& work) {
+    uint64_t hash = static_cast<uint64_t>(work.convolution.pass) + 1;
+    for (const double number : {work.flops, work.bytes_read, work.bytes_written, work.product.m,
+                                work.product.n, work.product.k, work.share}) {
+      hash = (hash ^ std::bit_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+
+  std::vector<Entry> table_;
+};
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,58 @@
+"""The facts that the virtual clock gets for a GPU: its data sheet, and its coefficients."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..hardware import Spec, coefficients_of, values_of
+
+# In the order of `Precision` in csrc/time/work.h: the dtypes whose published rate applies.
+# The first known rate counts: a GPU without hardware for a dtype computes in the next wider dtype.
+_DTYPES_OF_PRECISION = (
+    ("float64", "float32"),
+    ("float32",),
+    ("tfloat32", "float32"),
+    ("bfloat16", "float32"),
+    ("float16", "float32"),
+    ("float8", "bfloat16", "float16", "float32"),
+    ("int8", "float16", "float32"),
+)
+
+# The dtypes that GPUs compute without matrix units.
+_WITHOUT_MATRIX_UNITS = frozenset({"float64", "float32"})
+
+_FIRST_WITH_MATRIX_UNITS = (7, 0)  # CUDA compute capability; Pascal computes float16 without
+
+
+def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float = 0.0) -> object:
+    """Return the extension's `GpuFacts` for a GPU with the facts `spec`.
+
+    Args:
+        core: the loaded extension.
+        spec: the published facts of the GPU.
+        network_bytes_per_second: the published rate of the GPU's share of the network between
+            nodes, in one direction.
+    """
+    chosen = [published_dtype(spec, dtypes) for dtypes in _DTYPES_OF_PRECISION]
+    gpu = core.GpuFacts()
+    gpu.multiprocessors = spec.multiprocessors
+    gpu.clock_hertz = spec.clock_hertz or 0.0
+    gpu.l2_bytes = spec.l2_bytes or 0.0
+    gpu.memory_bytes_per_second = spec.memory_bytes_per_second
+    gpu.flops_per_second = [0.0 if d is None else spec.flops_per_second[d] for d in chosen]
+    has_matrix_units = spec.capability is None or spec.capability >= _FIRST_WITH_MATRIX_UNITS
+    gpu.has_matrix_units = [
+        has_matrix_units and d is not None and d not in _WITHOUT_MATRIX_UNITS for d in chosen
+    ]
+    gpu.link_bytes_per_second = spec.link_bytes_per_second or 0.0
+    gpu.pcie_bytes_per_second = spec.pcie_bytes_per_second
+    gpu.network_bytes_per_second = network_bytes_per_second
+    # NVLink joins GPUs of one architecture. All others copy to each other through the host.
+    gpu.fabric = spec.architecture if spec.link_bytes_per_second is not None else ""
+    gpu.coefficients = values_of(coefficients_of(spec))
+    return gpu
+
+
+def published_dtype(spec: Spec, dtypes: tuple[str, ...]) -> str | None:
+    """Return the first of `dtypes` with a known rate, or None if no rate is known."""
+    return next((d for d in dtypes if d in spec.flops_per_second), None)

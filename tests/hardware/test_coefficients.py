@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anyrig.hardware import (
+    coefficient_groups,
+    coefficients_of,
+    known_errors,
+    spec_of_key,
+    specs,
+    values_of,
+)
+
+
+def test_every_gpu_has_the_same_coefficients_each_with_a_source() -> None:
+    names = set(values_of(coefficients_of(spec_of_key("A100-80GB"))))
+    for spec in specs().values():
+        groups = coefficients_of(spec)
+        assert set(values_of(groups)) == names
+        for group in groups:
+            assert group.of in (spec.key, spec.architecture, "otherwise")
+            assert group.source
+
+
+def test_the_nearest_table_applies() -> None:
+    for table in coefficient_groups().values():
+        for spec in specs().values():
+            chosen = next(g for g in coefficients_of(spec) if g.group in table[g.of].group)
+            assert chosen.group
+    memory = coefficient_groups()["memory"]
+    for key, architecture in (("T4", "turing"), ("L4", "ada")):
+        group = next(g for g in coefficients_of(spec_of_key(key)) if g.group == "memory")
+        nearest = next(of for of in (key, architecture, "otherwise") if of in memory)
+        assert group is memory[nearest]
+
+
+def test_tables_are_of_known_gpus_or_architectures() -> None:
+    # Pascal is measured, though no rig has such a GPU: PyTorch no longer supports it.
+    known = {"otherwise", "pascal", *specs(), *(s.architecture for s in specs().values())}
+    for group in coefficient_groups().values():
+        assert set(group) <= known
+
+
+def test_fractions_lie_between_zero_and_one() -> None:
+    for spec in specs().values():
+        for name, values in values_of(coefficients_of(spec)).items():
+            if "fraction" in name:
+                assert all(0 < value <= 1.1 for value in values), (spec.key, name, values)
+            assert all(value >= 0 for value in values), (spec.key, name, values)
+
+
+def test_errors_are_those_of_the_gpu_that_was_measured() -> None:
+    for table in coefficient_groups().values():
+        for group in table.values():
+            assert set(group.error_percent) <= set(specs())
+            assert all(0 < error < 100 for error in group.error_percent.values())
+    measured = spec_of_key("A100-80GB")
+    assert known_errors(measured)["products"] is not None
+    unmeasured = replace(measured, key="A100-of-tomorrow")
+    assert set(known_errors(unmeasured).values()) == {None}
+
+
+def test_what_is_known_cannot_be_changed() -> None:
+    groups = coefficient_groups()
+    with pytest.raises(TypeError):
+        groups["memory"] = {}  # type: ignore[index]
+    with pytest.raises(TypeError):
+        groups["memory"]["otherwise"].values["fraction"] = [1.0]  # type: ignore[index]

@@ -1,0 +1,46 @@
+"""The report of a rehearsal's virtual time, and of the known errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from anyrig.hardware import known_errors, spec_of_key
+from anyrig.rehearsal.times import errors_text
+
+PROGRAM = """
+import torch
+
+x = torch.ones(256, 256, device="cuda")
+(x @ x).relu()
+torch.cuda.synchronize()
+"""
+
+
+def test_a_rehearsal_reports_its_times_and_their_known_errors(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    command = [sys.executable, "-m", "anyrig", "rehearse", "--rig", "2xA100-80GB", "--times"]
+    finished = subprocess.run(
+        [*command, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert lines[0].startswith("virtual time: 0.")
+    assert lines[0].endswith(" ms")
+    assert any(line.startswith("cuda:0 kernels: products 0.0") for line in lines)
+    assert not any(line.startswith("cuda:1 kernels") for line in lines)
+    assert lines[-1] == errors_text(spec_of_key("A100-80GB"))
+
+
+def test_errors_are_stated_or_said_to_be_unknown() -> None:
+    spec = spec_of_key("A100-80GB")
+    error = known_errors(spec)["products"]
+    assert f"products {error:g} %" in errors_text(spec)
+    assert errors_text(replace(spec, key="A100-of-tomorrow")) == (
+        "median error of A100-of-tomorrow's times where measured: unknown; no measurement of this "
+        "GPU has been compared"
+    )

@@ -1,0 +1,190 @@
+"""The cost model by hand: a GPU of round numbers, with coefficients of round numbers.
+
+Ten multiprocessors compute 10 TFLOP/s in float32 and 100 on matrix units, and move 1 TB/s. One tile
+exists, of 128 x 128 results: for a k of 1000 it takes a multiprocessor 32.768 us.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from card_rates import ACCESSES, FAMILIES, GPU, PRECISIONS, core
+
+US = 1e-6
+TILE = 2 * 128 * 128 * 1000 / 1e12  # seconds
+
+
+def round_values() -> dict[str, list[float]]:
+    values = {}
+    for name, given in GPU.coefficients.items():
+        if name.endswith("tile_efficiency"):
+            values[name] = [1.0 if i == 2 else 0.0 for i in range(len(given))]
+        elif "winograd" in name or "transformed" in name:
+            values[name] = [0.0] * len(given)
+        else:
+            is_factor = any(
+                word in name for word in ("fraction", "share", "efficiency", "speedup", "exponent")
+            )
+            values[name] = [1.0 if is_factor else 0.0] * len(given)
+    return values
+
+
+def gpu(**coefficients: float | list[float]) -> Any:
+    """Return the GPU; a coefficient is named by its last part, such as ``block_cycles``."""
+    facts = core.GpuFacts()
+    facts.multiprocessors = 10
+    facts.clock_hertz = 1e9
+    facts.l2_bytes = 0
+    facts.memory_bytes_per_second = 1e12
+    facts.flops_per_second = [5e12, 10e12, *[100e12] * 5]
+    facts.has_matrix_units = [False, False, *[True] * 5]
+    values = round_values()
+    for name, value in coefficients.items():
+        found = [known for known in values if known.endswith(f".{name}")]
+        assert found, name
+        for known in found:
+            values[known] = value if isinstance(value, list) else [value] * len(values[known])
+    facts.coefficients = values
+    return facts
+
+
+def seconds_of(facts: Any, family: str, **fields: float) -> float:
+    columns = {"family": FAMILIES.index(family), "precision": PRECISIONS.index("float32"), **fields}
+    works = core.Works({name: [float(value)] for name, value in columns.items()})
+    return float(core.predict_seconds(facts, works)[0])
+
+
+def product(facts: Any, m: int, n: int, k: int, **fields: float) -> float:
+    return seconds_of(facts, "product", m=m, n=n, k=k, flops=2 * m * n * k, **fields)
+
+
+def exactly(value: float) -> object:
+    return pytest.approx(value, rel=1e-9)
+
+
+def test_a_hundred_tiles_are_ten_waves() -> None:
+    assert product(gpu(), 1280, 1280, 1000) == exactly(10 * TILE)
+
+
+def test_a_tile_beyond_the_result_costs_as_much_as_a_full_one() -> None:
+    assert product(gpu(), 1281, 1280, 1000) == exactly(11 * TILE)
+    assert product(gpu(), 1, 1, 500) == exactly(TILE / 2)
+
+
+def test_a_last_wave_costs_between_its_share_and_a_whole_one() -> None:
+    fifteen = {"m": 15 * 128, "n": 128, "k": 500}
+    assert product(gpu(), **fifteen) == exactly(1.5 * TILE / 2)
+    assert product(gpu(wave_exponent=0.0), **fifteen) == exactly(2 * TILE / 2)
+
+
+def test_a_block_takes_time_to_start_and_end() -> None:
+    assert product(gpu(block_cycles=500), 1280, 1280, 1000) == exactly(10 * (TILE + 0.5 * US))
+
+
+def test_a_long_k_is_split_and_its_parts_are_added() -> None:
+    # 16 parts of 640: 1.6 waves. Each part is written and read: 8 bytes a result.
+    parts = 1.6 * 0.64 * TILE + 16 * 8 * 128 * 128 / 1e12
+    assert product(gpu(), 128, 128, 10240) == exactly(parts)
+
+
+def test_matrix_units_have_their_rate_and_coefficients() -> None:
+    half = product(gpu(), 1280, 1280, 1000, precision=PRECISIONS.index("float16"))
+    assert half == exactly(TILE)
+    double = product(gpu(), 1280, 1280, 1000, precision=PRECISIONS.index("float64"))
+    assert double == exactly(20 * TILE)
+
+
+def test_a_thin_product_takes_the_time_of_its_bytes() -> None:
+    assert product(gpu(), 1280, 1280, 1, bytes_read=1e9, footprint_bytes=1e9) == exactly(1e-3)
+
+
+def test_a_batch_is_so_many_products() -> None:
+    assert product(gpu(), 128, 128, 1000, batch=20) == exactly(2 * TILE)
+
+
+def test_every_kernel_takes_at_least_the_floor() -> None:
+    facts = gpu(kernel_floor_seconds=2 * US)
+    assert product(facts, 1280, 1280, 1000) == exactly(10 * TILE + 2 * US)
+    assert seconds_of(facts, "memory", bytes_read=4, kernels=5) == pytest.approx(10 * US, rel=1e-5)
+
+
+@pytest.mark.parametrize("access", range(len(ACCESSES)))
+def test_each_kind_of_access_has_its_fraction_of_the_bandwidth(access: int) -> None:
+    fractions = [0.5 if i == access else 1.0 for i in range(len(ACCESSES))]
+    facts = gpu()
+    facts.coefficients = {**facts.coefficients, "memory.fraction": fractions}
+    fields = {"bytes_read": 6e8, "bytes_written": 4e8, "footprint_bytes": 1e9}
+    assert seconds_of(facts, "memory", access=access, **fields) == exactly(2e-3)
+
+
+def test_what_fits_the_cache_moves_faster() -> None:
+    facts = gpu(cache_speedup=4.0, cache_share=0.5)
+    facts.l2_bytes = 40e6
+    in_cache = seconds_of(facts, "memory", bytes_read=1e7, footprint_bytes=1e7)
+    half_in_cache = seconds_of(facts, "memory", bytes_read=4e7, footprint_bytes=4e7)
+    assert in_cache == exactly(1e7 / 1e12 / 4)
+    assert half_in_cache == exactly(2e7 / 1e12 + 2e7 / 1e12 / 4)
+
+
+# 10 images of 128 channels and 16 x 8 points, a kernel of 1 x 1: 1280 x 128 results, k = 100.
+POINTWISE = {
+    "batch": 10, "in_channels": 100, "out_channels": 128, "in_h": 16, "in_w": 8, "out_h": 16,
+    "out_w": 8, "flops": 2 * 1280 * 128 * 100,
+}  # fmt: skip
+
+
+def test_a_convolution_is_an_implicit_product() -> None:
+    assert seconds_of(gpu(), "convolution", **POINTWISE) == exactly(0.1 * TILE)
+    # By input: 1280 x 100 results, k = 128. By weight: 128 x 100 results, k = 1280, which is split.
+    by_input = seconds_of(gpu(), "convolution", **POINTWISE, **{"pass": 1})
+    assert by_input == exactly(0.128 * TILE)
+    by_weight = seconds_of(gpu(), "convolution", **POINTWISE, **{"pass": 2})
+    assert by_weight == exactly(0.32 * TILE + 4 * 8 * 128 * 100 / 1e12)
+
+
+def test_a_stride_shortens_the_gradient_by_input() -> None:
+    # Each input meets a quarter of the 2 x 2 kernel.
+    strided = POINTWISE | {
+        "out_h": 8, "out_w": 4, "kernel_h": 2, "kernel_w": 2, "stride_h": 2, "stride_w": 2,
+    }  # fmt: skip
+    assert seconds_of(gpu(), "convolution", **strided, **{"pass": 1}) == exactly(0.128 * TILE)
+
+
+def test_matrix_units_want_channels_last() -> None:
+    fields = POINTWISE | {"precision": PRECISIONS.index("float16"), "bytes_read": 1e6}
+    last = seconds_of(gpu(), "convolution", **fields, channels_last=1)
+    first = seconds_of(gpu(), "convolution", **fields)
+    assert first - last == exactly(2e6 / 1e12)
+
+
+def test_a_depthwise_convolution_does_not_use_matrix_units() -> None:
+    fields = {
+        "groups": 100, "in_channels": 100, "out_channels": 100, "flops": 1e9,
+        "precision": PRECISIONS.index("float16"),
+    }  # fmt: skip
+    assert seconds_of(gpu(), "convolution", **fields) == exactly(1e9 / 10e12)
+
+
+def test_attention_walks_over_the_keys_that_its_mask_leaves() -> None:
+    # 20 blocks of 128 queries; each does 4 * 64 FLOPs for each of 512 keys.
+    fields = {
+        "batch": 2, "heads": 10, "queries": 128, "keys": 512, "head_size": 64,
+        "value_head_size": 64, "flops": 4 * 64 * 20 * 128 * 512,
+    }  # fmt: skip
+    full = 2 * 128 * 512 * 4 * 64 / 1e12
+    assert seconds_of(gpu(), "attention", **fields) == exactly(full)
+    assert seconds_of(gpu(), "attention", **fields, share=0.5) == exactly(full / 2)
+
+
+def test_coefficients_are_checked() -> None:
+    facts = gpu()
+    values = facts.coefficients
+    with pytest.raises(ValueError, match=r"the coefficients have no memory\.fraction"):
+        facts.coefficients = {k: v for k, v in values.items() if k != "memory.fraction"}
+    with pytest.raises(ValueError, match="there is no coefficient of_luck"):
+        facts.coefficients = {**values, "of_luck": [1.0]}
+    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 17"):
+        facts.coefficients = {**values, "memory.fraction": [1.0]}
+    with pytest.raises(ValueError, match="a work record has no field colour"):
+        core.Works({"colour": [1.0]})
