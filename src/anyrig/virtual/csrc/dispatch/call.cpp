@@ -90,8 +90,8 @@ class OperatorCall {
     const bool charges = plan_.work.traffic != Traffic::Free && Clock::get().charges();
     if (shape_only()) {
       known_ = KnownCall::make(op_, plan_, arguments());
-      mask_counts_ = count_by_masks(op_, arguments());
       if (!known_.has_value()) {
+        mask_counts_ = count_by_masks(op_, arguments());
         why_unknown_ = why_not_known(plan_, arguments());
       }
       fills_by_mask_ = fills_by_mask(op_, arguments());
@@ -440,6 +440,7 @@ class OperatorCall {
   bool run_on_values() {
     auto results = known_->run(op_);
     if (!results.has_value()) {
+      known_.reset(); // the kernel has used up its arguments
       return false;
     }
     for (auto& operand : operands_) {

@@ -6,6 +6,7 @@
 #include "dispatch/widening.h"
 #include "memory/known_values.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
@@ -76,7 +77,8 @@ bool is_only_written(const ArgumentPlan& argument) {
   return argument.is_written && !argument.is_read;
 }
 
-at::Tensor empty_like_owner(const at::Tensor& owner) {
+// Returns CPU memory for the values of a tensor of the GPU.
+at::Tensor allocate_values(const at::Tensor& owner) {
   return at::empty_strided(
       owner.sizes(), owner.strides(), at::TensorOptions().dtype(owner.dtype()));
 }
@@ -233,8 +235,10 @@ std::optional<at::Tensor> KnownCall::values_for(
     return std::nullopt;
   }
   if (argument.is_written) {
-    // A tensor that overlaps itself is refused by the Meta kernel.
-    values = empty_like_owner(tensor).copy_(values);
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      return std::nullopt; // an expanded tensor, which most kernels refuse to write to
+    }
+    values = allocate_values(tensor).copy_(values);
     written_.push_back({tensor, values});
   }
   return values;
@@ -261,7 +265,7 @@ void KnownCall::put_written() {
     if (values.defined()) {
       continue;
     }
-    values = empty_like_owner(owner);
+    values = allocate_values(owner);
     const auto [argument, position] = places_[i];
     if (position < 0) {
       arguments_[argument] = values;

@@ -15,6 +15,10 @@ int64_t copy_bytes(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
 }
 
+bool is_dense_operand(const at::Tensor& tensor, int64_t dimensions) {
+  return tensor.layout() == at::kStrided && tensor.dim() == dimensions && tensor.numel() > 0;
+}
+
 // prepare_matrix_for_cublas
 bool is_readable_matrix(const at::Tensor& matrix) {
   if (matrix.is_non_overlapping_and_dense()) {
@@ -44,7 +48,7 @@ Temporaries copies_of_matrices(const at::Tensor& first, const at::Tensor& second
   // The result is contiguous, which cuBLAS sees as transposed: it multiplies in the other order.
   Temporaries temporaries;
   for (const auto* matrix : {&second, &first}) {
-    if (matrix->dim() == 2 && matrix->numel() > 0 && !is_readable_matrix(*matrix)) {
+    if (is_dense_operand(*matrix, 2) && !is_readable_matrix(*matrix)) {
       temporaries.allocate(copy_bytes(*matrix));
     }
   }
@@ -53,7 +57,7 @@ Temporaries copies_of_matrices(const at::Tensor& first, const at::Tensor& second
 
 Temporaries copies_of_batches(const at::Tensor& first, const at::Tensor& second) {
   Temporaries temporaries;
-  if (first.dim() != 3 || second.dim() != 3 || first.numel() == 0 || second.numel() == 0) {
+  if (!is_dense_operand(first, 3) || !is_dense_operand(second, 3)) {
     return temporaries;
   }
   const int64_t rows = first.size(1), inner = first.size(2), columns = second.size(2);

@@ -1,0 +1,347 @@
+"""Fit the coefficients of the virtual clock to public measurements, and write them.
+
+`python benchmarks/fit_clock.py MEASUREMENTS` takes some ten minutes and needs timm and the extra
+`benchmarks`. It fits half of the rows, and half of the training programs; `judge_clock.py` reports
+the errors on the others. GPUs that nobody measured get tables that are derived from those of their
+nearest relative, as their sources say.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from anyrig import hardware
+from clock import collectives, measurements, training_programs
+from clock.coefficient_file import Table, write_tables
+from clock.fitting import OVERHEAD, Coefficients, Part, Unknown, facts, fit, fit_loss
+from clock.judgement import SAME_CHIP, Errors, judge_rows
+from clock.measurements import GPUS
+from clock.programs import Programs
+
+Values = dict[str, list[float]]
+
+NEUSIGHT = "NeuSight (sitar-lab, 6945927d), float32, torch 2.1"
+AICONFIGURATOR = "aiconfigurator (ai-dynamo, 095f58a5), bfloat16"
+TIMM = "timm (huggingface/pytorch-image-models, aa4b5850): training steps on an RTX 3090, float16"
+
+# What measured GPUs stand for: a table's name, and the GPU that it is fitted to.
+FLOAT32_GPUS = {
+    "turing": "T4",
+    "volta": "V100-PCIE-32GB",
+    "pascal": "P100-PCIE-16GB",
+    "otherwise": "A100-PCIE-40GB",
+}
+BFLOAT16_GPUS = {"hopper": "H100-SXM", "otherwise": "A100-SXM"}
+THROTTLED = ("turing", "volta")
+
+# The fractions of float products' rates that H100 and A100 sustain, by the ml-engineering notes.
+# H100s are assumed to be as much slower in float32.
+HOPPER = 0.803 / 0.869
+HOPPER_SOURCE = "As the A100, times 0.803 / 0.869: sustained bfloat16 fractions, ml-engineering"
+# A T4, of 70 W, sustains 1.27 times its base clock in long products of the same measurements. An L4
+# has 72 W, a base clock of 795 MHz, and a boost clock of 2040 MHz.
+L4_THROTTLE = 2040 / (1.27 * 795) - 1
+L4_SOURCE = "As `otherwise`, at the clock that the power limit allows: 1.27 times the base, as a T4"
+
+# Relative to the fraction of pointwise work, in the order of `Access`; None: fitted.
+POINTWISE_SHARES = (
+    None, 0.9, None, None, 0.84, 0.87, None, None, 0.7, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.33, 0.9,
+)  # fmt: skip
+SHARES_SOURCE = (
+    "batch norm and pooling: relative to pointwise work in a trace of ResNet-18 on an RTX 2080 Ti"
+    " (facebookresearch/param, 1e115ffc); other accesses: estimates"
+)
+
+# Where the fit to training programs starts, by group, coefficient and index.
+PROGRAM_STARTS = {
+    "product.tensor": {
+        "lone_share": {0: 0.6}, "memory_fraction": {0: 0.75}, "overlap": {0: 0.15},
+    },
+    "convolution.tensor": {
+        "efficiency": {0: 0.85, 1: 0.8, 2: 0.75},
+        "depthwise_efficiency": {0: 0.3, 1: 0.3, 2: 0.15},
+        "memory_fraction": {0: 0.8}, "overlap": {0: 0.2}, "layout_fraction": {0: 0.8},
+        "grouped_efficiency": {0: 0.4}, "depthwise_memory_fraction": {0: 0.6},
+    },
+    "memory": {
+        "fraction": {
+            0: 0.88, 1: 0.85, 2: 0.7, 3: 0.6, 4: 0.8, 5: 0.75, 12: 0.6, 14: 0.75, 15: 0.5,
+        },
+    },
+}  # fmt: skip
+
+START_TILES = (0.95, 0.95, 0.85, 0.75, 0.75, 0.6, 0.4, 0.4, 0.3, 0.3, 0.2)
+
+
+def tile_unknowns(group: str, tiles: Sequence[int], block_cycles: float) -> list[Unknown]:
+    found = [Unknown(f"{group}.tile_efficiency", START_TILES[i], i) for i in tiles]
+    found += [
+        Unknown(f"{group}.block_cycles", block_cycles, is_fraction=False),
+        Unknown(f"{group}.lone_share", 0.7),
+        Unknown(f"{group}.lone_exponent", 0.3, is_fraction=False),
+        Unknown(f"{group}.wave_exponent", 0.6),
+        Unknown(f"{group}.memory_fraction", 0.8),
+        Unknown(f"{group}.overlap", 0.2),
+        Unknown(f"{group}.long_penalty", 0.05, is_fraction=False),
+    ]
+    return found
+
+
+def throttle_unknowns(group: str) -> list[Unknown]:
+    return [
+        Unknown(f"{group}.throttle", 0.2, is_fraction=False),
+        Unknown(f"{group}.throttle_seconds", 2e-3, is_fraction=False),
+    ]
+
+
+class Fit:
+    """All groups, in an order in which each uses those before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tables: list[Table] = []
+
+    def add(self, group: str, of: str, values: Coefficients, source: str) -> None:
+        chosen = {k[len(group) + 1 :]: v for k, v in values.items() if k.startswith(f"{group}.")}
+        self.tables.append(Table(group, of, chosen, source))
+        print(f"{group}.{of}", flush=True)
+
+    def derive(self, group: str, of: str, like: str, source: str, **changed: object) -> None:
+        values = dict(self.find(group, like)) | changed
+        self.tables.append(Table(group, of, values, source))
+
+    def find(self, group: str, of: str) -> Values:
+        return next(t.values for t in self.tables if (t.group, t.of) == (group, of))
+
+    def base(self, gpu: str, of: str) -> Coefficients:
+        """Return the installed coefficients with those that are fitted so far."""
+        values: Coefficients = facts(gpu)[0].coefficients
+        for table in self.tables:
+            if table.of == of:
+                values |= {f"{table.group}.{k}": list(v) for k, v in table.values.items()}
+        return values
+
+    def fit_memory(self) -> None:
+        for of, name in FLOAT32_GPUS.items():
+            parts = [Part(rows.to_fit(4)) for rows in measurements.memory_bound(self.folder, name)]
+            base = self.base(GPUS[name], of)
+            base["memory.kernel_floor_seconds"] = [2e-6]
+            base["memory.cache_speedup"] = [2.5]
+            unknowns = [Unknown("memory.fraction", 0.85, i) for i in (0, 2, 6)]
+            unknowns += [
+                Unknown("memory.cache_share", 0.7),
+                Unknown("memory.row_cycles", 50, is_fraction=False),
+            ]
+            values, _ = fit(base, unknowns, parts)
+            fractions = values["memory.fraction"]
+            for i, share in enumerate(POINTWISE_SHARES):
+                if share is not None:
+                    fractions[i] = share * fractions[0]
+            fractions[3], fractions[7] = 0.9 * fractions[2], fractions[6]
+            self.add("memory", of, values, f"{NEUSIGHT}, {name}; {SHARES_SOURCE}")
+        like = self.find("memory", "otherwise")
+        fractions = [0.9, *list(like["fraction"])[1:]]
+        self.derive(
+            "memory", "hopper", "otherwise",
+            "As the A100; a copy within an H200 moved 4.3 of 4.8 TB/s", fraction=fractions,
+        )  # fmt: skip
+        self.derive("memory", "L4", "turing", "As the T4, which has the same kind of memory")
+
+    def fit_float32_products(self) -> None:
+        for group, operator in (("product.simt", "linear"), ("batched.simt", "bmm")):
+            tiles = (2, 3, 4, 5, 6, 7, 8, 9, 10) if operator == "linear" else (2, 3, 4, 5, 6, 7, 10)
+            for of, name in FLOAT32_GPUS.items():
+                rows = measurements.float32_products(self.folder, operator, name)
+                base = self.base(rows.gpu, of)
+                base[f"{group}.tile_efficiency"] = [0.0] * len(START_TILES)
+                base[f"{group}.throttle"] = [0.0]
+                unknowns = tile_unknowns(group, tiles, 500)
+                unknowns += throttle_unknowns(group) if of in THROTTLED else []
+                values, _ = fit(base, unknowns, [Part(rows.to_fit(3))])
+                self.add(group, of, values, f"{NEUSIGHT}, {name}")
+            efficiency = [HOPPER * e for e in self.find(group, "otherwise")["tile_efficiency"]]
+            self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, tile_efficiency=efficiency)
+            self.derive_l4(group)
+
+    def derive_l4(self, group: str) -> None:
+        changed = {"throttle": [L4_THROTTLE], "throttle_seconds": [1e-9]}
+        self.derive(group, "L4", "otherwise", L4_SOURCE, **changed)
+
+    def fit_bfloat16(self) -> None:
+        group = "product.tensor"
+        for of, name in BFLOAT16_GPUS.items():
+            rows = measurements.bfloat16_products(self.folder, name)
+            unknowns = tile_unknowns(group, range(11), 2500) + throttle_unknowns(group)
+            values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
+            self.add(group, of, values, f"{AICONFIGURATOR}, {name}")
+        self.derive_l4(group)
+
+    def fit_attention(self) -> None:
+        for of, name in BFLOAT16_GPUS.items():
+            rows = measurements.attention(self.folder, name)
+            kernel = int(rows.columns["kernel"][0])
+            unknowns = [
+                Unknown("attention.forward_efficiency", 0.7, kernel),
+                Unknown("attention.head_overhead", 8, is_fraction=False),
+                Unknown("attention.block_overhead", 64, is_fraction=False),
+                Unknown("attention.memory_fraction", 0.8),
+                # Each call also writes the cache of keys and values.
+                Unknown("memory.kernel_floor_seconds", 1e-5, is_fraction=False),
+            ]
+            values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
+            reached = values["attention.forward_efficiency"][kernel]
+            forward = [0.42, 0.3, reached] if of == "hopper" else [reached, 0.55 * reached, reached]
+            values["attention.forward_efficiency"] = forward
+            values["attention.backward_efficiency"] = [63 / 73 * e for e in forward]
+            versions = (
+                "version 3 as cuDNN; version 2: arXiv 2407.08608" if of == "hopper" else "version 2"
+            )
+            source = f"{AICONFIGURATOR}, {name}, {versions}; backward: arXiv 2307.08691, 63 of 73 %"
+            self.add("attention", of, values, source)
+
+    def fit_float32_convolutions(self) -> None:
+        group = "convolution.simt"
+        names = FLOAT32_GPUS | {"otherwise": "A100-PCIE-80GB"}
+        deepbench = {"volta": "V100-32GB", "turing": "T4"}
+        for of in ("volta", "turing", "pascal", "otherwise"):
+            name = names[of]
+            rows = measurements.convolutions(self.folder, name)
+            parts = [Part(rows.to_fit(3))]
+            base = self.base(rows.gpu, of)
+            base[f"{group}.throttle"] = [0.0]
+            unknowns = [Unknown(OVERHEAD, 0.06, is_fraction=False)]
+            if of in deepbench:
+                other = measurements.deepbench_convolutions(self.folder, deepbench[of])
+                parts.append(Part(other.to_fit(2.5), weight=0.25))
+                starts = enumerate((0.65, 0.65, 0.75))
+                unknowns += [Unknown(f"{group}.efficiency", start, i) for i, start in starts]
+                unknowns += throttle_unknowns(group)
+            else:  # nothing but 3 x 3 convolutions was measured
+                base[f"{group}.efficiency"] = list(self.find(group, "volta")["efficiency"])
+            for coefficient, start in (
+                ("memory_fraction", 0.6), ("overlap", 0.2), ("winograd_efficiency", 0.6),
+                ("winograd_lone_share", 0.8), ("transformed_efficiency", 0.85),
+                ("transform_fraction", 0.7), ("filter_fraction", 0.5),
+            ):  # fmt: skip
+                unknowns.append(Unknown(f"{group}.{coefficient}", start))
+            unknowns.append(Unknown(f"{group}.winograd_overhead", 16, is_fraction=False))
+            values, overhead = fit(base, unknowns, parts)
+            print(f"overhead of a call: {overhead:.3f} ms")
+            also = "; DeepBench (baidu-research, da81ba78)" if of in deepbench else ""
+            self.add(group, of, values, f"{NEUSIGHT}, {name}{also}")
+        like = self.find(group, "otherwise")
+        slower = {
+            k: [HOPPER * like[k][0]] for k in ("winograd_efficiency", "transformed_efficiency")
+        }
+        self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, **slower)
+        self.derive_l4(group)
+
+    def fit_collectives(self) -> None:
+        for of, name in BFLOAT16_GPUS.items():
+            values = collectives.fit_protocols(self.folder, name, self.base(GPUS[name], of))
+            versions = "2.29" if of == "hopper" else "2.27"
+            source = (
+                f"aiconfigurator (ai-dynamo, 095f58a5): nccl-tests, NCCL {versions}, {name};"
+                " between nodes: NCCL's src/graph/tuning.cc"
+            )
+            self.add("collective", of, values, source)
+
+    def fit_programs(self, programs: Programs) -> None:
+        product, convolution = "product.tensor", "convolution.tensor"
+        like = self.base("RTX-3090", "otherwise")
+        like[f"{product}.tile_efficiency"] = list(START_TILES)
+        like[f"{product}.throttle"] = like[f"{convolution}.throttle"] = [0.0]
+        like[f"{convolution}.winograd_efficiency"] = [0.0]
+        like[f"{convolution}.transformed_efficiency"] = [0.0]
+        unknowns = [Unknown(f"{product}.block_cycles", 3000, is_fraction=False)]
+        unknowns += [
+            Unknown(f"{product}.tile_efficiency", START_TILES[i], i) for i in (0, 2, 3, 5, 6, 8, 10)
+        ]
+        unknowns += [
+            Unknown(f"{group}.{name}", start, i)
+            for group, starts in PROGRAM_STARTS.items()
+            for name, values in starts.items()
+            for i, start in values.items()
+        ]
+        values, _ = fit_loss(like, unknowns, lambda values, _: programs.loss(values), pull=0.004)
+        for group in (product, "memory"):
+            self.add(group, "RTX-3090", values, TIMM)
+        self.add(convolution, "otherwise", values, TIMM)
+        self.derive_l4(convolution)
+        for table in self.tables:
+            if table.group == "convolution.simt":
+                kept = ("grouped_efficiency", "depthwise_efficiency", "depthwise_memory_fraction")
+                table.values.update({k: values[f"{convolution}.{k}"] for k in kept})
+
+    def keep(self, *groups: str) -> None:
+        """Keep the installed tables of `groups`, which are not fitted."""
+        for group in groups:
+            for of, table in hardware.coefficient_groups()[group].items():
+                self.tables.append(Table(group, of, table.values, table.source))
+
+
+def run_programs(folder: Path) -> Programs:
+    """Run the training programs on virtual GPUs, and return their work records."""
+    script = Path(training_programs.__file__)
+    command = [sys.executable, str(script), str(folder)]
+    workers = [
+        subprocess.Popen([*command, str(part), "2"], stdout=subprocess.PIPE, text=True)
+        for part in range(2)
+    ]
+    outputs = [worker.communicate(timeout=1800)[0] for worker in workers]
+    lines = [line for text in outputs for line in text.splitlines() if line.startswith("{")]
+    return Programs([json.loads(line) for line in lines])
+
+
+def with_errors(table: Table, found: Sequence[Errors]) -> Table:
+    """Return `table` with the errors of the GPUs that use it."""
+    errors = {}
+    for each in found:
+        uses = (
+            next(
+                group
+                for group in hardware.coefficients_of(hardware.spec_of_key(each.gpu))
+                if group.group == each.group
+            )
+            if each.group == table.group
+            else None
+        )
+        if uses is not None and uses.of == table.of:
+            errors |= dict.fromkeys((each.gpu, *SAME_CHIP.get(each.gpu, ())), each.median)
+    return replace(table, error_percent=errors)
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print("nothing to do; use: python benchmarks/fit_clock.py MEASUREMENTS")
+        return 0
+    folder = Path(sys.argv[1])
+    fitted = Fit(folder)
+    fitted.fit_memory()
+    fitted.fit_float32_products()
+    fitted.fit_bfloat16()
+    fitted.fit_attention()
+    fitted.fit_float32_convolutions()
+    fitted.fit_collectives()
+    fitted.fit_programs(run_programs(folder).select(training_programs.fits))
+    fitted.keep("copy", "host")
+    path = Path(hardware.__file__).with_name("coefficients.toml")
+    tables = sorted(fitted.tables, key=lambda table: table.group)
+    write_tables(path, tables)
+    hardware.coefficient_groups.cache_clear()
+    found = list(judge_rows(folder))
+    write_tables(path, [with_errors(table, found) for table in tables])
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    sys.exit(main())
