@@ -98,6 +98,9 @@ class PipelineModule(StagedModule):
         with self._lock:
             return self._compute(inputs, kwargs)
 
+    def _require_same(self) -> None:
+        self._pipeline.chain.require_same()
+
     def _call_watched(self, watch: BufferWatch, *call: Any) -> Any:
         try:
             return self._call_in_parts(*call)
@@ -217,7 +220,6 @@ class PipelineModule(StagedModule):
             "_has_run",
             "_checked_modes",
             "_writes",
-            "_layers",
             "_lock",
             "_accumulation",
         }

@@ -17,7 +17,6 @@ from ..layout import Layout
 from ..losses.loss import Criterion, explain_loss, loss_for_target
 from ..losses.mistakes import explain_call
 from ..replicas.transparent import TransparentModule
-from .known_layers import list_layers, require_known_layers
 from .micro_batches import MicroBatch, MicroBatches
 from .options import PipelineOptions
 from .plan import PipelinePlan
@@ -49,7 +48,6 @@ class StagedModule(TransparentModule):
     _known_dimensions: dict[Hashable, Answer]
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
     _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
-    _layers: dict[str, torch.nn.Module]  # that were divided
     _accumulation: Accumulation | None
 
     def __init__(
@@ -75,7 +73,6 @@ class StagedModule(TransparentModule):
             _known_dimensions={},
             _checked_modes=set(),
             _writes="",
-            _layers=list_layers(self.module),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
 
@@ -108,7 +105,7 @@ class StagedModule(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
-        require_known_layers(self.module, self._layers)
+        self._require_same()
         inputs, kwargs, target = self._bring(inputs, kwargs, target)
         number = self._micro_batches.number_for(self.module)
         if number == 1 or self._writes or self.module.training in self._checked_modes:
@@ -122,6 +119,10 @@ class StagedModule(TransparentModule):
         watch.restore()
         self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
         return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    @abstractmethod
+    def _require_same(self) -> None:
+        """Raise if the module has changed since it was divided; see `Chain.require_same`."""
 
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], target: Any

@@ -121,6 +121,9 @@ class PipelineRank(StagedModule):
             )
         return self._compute(inputs, kwargs)
 
+    def _require_same(self) -> None:
+        self._pipeline.stages.pipeline.chain.require_same()
+
     def _find_written(self, watch: BufferWatch) -> str | None:
         """Return in words a buffer that the forward pass has written on any rank, or None."""
         board = self._pipeline.links.board
