@@ -9,7 +9,7 @@ import torch
 
 from ...devices.device import Device
 from ..accumulation import count_arguments
-from .balance import block_seconds
+from .balance import block_seconds, bytes_of
 from .chain import Chain
 from .counted_micro_batches import PartWork, choose_by_work
 from .micro_batches import MicroBatches, choose_micro_batches, cut_evenly
@@ -65,11 +65,18 @@ def choose_for_example(
     if samples is None or any(device.spec is None for device in devices):
         return replace(begun, reason=f"{begun.reason}. {_UNKNOWN}")
 
+    # Each micro-batch's gradients are added to those before: two are read and one is written.
+    added = 3 * bytes_of(chain.blocks, learning=True)
+
     def work_of(number: int) -> PartWork | None:
         work, _ = count_work_of_example(chain, options, number, dim)
         if work is None:
             return None
-        alone = [sum(block_seconds(work, device, dtype)) for device in devices]
+        alone = [
+            sum(block_seconds(work, device, dtype)) + added / device.spec.memory_bytes_per_second
+            for device in devices
+            if device.spec is not None
+        ]
         shared = 1 / sum(1 / max(seconds, 1e-12) for seconds in alone)
         return PartWork(shared, sum(block.operators for block in work))
 
