@@ -383,6 +383,19 @@ def case_rows_of_different_size() -> None:
         pair.step(*batch(8), rows=[5, 3])
 
 
+def case_rows_with_batch_norm() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(6), *perceptron(5), nn.BatchNorm1d(5), nn.Linear(5, 5))
+    for schedule in ("gpipe", "1f1b"):
+        pair = Pair(copy.deepcopy(module), nn.CrossEntropyLoss(), schedule=schedule, replicas=2)
+        for rows in ([4, 4], [5, 3], [0, 2], [4, 0]):  # the first pipeline with samples counts
+            x, y = batch(sum(rows))
+            start = sum(rows[: pair.row])
+            mine = slice(start, start + rows[pair.row])
+            pair.model(x[mine].cpu(), target=y[mine].cpu()).backward()
+            pair.one(x[: rows[0] or rows[1]])
+            pair.compare_states()
+
+
 def case_rows_and_outputs() -> None:
     pair = Pair(perceptron(), micro_batches=3, replicas=2)
     for rows in ([4, 4], [5, 3], [7, 0]):

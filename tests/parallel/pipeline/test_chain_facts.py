@@ -35,6 +35,20 @@ class Opaque(nn.Module):
         return x * self.factor if x.sum() != 7 else x
 
 
+class InOrder(nn.Module):
+    """A container of its own kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number in range(2):
+            self.add_module(f"{number}", nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = child(x)
+        return x
+
+
 class Net(nn.Module):
     offset = 1.0
 
@@ -43,6 +57,7 @@ class Net(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(4))
         self.body = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
         self.opaque, self.head = Opaque(), nn.Linear(4, 2)
+        self.children_of = InOrder()
         self.scale, self.steps, self.factors = 1.0, 2, [1.0, 2.0]
         self.config = SimpleNamespace(power=1)
         self.shift = torch.ones(4)
@@ -54,6 +69,7 @@ class Net(nn.Module):
             for layer in self.layers:
                 x = layer(x)
         x = self.body(x) ** self.config.power + self.shift
+        x = self.children_of(x)
         if self.extra is not None:
             x = self.extra(x)
         out: Tensor = self.head(self.opaque(x)) * self.scale * self.factors[1] + self.offset
@@ -70,9 +86,12 @@ CHANGES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: setattr(m.config, "power", 2), "'config' of this Net"),
     (lambda m: setattr(m, "shift", torch.zeros(4)), "'shift' of this Net"),
     (lambda m: setattr(m, "extra", nn.Linear(4, 4)), "'extra' of this Net was None"),
-    (lambda m: m.layers.append(Layer()), r"children of 'layers' were \['0', .* are .*'4'\] now"),
-    (lambda m: m.body.append(nn.Linear(4, 4)), "children of 'body'"),
-    (lambda m: m.layers.__setitem__(1, Layer()), "'layers.1' was replaced"),
+    (lambda m: m.layers.append(Layer()), "layer 'layers.4' of Net was added"),
+    (lambda m: m.body.append(nn.Linear(4, 4)), "layer 'body.3' of Net was added"),
+    (lambda m: m.children_of.add_module("2", Layer()), r"of 'children_of' were .* are .*'2'\] now"),
+    (lambda m: m.layers.__setitem__(1, Layer()), "layer 'layers.1' of Net was replaced"),
+    (lambda m: setattr(m, "head", nn.Linear(4, 2)), "layer 'head' of Net was replaced"),
+    (lambda m: delattr(m.layers[0], "linear"), "layer 'layers.0.linear' of Net was removed"),
     (lambda m: m.layers[1].register_forward_hook(lambda *_: None), "hooks were .* 'layers.1'"),
 ]
 
@@ -92,7 +111,7 @@ def test_changes_that_would_be_ignored_are_refused(number: int) -> None:
 def test_other_changes_take_effect() -> None:
     module, x = Net(), torch.randn(3, 4)
     chain = chain_of(module)
-    module.unused, module.opaque.factor, module.head = 2, 5.0, nn.Linear(4, 2)
+    module.unused, module.opaque.factor = 2, 5.0
     module.eval()
     assert torch.equal(chain.compute(x), module(x))
 

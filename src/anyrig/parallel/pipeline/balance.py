@@ -77,7 +77,7 @@ def balance_blocks(
     works = [None] * len(chain.blocks) if work is None else work
     rates: list[list[float]] = []  # the seconds of each block on each device
     if work is not None and all(device.spec for device in devices):
-        rates = [_block_seconds(work, device, dtype) for device in devices]
+        rates = [block_seconds(work, device, dtype) for device in devices]
     costs = [
         _cost_of(block, its_work, by_bytes=not rates)
         for block, its_work in zip(chain.blocks, works, strict=True)
@@ -189,7 +189,8 @@ def _cost_of(block: Block, work: BlockWork | None, by_bytes: bool) -> BlockCost:
     )
 
 
-def _block_seconds(work: Sequence[BlockWork], device: Device, dtype: torch.dtype) -> list[float]:
+def block_seconds(work: Sequence[BlockWork], device: Device, dtype: torch.dtype) -> list[float]:
+    """Return the seconds of each block on a device, forward and backward, by published rates."""
     spec = device.spec
     if spec is None:
         return [0.0] * len(work)

@@ -56,15 +56,19 @@ class Chain:
             that blocks may read, by name.
         build: how the result is made of values: ``build(values)``.
         result_reads: the names of the values that the result needs.
+        require_same: raises SpreadError if the module has changed so that the blocks, or the
+            stages made of them, would compute something else; called once before each call.
     """
 
     blocks: tuple[Block, ...]
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
     build: Callable[[Values], Any]
     result_reads: tuple[str, ...]
+    require_same: Callable[[], None]
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns, computed block by block."""
+        self.require_same()
         values = self.bind(args, kwargs)
         for block in self.blocks:
             values.update(block.compute(values))

@@ -29,6 +29,7 @@ def refuse_other_leaves(outputs: Iterable[Tensor], known: Iterable[Tensor], stag
                 f"stage {stage} computes with a tensor of shape {tuple(leaf.shape)} that requires "
                 "grad and is neither a parameter of its layers nor an argument, such as a "
                 "parameter in a penalty that the loss adds. Make the tensor a parameter of a layer "
-                'and add penalties outside of the loss; or use schedule="gpipe"'
+                'and add penalties outside of the loss; in one process, schedule="gpipe" computes '
+                "such gradients, too"
             )
         waiting += [following for following, _ in node.next_functions]

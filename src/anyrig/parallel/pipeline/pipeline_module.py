@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ...transfer.tree import list_leaves
-from ..accumulation import Accumulation
-from ..batch.call import Call, describe_call, without_trace
-from ..batch.divided_dimension import Answer
-from ..batch.outputs import join_outputs
+from ..batch.call import without_trace
 from ..compiling import refuse_pipeline
 from ..layout import Layout
 from ..losses.loss import (
@@ -22,27 +18,22 @@ from ..losses.loss import (
     combine_counts,
     combine_losses,
     criterion_on,
-    explain_loss,
-    loss_for_target,
     loss_part,
 )
-from ..losses.mistakes import explain_call
-from ..replicas.transparent import TransparentModule
 from .graph_run import run_with_graph
 from .held_tensors import list_held
-from .known_layers import list_layers, require_known_layers
 from .micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from .options import PipelineOptions
 from .placement import Pipeline, forward_order, make_stages
-from .plan import PipelinePlan
 from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
 from .split.chain_of import chain_of
+from .staged_module import StagedModule
 from .step import compute_loss
 from .written_buffers import BufferWatch
 
 
-class PipelineModule(TransparentModule):
+class PipelineModule(StagedModule):
     """Computes neighbouring layers on one device each, and batches in micro-batches.
 
     ::
@@ -62,19 +53,10 @@ class PipelineModule(TransparentModule):
         micro_batches: their number.
     """
 
-    _fixed_layout: Layout
-    _loss: Criterion | None
-    _options: PipelineOptions
-    _micro_batches: MicroBatches
     _pipeline: Pipeline
-    _known_dimensions: dict[Hashable, Answer]
     _orders: dict[tuple[str, int], tuple[Task, ...] | None]
     _has_run: bool  # whether a scheduled step has run, and found nothing to refuse
-    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
-    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
-    _layers: dict[str, torch.nn.Module]  # that were divided
     _lock: threading.Lock
-    _accumulation: Accumulation | None
 
     def __init__(
         self,
@@ -85,40 +67,12 @@ class PipelineModule(TransparentModule):
         micro_batches: MicroBatches,
         pipeline: Pipeline,
     ) -> None:
-        super().__init__(module)
-        explanation = None if loss is None else explain_loss(loss)
-        self.__dict__.update(
-            _fixed_layout=replace(layout, loss=explanation),
-            _loss=loss,
-            _options=options,
-            _micro_batches=micro_batches,
-        )
+        super().__init__(module, layout, loss, options, micro_batches)
         self._start(pipeline)
 
     def _start(self, pipeline: Pipeline) -> None:
-        self.__dict__.update(
-            _pipeline=pipeline,
-            _known_dimensions={},
-            _orders={},
-            _has_run=False,
-            _checked_modes=set(),
-            _writes="",
-            _layers=list_layers(self.module),
-            _lock=threading.Lock(),
-            _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
-        )
-
-    @property
-    def _plan(self) -> PipelinePlan:
-        plan = self._fixed_layout.pipeline
-        assert plan is not None
-        return plan
-
-    @property
-    def _layout(self) -> Layout:
-        # Modes may have changed since: a layer in eval() does not need the whole batch.
-        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
-        return replace(self._fixed_layout, pipeline=plan)
+        self._begin()
+        self.__dict__.update(_pipeline=pipeline, _orders={}, _has_run=False, _lock=threading.Lock())
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the micro-batches of a batch, and return the whole batch's output or loss.
@@ -141,39 +95,19 @@ class PipelineModule(TransparentModule):
         if torch.compiler.is_compiling():
             devices = {stage.device for stage in self._pipeline.stages}
             refuse_pipeline(type(self.module).__name__, len(devices))
-        try:
-            with self._lock, self._fixed_layout.computing():
-                return self._call(inputs, kwargs)
-        except TypeError as error:
-            if self._loss is not None:
-                explain_call(error, self.module, inputs, kwargs)
-            raise
+        with self._lock:
+            return self._compute(inputs, kwargs)
 
-    def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, target = None, None
-        if "target" in kwargs:
-            loss = loss_for_target(self.module, self._loss)
-        if loss is not None:
-            kwargs = kwargs.copy()
-            target = kwargs.pop("target")
-        require_known_layers(self.module, self._layers)
-        number = self._micro_batches.number_for(self.module)
-        if number == 1 or self._writes or self.module.training in self._checked_modes:
-            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
-        watch = BufferWatch(self.module)
+    def _require_same(self) -> None:
+        self._pipeline.chain.require_same()
+
+    def _call_watched(self, watch: BufferWatch, *call: Any) -> Any:
         try:
-            result = self._call_in_parts(number, loss, target, inputs, kwargs)
+            return self._call_in_parts(*call)
         except Exception:
             # A buffer that changes between micro-batches may fail their backward passes.
             if watch.find_written() is None:
                 raise
-        written = watch.find_written()
-        if written is None:
-            self._checked_modes.add(self.module.training)
-            return result
-        watch.restore()
-        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
-        return self._call_in_parts(1, loss, target, inputs, kwargs)
 
     def _call_in_parts(
         self,
@@ -189,15 +123,13 @@ class PipelineModule(TransparentModule):
             return self._compute_loss(loss, parts, is_divided)
         outputs = self._run_with_graph(parts, None)
         samples = [part.samples for part in parts]
-        call = Call(
-            samples,
-            layout.dim,
-            lambda: describe_call(self.module, inputs, kwargs),
+        joined = self._join(
+            outputs,
+            parts,
+            inputs,
+            kwargs,
             lambda count: self._call_once_more(inputs, kwargs, count, sum(samples)),
-            self._known_dimensions,
-            parts[0].by_entries,
         )
-        joined = join_outputs(outputs, layout.output_device, call)
         return self._note_backward(joined, sum(samples) if is_divided else None, False)
 
     def _compute_loss(
@@ -227,7 +159,7 @@ class PipelineModule(TransparentModule):
             order,
             parts,
             lambda output, target, samples: loss_part(there, output, target, samples),
-            lambda number: self._options.recomputes(number, len(parts)),
+            self._recomputes(parts),
             list_held(stages),
             [chain.bind(part.args, part.kwargs) for part in parts],
             not self._has_run,
@@ -246,7 +178,7 @@ class PipelineModule(TransparentModule):
             forward_order(len(stages), len(parts)),
             parts,
             finish,
-            lambda number: self._options.recomputes(number, len(parts)),
+            self._recomputes(parts),
         )
 
     def _order_of(self, name: str, micro_batches: int) -> tuple[Task, ...] | None:
@@ -288,7 +220,6 @@ class PipelineModule(TransparentModule):
             "_has_run",
             "_checked_modes",
             "_writes",
-            "_layers",
             "_lock",
             "_accumulation",
         }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from ...units import format_bytes
+from .balance import Balance, bytes_of
 from .micro_batches import MicroBatches, find_whole_batch_layer
+from .options import PipelineOptions
+from .placement import Pipeline
 from .schedules.named import make_schedule
 from .schedules.picture import draw
 from .schedules.schedule import Schedule
@@ -92,3 +96,25 @@ class PipelinePlan:
             which = "all" if self.checkpoint == "always" else "all but the last"
             lines.append(f"checkpoint: {which} micro-batches compute activations again in backward")
         return "\n".join(lines)
+
+
+def make_plan(
+    pipeline: Pipeline,
+    balance: Balance,
+    schedule: Schedule,
+    schedule_reason: str,
+    options: PipelineOptions,
+    ranks: Sequence[int | None],
+) -> PipelinePlan:
+    """Return the plan of stages, without micro-batches; ``ranks[i]`` has stage i, or it is None."""
+    stages = tuple(
+        StagePlan(
+            stage.device,
+            tuple(block.name for block in stage.blocks),
+            bytes_of(stage.blocks),
+            None if balance.seconds is None else balance.seconds[stage.index],
+            rank,
+        )
+        for stage, rank in zip(pipeline.stages, ranks, strict=True)
+    )
+    return PipelinePlan(stages, balance.reason, schedule, schedule_reason, "", options.checkpoint)

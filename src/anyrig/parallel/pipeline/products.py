@@ -2,8 +2,9 @@
 
 ::
 
-    output = compute(input, weight, bias)      in the forward pass
-    use.gradients(input, output's gradient)    of weight and bias, at any later time
+    output = compute(input, weight, bias)               in the forward pass
+    use.gradients(input, output's gradient)             of weight and bias, at any later time
+    use.accumulate_gradients(input, output's gradient)  the same, added to ``.grad``
 
 Most of a backward pass's work on parameters is in these products.
 """
@@ -23,6 +24,8 @@ from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 Predicate = Callable[[Any], bool]
 # Computes an output from input, weight and bias.
 Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# Returns two tensors whose product is the weight's gradient, from input and output's gradient.
+Factors = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,14 @@ class Use:
         bias: the bias if its gradient is wanted, otherwise None.
         weight_gradient: computes the weight's gradient from the input and the output's gradient.
         bias_dims: the dimensions of the output over which the bias's gradient is a sum.
+        factors: the tensors whose product is the weight's gradient; None if it is no product.
     """
 
     weight: Tensor
     bias: Tensor | None
     weight_gradient: Callable[[Tensor, Tensor], Tensor]
     bias_dims: tuple[int, ...] = (0,)
+    factors: Factors | None = None
 
     def gradients(self, factor: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of weight and bias, in their dtypes.
@@ -53,6 +58,42 @@ class Use:
             if self.bias is None:
                 return of_weight, None
             return of_weight, gradient.sum(self.bias_dims).to(self.bias.dtype)
+
+    def accumulate_gradients(self, factor: Tensor, gradient: Tensor) -> None:
+        """Add the gradients of weight and bias to their ``.grad``; see `gradients`.
+
+        A product of matrices is added by the multiplication itself, which saves a tensor of the
+        weight's size, and writing and reading it.
+        """
+        total = self.weight.grad
+        if (
+            self.factors is None
+            or total is None
+            or total.dim() != 2
+            or not total.dtype == factor.dtype == gradient.dtype
+        ):
+            of_weight, of_bias = self.gradients(factor, gradient)
+            _add_to_grad(self.weight, of_weight)
+        else:
+            total.addmm_(*self.factors(factor, gradient))
+            of_bias = None if self.bias is None else gradient.sum(self.bias_dims)
+        if self.bias is not None and of_bias is not None:
+            _add_to_grad(self.bias, of_bias)
+
+
+def _add_to_grad(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to ``parameter.grad``."""
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+def _use_of_product(weight: Tensor, bias: Tensor | None, factors: Factors) -> Use:
+    """Return the use of a weight whose gradient is the product of `factors`."""
+
+    def multiply(factor: Tensor, gradient: Tensor) -> Tensor:
+        left, right = factors(factor, gradient)
+        return left @ right
+
+    return Use(weight, bias, multiply, factors=factors)
 
 
 @dataclass(frozen=True)
@@ -72,6 +113,11 @@ class Product:
     use: Use
     compute: Compute
     output_shape: tuple[int, ...] | None = None
+
+
+def may_be_product(function: Callable[..., Any]) -> bool:
+    """Return whether `read_product` knows a function."""
+    return function in _READERS
 
 
 def read_product(
@@ -102,10 +148,8 @@ def _read_linear(is_wanted: Predicate, input: Any, weight: Any, bias: Any = None
     return Product(
         input if input.dim() == 2 else input.reshape(-1, input.shape[-1]),
         bias,
-        Use(
-            weight,
-            bias if is_wanted(bias) else None,
-            lambda rows, gradient: gradient.mT @ rows,
+        _use_of_product(
+            weight, bias if is_wanted(bias) else None, lambda rows, gradient: (gradient.mT, rows)
         ),
         functional.linear,
         None if input.dim() == 2 else (*input.shape[:-1], weight.shape[0]),
@@ -116,7 +160,7 @@ def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> 
     if others:
         return None
     if is_wanted(right) and _is_plain(left):
-        use = Use(right, None, lambda rows, gradient: rows.mT @ gradient)
+        use = _use_of_product(right, None, lambda rows, gradient: (rows.mT, gradient))
         if right.dim() == left.dim() == 2 or (
             right.dim() == left.dim() == 3 and right.shape[0] == left.shape[0]
         ):
@@ -125,7 +169,7 @@ def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> 
             shape = (*left.shape[:-1], right.shape[1])
             return Product(left.reshape(-1, left.shape[-1]), None, use, _times_right, shape)
     elif is_wanted(left) and _is_plain(right) and left.dim() == right.dim() == 2:
-        use = Use(left, None, lambda columns, gradient: gradient @ columns.mT)
+        use = _use_of_product(left, None, lambda columns, gradient: (gradient, columns.mT))
         return Product(right, None, use, _times_left)
     return None
 
@@ -137,10 +181,8 @@ def _read_addmm(
         return None
     if bias.dim() != 1 or bias.shape[0] != right.shape[-1]:
         return None
-    use = Use(
-        right,
-        bias if is_wanted(bias) else None,
-        lambda rows, gradient: rows.mT @ gradient,
+    use = _use_of_product(
+        right, bias if is_wanted(bias) else None, lambda rows, gradient: (rows.mT, gradient)
     )
     return Product(left, bias, use, _add_product)
 

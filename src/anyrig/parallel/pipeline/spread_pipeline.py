@@ -15,16 +15,15 @@ from ...units import format_count
 from ..compiling import refuse_compiled_root
 from ..layout import Layout
 from ..losses.loss import Criterion
-from .balance import Balance, balance_blocks, bytes_of, dtype_of
+from .balance import Balance, balance_blocks, dtype_of
 from .chain import Chain
-from .micro_batches import choose_micro_batches, cut_evenly
 from .options import PipelineOptions, choose_schedule
 from .pipeline_module import PipelineModule
 from .placement import make_stages, place_module
-from .plan import PipelinePlan, StagePlan
-from .schedules.named import make_schedule
+from .plan import make_plan
+from .schedules.named import fewest_stages_per_device, make_schedule
 from .split.chain_of import chain_of
-from .work import BlockWork, count_work
+from .work_of_example import choose_for_example, count_work_of_example
 
 
 def spread_pipeline(
@@ -46,7 +45,7 @@ def spread_pipeline(
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(module, options.split_points, example=options.example)
     blocks, devices = chain.blocks, layout.devices
-    per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
+    per_device = fewest_stages_per_device(name)
     if len(blocks) < per_device * len(devices):
         if per_device * 2 > len(blocks):
             raise SpreadError(
@@ -57,7 +56,10 @@ def spread_pipeline(
         devices = devices[: len(blocks) // per_device]
     offered = rig[: len(devices)]
     while True:
-        micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
+        dtype = dtype_of(module, layout.precision)
+        micro_batches = choose_for_example(
+            chain, options, layout.how, name, offered, layout.dim, dtype, one_thread=True
+        )
         number = micro_batches.number
         balance = _balance(module, chain, offered, name, per_device, number, options, layout)
         if len(balance.devices) == len(devices):
@@ -69,22 +71,7 @@ def spread_pipeline(
     places = [devices[index] for index in schedule.device_of_stage]
     pipeline = make_stages(chain, places, balance.sizes)
     place_module(module, pipeline.stages)
-    plan = PipelinePlan(
-        stages=tuple(
-            StagePlan(
-                stage.device,
-                tuple(block.name for block in stage.blocks),
-                bytes_of(stage.blocks),
-                None if balance.seconds is None else balance.seconds[stage.index],
-            )
-            for stage in pipeline.stages
-        ),
-        balance=balance.reason,
-        schedule=schedule,
-        schedule_reason=reason,
-        micro_batches="",
-        checkpoint=options.checkpoint,
-    )
+    plan = make_plan(pipeline, balance, schedule, reason, options, [None] * len(places))
     unused = len(layout.devices) - len(devices)
     if unused:
         name_of_module = type(module).__name__
@@ -122,21 +109,3 @@ def _balance(
         chain, devices, stages_per_device, schedule, micro_batches, work, dtype
     )
     return replace(balance, reason=balance.reason + obstacle)
-
-
-def count_work_of_example(
-    chain: Chain, options: PipelineOptions, micro_batches: int, dim: int
-) -> tuple[list[BlockWork] | None, str]:
-    """Return the work of each block for a micro-batch of the example, and why it is unknown."""
-    if options.example is None:
-        return None, ""
-    args, kwargs = options.example
-    parts, _ = cut_evenly(args, kwargs, None, micro_batches, dim)
-    try:
-        return count_work(chain, parts[0].args, parts[0].kwargs), ""
-    except Exception as error:  # the module's own code
-        first_line = f"{error}".partition("\n")[0]
-        return None, (
-            f". The example could not be counted without computing it ({type(error).__name__}: "
-            f"{first_line})"
-        )

@@ -16,7 +16,7 @@ from .chain import Block
 from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
-from .weight_gradients import DeferredWeights, add_to_grad
+from .weight_gradients import DeferredWeights
 
 # For each value that a stage reads or writes, one gradient for each tensor in the value.
 Gradients = dict[str, list[Tensor | None]]
@@ -176,7 +176,7 @@ class Stage:
         deferred = self._deferred.pop(micro_batch, None)
         if deferred is not None:
             with on_device(self.device):
-                deferred.compute(add_to_grad)
+                deferred.compute()
 
     def forget(self) -> None:
         """Drop what is kept of all micro-batches, after a failure."""

@@ -20,7 +20,7 @@ and to weights part. That has been wrong for nodes of several outputs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -30,10 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from .products import Compute, Product, Use, read_product
-
-# Is given a parameter, and a gradient to add to the parameter's other gradients.
-Sink = Callable[[Tensor, Tensor], None]
+from .products import Compute, Product, Use, may_be_product, read_product
 
 
 class DeferredWeights:
@@ -47,7 +44,7 @@ class DeferredWeights:
         with deferred.collecting():
             torch.autograd.backward(output, gradient)
         ...
-        deferred.compute(add_to_grad)
+        deferred.compute()
 
     From the backward pass to `compute`, the input of each product and the gradient of its output
     stay in memory; the rest of the graph is freed as usual. The gradients that enter the backward
@@ -90,20 +87,12 @@ class DeferredWeights:
         finally:
             self._is_collecting = False
 
-    def compute(self, sink: Sink) -> None:
-        """Compute the deferred gradients, and free what was kept for them.
-
-        Args:
-            sink: is called once for each use of a parameter, with the parameter and a gradient in
-                the parameter's dtype.
-        """
+    def compute(self) -> None:
+        """Compute the deferred gradients, add them to ``.grad``, and free what was kept."""
         with torch.no_grad():
             while self._kept:
                 use, factor, gradient = self._kept.popleft()
-                of_weight, of_bias = use.gradients(factor, gradient)
-                sink(use.weight, of_weight)
-                if use.bias is not None and of_bias is not None:
-                    sink(use.bias, of_bias)
+                use.accumulate_gradients(factor, gradient)
 
     def is_deferrable(self, value: Any) -> bool:
         """Return whether a value is a parameter whose gradient can be deferred."""
@@ -123,11 +112,6 @@ class DeferredWeights:
         return True
 
 
-def add_to_grad(parameter: Tensor, gradient: Tensor) -> None:
-    """Add a gradient to ``parameter.grad``; a `Sink`."""
-    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-
 class _ProductMode(TorchFunctionMode):
     """Computes products in a way that defers the gradients of their weights."""
 
@@ -140,9 +124,11 @@ class _ProductMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
-            return func(*args, **kwargs)  # a compiled part has a backward pass of its own
-        if func is functional.multi_head_attention_forward:
+        is_attention = func is functional.multi_head_attention_forward
+        # Most calls end here. A compiled part has a backward pass of its own.
+        if not (is_attention or may_be_product(func)) or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        if is_attention:
             with self:
                 return _attention(*args, **kwargs)
         if self._is_open():

@@ -26,12 +26,14 @@ class BlockWork:
         forward_bytes: what the operators of the forward pass read and write.
         activation_bytes: what is held until the backward pass.
         output_bytes: the values that later blocks or the result read from the block.
+        operators: of the forward pass, without views.
     """
 
     forward_flops: float
     forward_bytes: float
     activation_bytes: int
     output_bytes: int
+    operators: int = 0
 
 
 def count_work(chain: Chain, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[BlockWork]:
@@ -54,7 +56,11 @@ def count_work(chain: Chain, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
                 values.update(block.compute(values))
             crossing = chain.writes_of(number, number + 1)
             output_bytes = sum(_size(one) for name in crossing for one in tensors_of(values[name]))
-            work.append(BlockWork(flops.get_total_flops(), moved.total, saved.total, output_bytes))
+            work.append(
+                BlockWork(
+                    flops.get_total_flops(), moved.total, saved.total, output_bytes, moved.operators
+                )
+            )
     return work
 
 
@@ -83,7 +89,7 @@ class _CountBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self.total = self.operators = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -91,6 +97,7 @@ class _CountBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
             self.total += sum(map(_size, tensors_of([list(args), result])))
+            self.operators += 1
         return result
 
 

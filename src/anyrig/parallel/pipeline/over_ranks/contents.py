@@ -10,6 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -83,19 +84,20 @@ def read_value(value: Any, what: str) -> Contents:
     return Contents(json.dumps([tree, forms]), found)
 
 
-def forms_of(text: str) -> list[Form]:
+@lru_cache(maxsize=1024)  # the messages of a pass have the texts of earlier passes
+def forms_of(text: str) -> tuple[Form, ...]:
     """Return the forms of the tensors of a text."""
-    return [
+    return tuple(
         Form(tuple(shape), getattr(torch, dtype), requires_grad)
         for shape, dtype, requires_grad in json.loads(text)[1]
-    ]
+    )
 
 
 def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
     """Return the value of a text with tensors, which become leaves if they need gradients."""
-    tree, forms = json.loads(text)
     leaves = [
-        tensor.requires_grad_(needed) for tensor, (_, _, needed) in zip(tensors, forms, strict=True)
+        tensor.requires_grad_(form.requires_grad)
+        for tensor, form in zip(tensors, forms_of(text), strict=True)
     ]
 
     def read(part: Any) -> Any:
@@ -108,4 +110,4 @@ def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
             return _LISTS[kind]([read(each) for each in content])
         return _DICTS[kind]((key, read(each)) for key, each in content)
 
-    return read(tree)
+    return read(json.loads(text)[0])

@@ -170,6 +170,23 @@ class Links:
         if here is not tensor:
             tensor.copy_(here)
 
+    @waits_for_ranks
+    def broadcast(self, tensor: Tensor, row: int) -> None:
+        """Give a tensor the values that it has in pipeline `row`, on all ranks of `equals`.
+
+        Raises as `add_up`.
+        """
+        source = self.row.ranks_of(row)[self.row.place]
+        if self.pairs:
+            dist.broadcast(tensor, source, self.equals)
+            return
+        here = tensor.cpu()
+        with self._explained(None, "the buffers of equal stages"):
+            work: Any = dist.broadcast(here, source, self.equals, async_op=True)
+            work.wait(self._limit)
+        if here is not tensor:
+            tensor.copy_(here)
+
     def finish_sending(self) -> None:
         """Wait until other ranks have received what was sent through the hosts."""
         for sent in self._sent:

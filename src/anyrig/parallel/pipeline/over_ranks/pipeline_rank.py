@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -15,31 +14,24 @@ from ....processes.group.caller_place import place_of_caller
 from ....processes.time_limit import limit_or_default
 from ....transfer.move import Mover
 from ....transfer.tree import map_leaves
-from ...accumulation import Accumulation, refuse_with_accumulate
-from ...batch.call import Call, describe_call, without_trace
-from ...batch.divided_dimension import Answer
-from ...batch.outputs import join_outputs
+from ...accumulation import refuse_with_accumulate
+from ...batch.call import without_trace
 from ...compiling import leave_to_modules
 from ...group.exchange import Exchange, Phase
 from ...layout import Layout
 from ...losses.loss import (
     Criterion,
     criterion_on,
-    explain_loss,
-    loss_for_target,
     loss_part,
 )
-from ...losses.mistakes import explain_call
 from ...replicas.failure import add_note
-from ...replicas.transparent import TransparentModule
-from ..known_layers import list_layers, require_known_layers
 from ..micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from ..options import PipelineOptions
-from ..plan import PipelinePlan
 from ..schedules.named import make_schedule
 from ..schedules.schedule import Schedule, Task, Work
 from ..schedules.timeline import issue_order
 from ..stage import tensors_of
+from ..staged_module import StagedModule
 from ..written_buffers import BufferWatch
 from .elsewhere import Elsewhere
 from .elsewhere_gradients import norm_over_ranks
@@ -57,7 +49,7 @@ from .rank_step import put_in_graph
 from .row import Row
 
 
-class PipelineRank(TransparentModule):
+class PipelineRank(StagedModule):
     """Computes neighbouring layers on each rank of a group, and batches in micro-batches.
 
     ::
@@ -83,17 +75,8 @@ class PipelineRank(TransparentModule):
         pipeline: the state in the group.
     """
 
-    _fixed_layout: Layout
-    _loss: Criterion | None
-    _options: PipelineOptions
-    _micro_batches: MicroBatches
     _pipeline: RankPipeline
-    _known_dimensions: dict[Hashable, Answer]
     _schedules: dict[tuple[str, int], Schedule | None]
-    _accumulation: Accumulation | None
-    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
-    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
-    _layers: dict[str, torch.nn.Module]  # that were divided
 
     def __init__(
         self,
@@ -104,38 +87,14 @@ class PipelineRank(TransparentModule):
         micro_batches: MicroBatches,
         pipeline: RankPipeline,
     ) -> None:
-        super().__init__(module)
-        explanation = None if loss is None else explain_loss(loss)
-        self.__dict__.update(
-            _fixed_layout=replace(layout, loss=explanation),
-            _loss=loss,
-            _options=options,
-            _micro_batches=micro_batches,
-            _pipeline=pipeline,
-            _known_dimensions={},
-            _schedules={},
-            _checked_modes=set(),
-            _writes="",
-            _layers=list_layers(module),
-            _accumulation=Accumulation(module) if layout.accumulate else None,
-        )
-
-    @property
-    def _plan(self) -> PipelinePlan:
-        plan = self._fixed_layout.pipeline
-        assert plan is not None
-        return plan
+        super().__init__(module, layout, loss, options, micro_batches)
+        self._begin()
+        self.__dict__.update(_pipeline=pipeline, _schedules={})
 
     @property
     def pipeline_row(self) -> Row:
         """The ranks of this rank's pipeline."""
         return self._pipeline.links.row
-
-    @property
-    def _layout(self) -> Layout:
-        # Modes may have changed since: a layer in eval() does not need the whole batch.
-        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
-        return replace(self._fixed_layout, pipeline=plan)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the micro-batches of a batch; return the loss, or the outputs, on every rank.
@@ -160,35 +119,10 @@ class PipelineRank(TransparentModule):
                 "a call of this model has failed, and other ranks may still send what belongs to "
                 "it; start the ranks again, for example with anyrig run --max-restarts"
             )
-        try:
-            with self._fixed_layout.computing():
-                return self._call(inputs, kwargs)
-        except TypeError as error:
-            if self._loss is not None:
-                explain_call(error, self.module, inputs, kwargs)
-            raise
+        return self._compute(inputs, kwargs)
 
-    def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, target = None, None
-        if "target" in kwargs:
-            loss = loss_for_target(self.module, self._loss)
-        if loss is not None:
-            kwargs = kwargs.copy()
-            target = kwargs.pop("target")
-        require_known_layers(self.module, self._layers)
-        inputs, kwargs, target = self._bring((inputs, kwargs, target))
-        number = self._micro_batches.number_for(self.module)
-        if number == 1 or self._writes or self.module.training in self._checked_modes:
-            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
-        watch = BufferWatch(self.module)
-        result = self._call_in_parts(number, loss, target, inputs, kwargs)
-        written = self._find_written(watch)
-        if written is None:
-            self._checked_modes.add(self.module.training)
-            return result
-        watch.restore()
-        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
-        return self._call_in_parts(1, loss, target, inputs, kwargs)
+    def _require_same(self) -> None:
+        self._pipeline.stages.pipeline.chain.require_same()
 
     def _find_written(self, watch: BufferWatch) -> str | None:
         """Return in words a buffer that the forward pass has written on any rank, or None."""
@@ -226,23 +160,26 @@ class PipelineRank(TransparentModule):
             lambda count: self._cut(inputs, kwargs, count, samples),
             self._tasks_of("forward", 1),
             lambda: without_trace(self.module, [layout.lead]),
-            lambda micro_batch: self._options.recomputes(micro_batch, len(parts)),
+            self._recomputes(parts),
             layout.lead,
             layout.dim,
             [tensor for tensor in pipeline.stages.tensors() if tensor.requires_grad],
             [each for each in self.module.parameters() if isinstance(each, Elsewhere)],
             _learning(bound),
             self._has_half(),
+            exchange.first_with_samples // len(pipeline.links.row.ranks)
+            if self.module.training and pipeline.links.equals is not None
+            else None,
         )
         with self._failing():
-            output = self._compute(call)
+            output = self._compute_call(call)
         pipeline.has_run = True
         if self._accumulation is None or not torch.is_grad_enabled():
             return output
         count = total if loss is None else call.divisor
         return self._accumulation.note(output, count if is_divided else None, loss is not None)
 
-    def _compute(self, call: RankCall) -> Any:
+    def _compute_call(self, call: RankCall) -> Any:
         count = len(call.micro_batches)
         if not self._learns(call):
             return evaluate(call, self._tasks_of("forward", count))
@@ -277,14 +214,19 @@ class PipelineRank(TransparentModule):
             own_loss=with_loss,
             forward=pipeline.forwards,
         )
-        facts = torch.tensor([float(key), 0.0, 0.0], dtype=torch.float64, device="cpu")
+        mode = float(self.module.training)  # decides whether pipelines exchange buffers
+        facts = torch.tensor([float(key), mode, 0.0], dtype=torch.float64, device="cpu")
         exchange.start(Phase.FORWARD, torch.is_grad_enabled(), facts)
         exchange.finish()
         assert exchange.loss_numbers is not None
-        keys, counts = exchange.loss_numbers[:, 0].tolist(), exchange.samples_of_ranks
+        keys, modes, _ = exchange.loss_numbers.T.tolist()
+        counts = exchange.samples_of_ranks
         here = pipeline.links.row.ranks[pipeline.links.row.place]
-        for rank in pipeline.links.row.ranks:
-            if (keys[rank], counts[rank]) != (keys[here], counts[here]):
+        for rank in range(len(counts)):
+            same = modes[rank] == modes[here]
+            if rank in pipeline.links.row.ranks:
+                same = same and (keys[rank], counts[rank]) == (keys[here], counts[here])
+            if not same:
                 raise RankMismatchError(
                     f"rank {here} calls the pipeline with {counts[here]} samples, and rank {rank} "
                     f"with {counts[rank]} samples, at {place_of_caller()}; or their arguments, "
@@ -306,9 +248,10 @@ class PipelineRank(TransparentModule):
             [parameter.requires_grad for parameter in self.module.parameters()],
         )
 
-    def _bring(self, given: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def _bring(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], target: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """Return arguments and target, on the device where this rank's stages need them."""
-        inputs, kwargs, target = given
         mover = Mover(self._fixed_layout.lead, non_blocking=True)
         places, here = self._pipeline.stages.traffic.device_of_stage, self._pipeline.stages.device
         if here == places[0]:
@@ -320,24 +263,6 @@ class PipelineRank(TransparentModule):
             return None
         there = criterion_on(loss, self._fixed_layout.lead)
         return lambda output, target, samples: loss_part(there, output, target, samples)
-
-    def _join(
-        self,
-        outputs: list[Any],
-        parts: Sequence[MicroBatch],
-        inputs: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        once_more: Callable[[int], Any],
-    ) -> Any:
-        call = Call(
-            [part.samples for part in parts],
-            self._fixed_layout.dim,
-            lambda: describe_call(self.module, inputs, kwargs),
-            once_more,
-            self._known_dimensions,
-            parts[0].by_entries,
-        )
-        return join_outputs(outputs, self._fixed_layout.output_device, call)
 
     def _cut(
         self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int

@@ -25,6 +25,7 @@ from .office import Office
 from .rank_pipeline import Known, RankPipeline
 from .rank_run import RankRun
 from .rank_step import RankStep
+from .row_buffers import copy_over_rows
 from .row_gradients import add_over_rows
 from .row_loss import WholeLoss, add_losses
 
@@ -56,6 +57,8 @@ class RankCall:
         elsewhere: the parameters of other ranks that learn.
         arguments: the tensors of `bound` that need gradients.
         watches_overflow: whether a gradient that overflows on one rank must be seen on all.
+        buffers_from: the pipeline whose buffers all pipelines take after the backward pass; None
+            if they keep their own.
     """
 
     pipeline: RankPipeline
@@ -76,6 +79,7 @@ class RankCall:
     elsewhere: Sequence[Tensor]
     arguments: Sequence[Tensor]
     watches_overflow: bool
+    buffers_from: int | None
 
     def __post_init__(self) -> None:
         self._parts: dict[int, LossPart] = {}
@@ -170,6 +174,9 @@ class RankCall:
         if links.equals is not None:
             gradients = add_over_rows(self.parameters, gradients, links)
         queue_callback(lambda: mark_gradients(self.elsewhere, self.parameters))
+        source = self.buffers_from
+        if source is not None:  # when no graph of this backward pass needs the buffers any more
+            queue_callback(lambda: copy_over_rows(self.pipeline.stages.buffers(), source, links))
         if self.watches_overflow:
             spread_overflow(gradients, self.device, links)
         return [*gradients, *arguments]

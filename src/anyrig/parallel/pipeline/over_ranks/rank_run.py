@@ -76,6 +76,10 @@ class RankStages:
         }
         return list(found.values())
 
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers that this rank has, each once."""
+        return [each for each in self.tensors() if not isinstance(each, nn.Parameter)]
+
 
 class RankRun:
     """The tasks of this rank in one call, and the graphs between forward and backward passes.

@@ -26,15 +26,14 @@ from ...layout import Layout
 from ...losses.loss import Criterion
 from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
 from ..chain import Chain
-from ..micro_batches import choose_micro_batches
 from ..options import PipelineOptions, choose_schedule
 from ..placement import Pipeline, make_stages
-from ..plan import PipelinePlan, StagePlan
-from ..schedules.named import make_schedule
+from ..plan import make_plan
+from ..schedules.named import fewest_stages_per_device, make_schedule
 from ..schedules.schedule import Schedule
 from ..slots import Slot, list_slots, move_in_place, tensors_in
 from ..split.chain_of import chain_of
-from ..spread_pipeline import count_work_of_example
+from ..work_of_example import choose_for_example, count_work_of_example
 from .elsewhere import put_elsewhere
 from .elsewhere_gradients import drop_before_steps
 from .links import open_links
@@ -67,7 +66,7 @@ def spread_over_ranks(
     refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(module, options.split_points, example=options.example)
-    per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
+    per_device = fewest_stages_per_device(name)
     if len(chain.blocks) < per_device * devices:
         raise SpreadError(
             f"{type(module).__name__} has {format_count(len(chain.blocks), 'block')} that can be "
@@ -75,11 +74,21 @@ def spread_over_ranks(
             f"{per_device * devices}; use fewer ranks, replicas= for several pipelines, or divide "
             "the module into more layers"
         )
-    micro_batches = choose_micro_batches(options.micro_batches, devices, layout.how)
+    offered = _devices_of_row(layout, group, row)
+    micro_batches = choose_for_example(
+        chain,
+        options,
+        layout.how,
+        name,
+        offered,
+        layout.dim,
+        dtype_of(module, layout.precision),
+        one_thread=False,
+    )
     schedule = make_schedule(name, devices, micro_batches.number)
     places = schedule.device_of_stage
-    balance = _balance(module, chain, options, schedule, layout, group, row)
-    sizes = _agree(module, balance.sizes, group, (name, replicas))
+    balance = _balance(module, chain, options, schedule, layout, offered)
+    sizes = _agree(module, balance.sizes, group, (name, replicas, micro_batches.number))
     pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
     context = current_context()
     if context.counts["loader"] and context.ranks_per_batch != devices:
@@ -99,22 +108,9 @@ def spread_over_ranks(
         places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
     )
     hosts = _open_hosts()
-    plan = PipelinePlan(
-        stages=tuple(
-            StagePlan(
-                stage.device,
-                tuple(block.name for block in stage.blocks),
-                bytes_of(stage.blocks),
-                None if balance.seconds is None else balance.seconds[stage.index],
-                row.ranks[places[stage.index]],
-            )
-            for stage in pipeline.stages
-        ),
-        balance=balance.reason,
-        schedule=schedule,
-        schedule_reason=reason,
-        micro_batches="",
-        checkpoint=options.checkpoint,
+    # Counted now: placement replaces what other ranks have.
+    plan = make_plan(
+        pipeline, balance, schedule, reason, options, [row.ranks[place] for place in places]
     )
     place_on_ranks(module, pipeline, places, row, hosts, layout.lead)
     number = context.counts["models"]
@@ -136,14 +132,9 @@ def _balance(
     options: PipelineOptions,
     schedule: Schedule,
     layout: Layout,
-    group: Group,
-    row: Row,
+    devices: Sequence[Device],
 ) -> Balance:
     """Return the stages' sizes, for the devices of the first pipeline, in their order."""
-    board = board_of(group)
-    own = write_device(_device_of(layout.lead))
-    texts = board.exchange("devices", own, limit_or_default(None), "spread()")
-    devices = [read_device(texts[rank]) for rank in row.ranks_of(0)]
     places, number = schedule.device_of_stage, schedule.micro_batches
     work, obstacle = count_work_of_example(chain, options, number, layout.dim)
     balance = balance_blocks(
@@ -159,6 +150,14 @@ def _balance(
         return replace(balance, reason=balance.reason + obstacle)
     sizes = cut_evenly([1 + bytes_of([block]) for block in chain.blocks], len(places))
     return Balance(tuple(range(len(devices))), sizes, None, "by bytes: every rank has a stage")
+
+
+def _devices_of_row(layout: Layout, group: Group, row: Row) -> list[Device]:
+    """Return the devices of the first pipeline, on every rank."""
+    board = board_of(group)
+    own = write_device(_device_of(layout.lead))
+    texts = board.exchange("devices", own, limit_or_default(None), "spread()")
+    return [read_device(texts[rank]) for rank in row.ranks_of(0)]
 
 
 def _device_of(device: torch.device) -> Device:

@@ -25,6 +25,11 @@ ONE_STAGE_PER_DEVICE: Mapping[str, Callable[[int, int], Schedule]] = MappingProx
 SCHEDULE_NAMES = (*ONE_STAGE_PER_DEVICE, "interleaved", "zero-bubble-v")
 
 
+def fewest_stages_per_device(name: str) -> int:
+    """Return how many stages each device has in the schedule of a name, at least."""
+    return 1 if name in ONE_STAGE_PER_DEVICE else 2
+
+
 def make_schedule(
     name: str, devices: int, micro_batches: int, stages_per_device: int | None = None
 ) -> Schedule:
@@ -48,7 +53,7 @@ def make_schedule(
             f"schedule={name!r} was asked for with {devices} devices and {micro_batches} "
             "micro-batches; pass at least one of each"
         )
-    fewest = 1 if name in ONE_STAGE_PER_DEVICE else 2
+    fewest = fewest_stages_per_device(name)
     stages = fewest if stages_per_device is None else stages_per_device
     if stages < fewest or (stages > fewest and name != "interleaved"):
         allowed = "2 or more" if name == "interleaved" else str(fewest)

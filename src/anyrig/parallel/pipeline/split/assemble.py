@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx, nn
 
 from ..chain import Block, Chain, Values
+from ..known_layers import list_layers, require_known_layers
 from .operations import Operations, Variant, fill, read_state
 from .variants import Side, read_mode
 
@@ -80,10 +81,12 @@ def assemble(
         operations = Operations(module, variants, live_mode)
         blocks.append(Block(_name_block(nodes), operations, reads, writes, "; ".join(undivided)))
 
-    def bind_values(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    layers = list_layers(module)
+
+    def require_same() -> None:
+        require_known_layers(module, layers)
         for side in sides:
             side.recording.facts.require_same(module)
-        return bind(args, kwargs)
 
     by_mode = {side.training: side for side in sides}
 
@@ -98,7 +101,7 @@ def assemble(
         return fill(side.recording.output.args[0], value_of)
 
     result_reads = dict.fromkeys(name for each in pieces for name in each.result_reads)
-    return Chain(tuple(blocks), bind_values, build, tuple(result_reads))
+    return Chain(tuple(blocks), bind, build, tuple(result_reads), require_same)
 
 
 def _name_block(nodes: Sequence[fx.Node]) -> str:

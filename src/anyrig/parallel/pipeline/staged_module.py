@@ -1,0 +1,175 @@
+"""What a module in stages does in one process and over ranks alike."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..accumulation import Accumulation
+from ..batch.call import Call, describe_call
+from ..batch.divided_dimension import Answer
+from ..batch.outputs import join_outputs
+from ..layout import Layout
+from ..losses.loss import Criterion, explain_loss, loss_for_target
+from ..losses.mistakes import explain_call
+from ..replicas.transparent import TransparentModule
+from .micro_batches import MicroBatch, MicroBatches
+from .options import PipelineOptions
+from .plan import PipelinePlan
+from .written_buffers import BufferWatch
+
+
+class StagedModule(TransparentModule):
+    """A module in stages; see `PipelineModule` and `PipelineRank`, which compute calls.
+
+    ::
+
+        forward        what no call may be
+          └─ _compute  in the precision of the layout
+               └─ _call  known layers; loss and target; the number of micro-batches
+                    └─ _call_in_parts  once more as a whole if the forward pass writes a buffer
+
+    Args:
+        module: in stages.
+        layout: how the module is spread, and why.
+        loss: see `anyrig.spread`.
+        options: see `anyrig.spread`.
+        micro_batches: their number.
+    """
+
+    _fixed_layout: Layout
+    _loss: Criterion | None
+    _options: PipelineOptions
+    _micro_batches: MicroBatches
+    _known_dimensions: dict[Hashable, Answer]
+    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
+    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
+    _accumulation: Accumulation | None
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        layout: Layout,
+        loss: Criterion | None,
+        options: PipelineOptions,
+        micro_batches: MicroBatches,
+    ) -> None:
+        super().__init__(module)
+        explanation = None if loss is None else explain_loss(loss)
+        self.__dict__.update(
+            _fixed_layout=replace(layout, loss=explanation),
+            _loss=loss,
+            _options=options,
+            _micro_batches=micro_batches,
+        )
+
+    def _begin(self) -> None:
+        """Forget all earlier calls."""
+        self.__dict__.update(
+            _known_dimensions={},
+            _checked_modes=set(),
+            _writes="",
+            _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
+        )
+
+    @property
+    def _plan(self) -> PipelinePlan:
+        plan = self._fixed_layout.pipeline
+        assert plan is not None
+        return plan
+
+    @property
+    def _layout(self) -> Layout:
+        # Modes may have changed since: a layer in eval() does not need the whole batch.
+        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
+        return replace(self._fixed_layout, pipeline=plan)
+
+    def _compute(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a call returns: the loss if there is a target, else the outputs."""
+        try:
+            with self._fixed_layout.computing():
+                return self._call(inputs, kwargs)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
+
+    def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss, target = None, None
+        if "target" in kwargs:
+            loss = loss_for_target(self.module, self._loss)
+        if loss is not None:
+            kwargs = kwargs.copy()
+            target = kwargs.pop("target")
+        self._require_same()
+        inputs, kwargs, target = self._bring(inputs, kwargs, target)
+        number = self._micro_batches.number_for(self.module)
+        if number == 1 or self._writes or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        watch = BufferWatch(self.module)
+        result = self._call_watched(watch, number, loss, target, inputs, kwargs)
+        written = self._find_written(watch)
+        if written is None:
+            self._checked_modes.add(self.module.training)
+            return result
+        watch.restore()
+        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    @abstractmethod
+    def _require_same(self) -> None:
+        """Raise if the module has changed since it was divided; see `Chain.require_same`."""
+
+    def _bring(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], target: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Return arguments and target where the stages need them."""
+        return inputs, kwargs, target
+
+    def _call_watched(self, watch: BufferWatch, *call: Any) -> Any:
+        """Return ``_call_in_parts(*call)``, of which `watch` finds the buffers that it writes."""
+        return self._call_in_parts(*call)
+
+    def _find_written(self, watch: BufferWatch) -> str | None:
+        """Return in words a buffer that the forward pass has written, or None."""
+        return watch.find_written()
+
+    @abstractmethod
+    def _call_in_parts(
+        self,
+        number: int,
+        loss: Criterion | None,
+        target: Any,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return what a call with at most `number` micro-batches returns."""
+
+    def _join(
+        self,
+        outputs: list[Any],
+        parts: Sequence[MicroBatch],
+        inputs: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        once_more: Callable[[int], Any],
+    ) -> Any:
+        """Return the outputs of the micro-batches as that of the whole batch.
+
+        ``once_more(samples)`` returns the output for the first samples.
+        """
+        call = Call(
+            [part.samples for part in parts],
+            self._fixed_layout.dim,
+            lambda: describe_call(self.module, inputs, kwargs),
+            once_more,
+            self._known_dimensions,
+            parts[0].by_entries,
+        )
+        return join_outputs(outputs, self._fixed_layout.output_device, call)
+
+    def _recomputes(self, parts: Sequence[MicroBatch]) -> Callable[[int], bool]:
+        return lambda number: self._options.recomputes(number, len(parts))
