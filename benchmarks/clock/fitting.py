@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from anyrig.virtual.gpu_facts import gpu_facts_of
 from scipy.optimize import minimize
 
 from anyrig.hardware import Spec, spec_of_key
 from anyrig.virtual.build import load_extension
+from anyrig.virtual.gpu_facts import gpu_facts_of
 
 from .measurements import Rows
 
