@@ -219,8 +219,7 @@ class RankModule(TransparentModule):
             def meet() -> None:
                 exchange.finish()
                 if moves_buffers:
-                    samples_of_ranks = enumerate(exchange.samples_of_ranks)
-                    run.buffers.send(next((rank for rank, count in samples_of_ranks if count), 0))
+                    run.buffers.send(exchange.first_with_samples)
 
             is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
             if not is_late:

@@ -200,6 +200,11 @@ class Exchange:
         return [each.samples for each in self._all()]
 
     @property
+    def first_with_samples(self) -> int:
+        """The first rank that has samples; 0 if none has."""
+        return next((rank for rank, count in enumerate(self.samples_of_ranks) if count), 0)
+
+    @property
     def total_samples(self) -> int:
         """The number of samples of all ranks."""
         return sum(self.samples_of_ranks)
