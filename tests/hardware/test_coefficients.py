@@ -25,10 +25,6 @@ def test_every_gpu_has_the_same_coefficients_each_with_a_source() -> None:
 
 
 def test_the_nearest_table_applies() -> None:
-    for table in coefficient_groups().values():
-        for spec in specs().values():
-            chosen = next(g for g in coefficients_of(spec) if g.group in table[g.of].group)
-            assert chosen.group
     memory = coefficient_groups()["memory"]
     for key, architecture in (("T4", "turing"), ("L4", "ada")):
         group = next(g for g in coefficients_of(spec_of_key(key)) if g.group == "memory")
@@ -43,12 +39,12 @@ def test_tables_are_of_known_gpus_or_architectures() -> None:
         assert set(group) <= known
 
 
-def test_fractions_lie_between_zero_and_one() -> None:
+def test_values_are_numbers_that_a_time_can_be_made_of() -> None:
     for spec in specs().values():
         for name, values in values_of(coefficients_of(spec)).items():
-            if "fraction" in name:
-                assert all(0 < value <= 1.1 for value in values), (spec.key, name, values)
-            assert all(value >= 0 for value in values), (spec.key, name, values)
+            assert all(0 <= value < 1e6 for value in values), (spec.key, name, values)
+            if name.startswith("memory.") and name.endswith("fraction"):
+                assert all(0 < value <= 1 for value in values), (spec.key, name, values)
 
 
 def test_errors_are_those_of_the_gpu_that_was_measured() -> None:
