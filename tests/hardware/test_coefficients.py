@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,14 @@ def test_what_is_known_cannot_be_changed() -> None:
         groups["memory"] = {}  # type: ignore[index]
     with pytest.raises(TypeError):
         groups["memory"]["otherwise"].values["fraction"] = [1.0]  # type: ignore[index]
+
+
+def test_the_docs_state_every_known_error() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "virtual_inside.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    for spec in specs().values():
+        errors = known_errors(spec)
+        if any(error is not None for error in errors.values()):
+            cells = ["unknown" if e is None else f"{e:g}" for e in errors.values()]
+            stated = [row for row in rows if spec.key in row.split("|")[1].replace(",", "").split()]
+            assert any(f"| {' | '.join(cells)} |" in row for row in stated), spec.key
