@@ -62,4 +62,5 @@ def _entry(table: str, *names: str) -> dict[str, Any]:
 @functools.cache
 def _tables() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files(__package__).joinpath("driver_memory.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    tables: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(text)
+    return tables
