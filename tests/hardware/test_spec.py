@@ -59,11 +59,11 @@ def test_names_are_unambiguous() -> None:
 def test_a_name_must_match_exactly() -> None:
     assert find_spec("NVIDIA L4") is spec_of_key("L4")
     assert find_spec("NVIDIA L40") is None
-    assert find_spec("NVIDIA A100-PCIE-40GB") is None
+    assert find_spec("NVIDIA A100-PCIE") is None
 
 
 def test_an_unknown_key_names_the_nearest() -> None:
-    assert nearest_keys("a100") == ["A100-40GB", "A100-80GB", "A10G"]
+    assert nearest_keys("a100") == ["A100-40GB", "A100-80GB", "A100-PCIe-40GB"]
     with pytest.raises(UnknownHardwareError, match="no GPU is called 'H1000'; the nearest are"):
         spec_of_key("H1000")
 
@@ -81,9 +81,12 @@ def test_no_two_keys_read_the_same() -> None:
 @pytest.mark.parametrize(
     ("shared", "message"),
     [
-        ("A100", "'A100' names 2 GPUs; write A100-40GB or A100-80GB"),
+        (
+            "A100",
+            "'A100' names 4 GPUs; write A100-40GB or A100-80GB or A100-PCIe-40GB or A100-PCIe-80GB",
+        ),
         ("h100", "'h100' names 2 GPUs; write H100-PCIe or H100-SXM"),
-        ("V100", "'V100' names 2 GPUs; write V100-16GB or V100-32GB"),
+        ("V100", "'V100' names 3 GPUs; write V100-16GB or V100-32GB or V100-PCIe-32GB"),
     ],
 )
 def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -> None:

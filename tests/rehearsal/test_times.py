@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from anyrig.hardware import known_errors, spec_of_key
-from anyrig.rehearsal.times import errors_text
+from anyrig.virtual.known_errors import errors_text
 
 PROGRAM = """
 import torch

@@ -47,7 +47,7 @@ def test_the_context_is_part_of_a_process_and_of_an_out_of_memory_error() -> Non
         free, total = torch.cuda.mem_get_info()
         print((total - free) // 2**20, torch.cuda.memory_reserved())
         print(memory_outside_allocator(0).context_bytes // 2**20, memory_outside_allocator(1))
-        print(torch.cuda.device_memory_used(1))
+        print(torch.cuda.device_memory_used(1), torch.cuda.list_gpu_processes(1).splitlines())
         try:
             torch.empty(2**40, device="cuda", dtype=torch.uint8)
         except torch.OutOfMemoryError as error:
@@ -60,7 +60,7 @@ def test_the_context_is_part_of_a_process_and_of_an_out_of_memory_error() -> Non
     ) == [
         "1341 0",
         UNUSED,
-        "0",
+        "0 ['GPU:1', 'no processes are running']",
         "True",
         "full",
     ]

@@ -167,7 +167,7 @@ def test_a_card_too_small_for_the_allocator_is_refused() -> None:
 def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(UnknownHardwareError, match=r"'A1000'; the nearest are .*A100-80GB"):
         VirtualRig.parse("8xA1000")
-    with pytest.raises(UnknownHardwareError, match="'A100' names 2 GPUs; write A100-40GB or A100"):
+    with pytest.raises(UnknownHardwareError, match="'A100' names 4 GPUs; write A100-40GB or A100"):
         VirtualRig.parse("8xA100")
 
 

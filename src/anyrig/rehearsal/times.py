@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..hardware import Spec, known_errors
 from ..virtual.clock_reading import ClockReading, KernelSeconds
+from ..virtual.known_errors import errors_text
 from ..virtual.rig import VirtualRig
 
 
@@ -18,17 +18,6 @@ def describe_times(reading: ClockReading, rig: VirtualRig) -> str:
     specs = {device.rates.key: device.rates for device in rig.devices}
     lines += [errors_text(spec) for spec in specs.values()]
     return "\n".join(lines)
-
-
-def errors_text(spec: Spec) -> str:
-    """Return a sentence about the errors of predicted times that are known for a GPU."""
-    errors = known_errors(spec)
-    known = [f"{kind} {error:g} %" for kind, error in errors.items() if error is not None]
-    unknown = [kind for kind, error in errors.items() if error is None]
-    about = f"median error of {spec.key}'s times where measured: "
-    if not known:
-        return f"{about}unknown; no measurement of this GPU has been compared"
-    return about + ", ".join(known) + (f"; unknown: {', '.join(unknown)}" if unknown else "")
 
 
 def _kernels_text(kernels: KernelSeconds) -> str:

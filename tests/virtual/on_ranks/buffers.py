@@ -18,6 +18,7 @@ def taken() -> int:
 
 
 def case_a_group_takes_its_buffers_at_the_first_calls(world: Any) -> None:
+    torch.ones(1, device="cuda")  # opens the context
     before, used_before = taken(), torch.cuda.device_memory_used()
     reserved = torch.cuda.memory_reserved()
     group = dist.new_group(list(range(world.size)))

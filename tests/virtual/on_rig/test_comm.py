@@ -260,7 +260,7 @@ def test_collectives_take_the_time_of_their_bytes() -> None:
     gathering = seconds(nccl.all_gather, on_cards(part), on_cards(whole))
     scattering = seconds(nccl.reduce_scatter, on_cards(whole), on_cards(part))
     assert gathering == pytest.approx(scattering, rel=0.01)
-    assert gathering == pytest.approx(both_ways / 2, rel=0.2)
+    assert gathering == pytest.approx(both_ways / 2, rel=0.3)
     assert seconds(nccl.all_reduce, on_cards(part)) < 0.5 * both_ways
     one_way = seconds(nccl.broadcast, on_cards(whole))
     assert seconds(nccl.reduce, on_cards(whole)) == pytest.approx(one_way, rel=0.01)

@@ -360,13 +360,14 @@ def test_emptying_the_cache_releases_kept_host_memory() -> None:
     assert host_bytes_in_use() < before + 4 * MIB
 
 
-def test_at_most_256_mib_of_freed_host_memory_are_kept() -> None:
+def test_at_most_a_gib_of_freed_host_memory_is_kept() -> None:
     torch.cuda.empty_cache()
     before = host_bytes_in_use()
-    tensors = [take(20 * MIB) for _ in range(14)]
-    assert host_bytes_in_use() - before >= 280 * MIB
+    tensors = [take(20 * MIB) for _ in range(60)]
+    assert host_bytes_in_use() - before >= 1200 * MIB
     del tensors
-    assert 0 < host_bytes_in_use() - before < 260 * MIB
+    # Each piece may have two MiB of unused addresses, which align it.
+    assert 0 < host_bytes_in_use() - before < 1130 * MIB
 
 
 def mapping_flags(address: int) -> list[str]:

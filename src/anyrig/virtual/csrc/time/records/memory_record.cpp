@@ -54,6 +54,8 @@ void describe_rows(const WorkRules& rules, Arguments arguments, Description& des
     for (const int64_t size : arguments[place].toDimVector()) {
       columns *= static_cast<double>(size);
     }
+  } else {
+    return;
   }
   work.memory.columns = columns;
   work.memory.rows = static_cast<double>(tensor.numel()) / std::max(columns, 1.0);
