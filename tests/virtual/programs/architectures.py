@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -438,6 +439,11 @@ def make_model(architecture: Architecture) -> torch.nn.Module:
     return head.from_config(config) if architecture.head.startswith("Auto") else head(config)
 
 
+def without_cache(model: torch.nn.Module) -> dict[str, bool]:
+    caches = "use_cache" in inspect.signature(model.forward).parameters
+    return {"use_cache": False} if caches else {}
+
+
 def move(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to("cuda")
@@ -472,7 +478,7 @@ def run(architecture: Architecture, options: argparse.Namespace) -> str:
 
     def train() -> None:
         made["model"].train()
-        made["model"](**made["inputs"]).loss.backward()
+        made["model"](**made["inputs"], **without_cache(made["model"])).loss.backward()
         torch.nn.utils.clip_grad_norm_(made["model"].parameters(), 1.0)
         made["optimizer"].step()
         made["optimizer"].zero_grad()
@@ -481,6 +487,10 @@ def run(architecture: Architecture, options: argparse.Namespace) -> str:
         made["model"].eval()
         with torch.no_grad():
             made["model"](**made["inputs"])
+            if architecture.head == CAUSAL:  # looks for packed sentences
+                ids = made["inputs"]["input_ids"]
+                made["model"](input_ids=ids, **without_cache(made["model"]))
+                made["model"](input_ids=ids[:1], **without_cache(made["model"]))
 
     outcomes = [f"building {outcome(build)}"]
     torch.manual_seed(0)  # some models skip layers at random
