@@ -129,4 +129,18 @@ def fit_loss(
             x = found.x
         if best is None or found.fun < best.fun:
             best = found
-    return decode(best.x)
+    return decode(_polish(objective, best.x))
+
+
+def _polish(objective: Callable[[Any], float], x: Any) -> Any:
+    """Move one value at a time, since Powell's line searches leap over narrow valleys."""
+    least = objective(x)
+    for _ in range(3):
+        for i in range(len(x)):
+            for step in (-2, -1, -0.5, -0.25, 0.25, 0.5, 1, 2):
+                moved = x.copy()
+                moved[i] += step
+                value = objective(moved)
+                if value < least:
+                    least, x = value, moved
+    return x

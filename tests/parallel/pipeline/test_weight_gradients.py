@@ -89,7 +89,8 @@ def test_gradients_are_those_of_autograd(name: str, has_gradient: bool) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_several_passes_are_added(name: str) -> None:
     module, value = made(name, True)
-    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    reference = copy.deepcopy(module)
+    same = value.detach().clone().requires_grad_(value.requires_grad)
     for _ in range(3):
         weighted(reference(same)).backward()
         split(module, value)

@@ -75,7 +75,8 @@ class Use:
             of_weight, of_bias = self.gradients(factor, gradient)
             _add_to_grad(self.weight, of_weight)
         else:
-            total.addmm_(*self.factors(factor, gradient))
+            # Not `addmm_`, whose work PyTorch's FlopCounterMode does not count.
+            torch.addmm(total, *self.factors(factor, gradient), out=total)
             of_bias = None if self.bias is None else gradient.sum(self.bias_dims)
         if self.bias is not None and of_bias is not None:
             _add_to_grad(self.bias, of_bias)

@@ -124,9 +124,10 @@ class _ProductMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)  # a compiled part has a backward pass of its own
         is_attention = func is functional.multi_head_attention_forward
-        # Most calls end here. A compiled part has a backward pass of its own.
-        if not (is_attention or may_be_product(func)) or torch.compiler.is_compiling():
+        if not (is_attention or may_be_product(func)):
             return func(*args, **kwargs)
         if is_attention:
             with self:
