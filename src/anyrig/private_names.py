@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _MISSING = object()
@@ -158,7 +159,9 @@ def _module_has(name: str) -> bool:
         attribute = f"{before}.{attribute}"
     found: Any = sys.modules[module]
     for position, part in enumerate(attribute.split(".")):
-        inner = getattr(found, part, _MISSING)
+        # Not `getattr`, since torch imports some of its modules when they are asked for.
+        is_module = isinstance(found, ModuleType)
+        inner = vars(found).get(part, _MISSING) if is_module else getattr(found, part, _MISSING)
         if inner is _MISSING:
             # Not imported yet: importing it could take seconds.
             return _declared_in_file(found, attribute.split(".")[position:])

@@ -57,8 +57,8 @@ def test_processes_started_in_every_way_find_the_rig(environment: dict[str, str]
         "['NVIDIA L4', 'Tesla T4']",
         "this process already has the virtual rig T4+L4, and a rig stays until its process ends; "
         "start another process for T4, without ANYRIG_REHEARSAL in its environment",
-        "['GPU:1', 'process', 'PID', 'uses', '20.000', 'MB', 'GPU', 'memory']",
-        f"True {20 * 2**20}",
+        "['GPU:1', 'process', 'PID', 'uses', '446.000', 'MB', 'GPU', 'memory']",
+        f"True {(20 + 426) * 2**20}",
         "[2, 2] 3",
     ]
 

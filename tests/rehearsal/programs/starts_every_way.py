@@ -56,7 +56,7 @@ def main() -> None:
         print(names)
         print(error)
         print(torch.cuda.list_gpu_processes(1).replace(str(child.pid), "PID").split())
-        print(torch.cuda.mem_get_info(1) == (free, total), total - free)
+        print(torch.cuda.device_memory_used(1) == total - free, total - free)
         kept = torch.ones(1, device="cuda:1")
         workers = DataLoader(Seen(), num_workers=2)
         print(
