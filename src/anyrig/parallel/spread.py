@@ -110,8 +110,9 @@ def spread(
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
-        micro_batches: into how many parts a pipeline cuts each batch; ``"auto"``: four for each
-            device, and one if a layer needs the whole batch, such as batch normalization.
+        micro_batches: into how many parts a pipeline cuts each batch; ``"auto"``: the fastest
+            number by counted work if `example` shows the batch, else four for each device, and one
+            if a layer needs the whole batch, such as batch normalization.
         schedule: the order in which a pipeline computes: ``"gpipe"``, ``"1f1b"``,
             ``"interleaved"``, ``"zero-bubble"`` or ``"zero-bubble-v"``. All but gpipe need `loss`.
             ``"auto"``: 1f1b if possible, else gpipe.
