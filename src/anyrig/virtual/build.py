@@ -125,7 +125,9 @@ def _versions_key(sources: Path) -> str:
     """Return the name of the folder for this PyTorch, this Python and these sources."""
     import torch
 
-    files = sorted(file for file in sources.rglob("*") if file.suffix in (".h", ".cpp"))
+    files = sorted(
+        file for file in sources.rglob("*") if file.suffix in (".h", ".cpp") and file.is_file()
+    )
     texts = [
         text
         for file in files
