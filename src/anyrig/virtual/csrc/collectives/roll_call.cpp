@@ -1,4 +1,4 @@
-// Longer than 400 lines because both ends of the protocol, and the format of its messages, must agree.
+// Longer than 400 lines because both ends of the protocol and the format of its messages must agree.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/roll_call.h"
