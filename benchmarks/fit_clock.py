@@ -1,9 +1,9 @@
 """Fit the coefficients of the virtual clock to public measurements, and write them.
 
-`python benchmarks/fit_clock.py MEASUREMENTS` takes some ten minutes and needs timm and the extra
-`benchmarks`. It fits half of the rows, and half of the training programs; `judge_clock.py` reports
-the errors on the others. GPUs that nobody measured get tables that are derived from those of their
-nearest relative, as their sources say.
+`python benchmarks/fit_clock.py MEASUREMENTS` takes some ten minutes and needs the extra `clock`. It
+fits half of the rows, and half of the training programs; `judge_clock.py` reports the errors on the
+others. GPUs that nobody measured get tables that are derived from those of their nearest relative,
+as their sources say.
 """
 
 from __future__ import annotations

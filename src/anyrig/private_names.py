@@ -55,6 +55,7 @@ NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch._dynamo.backends.debugging", "torch.compile with its default backend"),
     PrivateName("torch._C._jit_override_can_fuse_on_gpu", "scripted functions"),
     PrivateName("torch._meta_registrations", "shape-only mode: operators without a Meta kernel"),
+    PrivateName("torch._ops.OpOverload", "torch.compile on the virtual clock"),
     PrivateName("torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND", "torch.cuda.jiterator"),
     PrivateName("torch._prims_common.compute_elementwise_output_strides", "torch.cuda.jiterator"),
     PrivateName("torch._prims_common.elementwise_dtypes", "torch.cuda.jiterator"),
@@ -73,6 +74,7 @@ NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch.cuda._maybe_exchange_device", _CURRENT),
     PrivateName("torch.cuda._utils._get_device_index", "torch.cuda.utilization and its kind"),
     PrivateName("torch.cuda.nvtx._nvtx", "torch.cuda.nvtx"),
+    PrivateName("torch.nn.init._no_grad_trunc_normal_", "shape-only mode: trunc_normal_"),
     PrivateName("torch.utils._triton.has_triton", "programs with their own Triton kernels"),
     # C++, for which the backend would not compile.
     PrivateName("init_local_ready_queue", "a failed backward pass", _ENGINE),

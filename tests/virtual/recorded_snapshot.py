@@ -27,9 +27,8 @@ LARGEST_SMALL_BLOCK = MIB
 
 def calibration_folder() -> Path | None:
     """Return the folder of public measurements, which is not part of this repository."""
-    beside = Path(__file__).parents[3] / "shared" / "calibration"
-    folder = Path(os.environ.get("ANYRIG_CALIBRATION", beside))
-    return folder if folder.is_dir() else None
+    folder = os.environ.get("ANYRIG_CALIBRATION")
+    return None if folder is None else Path(folder)
 
 
 @dataclass(frozen=True)

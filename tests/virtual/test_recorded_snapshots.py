@@ -16,7 +16,7 @@ MIB = 2**20
 
 @pytest.mark.skipif(
     not SNAPSHOTS,
-    reason="the recorded snapshots are not in ../shared/calibration; set ANYRIG_CALIBRATION",
+    reason="ANYRIG_CALIBRATION names no folder with recorded snapshots",
 )
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name)
 def test_the_same_segments_in_the_same_order(allocator_library: ctypes.CDLL, path: Path) -> None:

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch.distributed as dist
@@ -49,9 +51,26 @@ def test_ranks_connect_and_strangers_are_turned_away() -> None:
 
 
 def test_a_rank_that_does_not_come_is_an_error() -> None:
-    words = r"rank 0 could not connect to all other ranks of a group of 2 ranks within 0 s: timed"
+    words = (
+        r"rank 0 could not connect to all other ranks of a group of 3 ranks within 0 s: no "
+        r"connection from these ranks: 1, 2; see the output"
+    )
     with pytest.raises(dist.DistBackendError, match=words):
-        connect_to_rank_0(dist.HashStore(), 0, 2, LOOPBACK, 0.1)
+        connect_to_rank_0(dist.HashStore(), 0, 3, LOOPBACK, 0.1)
+
+
+def test_strangers_do_not_extend_the_wait_for_a_rank() -> None:
+    store, limit_seconds = dist.HashStore(), 0.5
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(connect_to_rank_0, store, 0, 2, LOOPBACK, limit_seconds)
+        address, port, _ = json.loads(store.get("roll_call"))
+        begun = time.monotonic()
+        with suppress(ConnectionError):
+            while not leader.done() and time.monotonic() - begun < 30:
+                is_turned_away((address, port), b"x")
+        with pytest.raises(dist.DistBackendError, match="no connection from these ranks: 1"):
+            leader.result(30)
+    assert time.monotonic() - begun < 10
 
 
 def test_a_group_of_one_rank_needs_no_socket() -> None:

@@ -60,7 +60,7 @@ def coefficients_of(spec: Spec) -> tuple[CoefficientGroup, ...]:
 
 
 def values_of(groups: tuple[CoefficientGroup, ...]) -> dict[str, list[float]]:
-    """Return the values of `groups` by full name, such as ``"product.tensor.k_overhead"``."""
+    """Return the values of `groups` by full name, such as ``"product.tensor.overlap"``."""
     return {
         f"{group.group}.{name}": value for group in groups for name, value in group.values.items()
     }

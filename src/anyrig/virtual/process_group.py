@@ -95,9 +95,14 @@ def connect(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> tu
 
 
 def _place_of_sockets() -> tuple[bool, str]:
-    """Return whether all ranks are on this host, and the names of the interfaces to use, if set."""
-    on_loopback = os.environ.get("MASTER_ADDR") in _LOOPBACK
-    return on_loopback, "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
+    """Return whether all ranks are on this host, and the names of the interfaces to use, if set.
+
+    Without MASTER_ADDR, as with a store in a file, sockets stay on the loopback unless
+    GLOO_SOCKET_IFNAME names an interface.
+    """
+    address, interfaces = os.environ.get("MASTER_ADDR"), os.environ.get("GLOO_SOCKET_IFNAME", "")
+    on_loopback = not interfaces if address is None else address in _LOOPBACK
+    return on_loopback, "" if on_loopback else interfaces
 
 
 def _gloo_devices(gloo: Any) -> list[Any]:

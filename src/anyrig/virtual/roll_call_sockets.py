@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import struct
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -75,19 +76,24 @@ def _accept_all(
     store: Any, rank: int, size: int, host: str, limit_seconds: float
 ) -> list[socket.socket]:
     token = os.urandom(_TOKEN_BYTES)
+    end = time.monotonic() + limit_seconds  # of the wait for all ranks together
     with ExitStack() as opened:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         server = opened.enter_context(socket.create_server((host, 0), family=family, backlog=size))
-        server.settimeout(limit_seconds)
         store.set(_KEY, json.dumps([host, server.getsockname()[1], token.hex()]))
         by_rank: dict[int, socket.socket] = {}
-        while len(by_rank) < size - 1:
-            other, _ = server.accept()
-            number = _read_greeting(other, token)
-            if number is None or number in by_rank:
-                other.close()  # a program that scans ports
-            else:
+        while missing := [number for number in range(1, size) if number not in by_rank]:
+            try:
+                server.settimeout(_seconds_until(end))
+                other, _ = server.accept()
+            except TimeoutError as error:
+                numbers = ", ".join(map(str, missing))
+                raise TimeoutError(f"no connection from these ranks: {numbers}") from error
+            number = _read_greeting(other, token, end)
+            if number in missing:
                 by_rank[number] = opened.enter_context(other)
+            else:
+                other.close()  # a program that scans ports
         opened.pop_all()
         server.close()
         return [by_rank[number] for number in range(1, size)]
@@ -97,18 +103,25 @@ def _connect(
     store: Any, rank: int, size: int, host: str, limit_seconds: float
 ) -> list[socket.socket]:
     address, port, token = json.loads(store.get(_KEY))
-    connected = socket.create_connection((address, port), timeout=limit_seconds)
-    connected.sendall(bytes.fromhex(token) + _NUMBER.pack(rank))
+    with ExitStack() as opened:
+        connected = socket.create_connection((address, port), timeout=limit_seconds)
+        opened.enter_context(connected)
+        connected.sendall(bytes.fromhex(token) + _NUMBER.pack(rank))
+        opened.pop_all()
     return [connected]
 
 
-def _read_greeting(other: socket.socket, token: bytes) -> int | None:
-    """Return the rank of a connected process, or None if it is not a rank of the group."""
-    other.settimeout(_GREETING_SECONDS)
+def _read_greeting(other: socket.socket, token: bytes, end: float) -> int | None:
+    """Return the rank of a connected process, or None if it is not a rank of the group.
+
+    The process must send its greeting before `end`, and within `_GREETING_SECONDS`.
+    """
+    end = min(end, time.monotonic() + _GREETING_SECONDS)
     greeting = b""
     length = len(token) + _NUMBER.size
     try:
         while len(greeting) < length:
+            other.settimeout(_seconds_until(end))
             part = other.recv(length - len(greeting))
             if not part:
                 return None
@@ -117,6 +130,18 @@ def _read_greeting(other: socket.socket, token: bytes) -> int | None:
         return None
     matches = greeting.startswith(token)
     return int(_NUMBER.unpack(greeting[len(token) :])[0]) if matches else None
+
+
+def _seconds_until(end: float) -> float:
+    """Return the seconds until `end`, a time of `time.monotonic`.
+
+    Raises:
+        TimeoutError: `end` has passed.
+    """
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 def _detach(connected: socket.socket) -> int:

@@ -62,5 +62,5 @@ def _refusal(outcome: str) -> str:
     return (
         f"virtual GPUs cannot work with PyTorch {torch.__version__}, which is newer than the "
         f"versions with which they were tried: a trial program {outcome}; install an older PyTorch "
-        "or a newer anyrig"
+        "or a newer anyrig, or try again with: anyrig virtual build --again"
     )

@@ -1,3 +1,4 @@
+// Longer than 400 lines because both ends of the protocol and the format of its messages must agree.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/roll_call.h"
@@ -323,14 +324,14 @@ std::vector<std::string> RollCall::collect(Moment deadline) {
       const int rank = rank_of(i);
       if (frame.kind == kExpired && frame.round == round_) {
         raise_missing();
-      } else if (frame.kind == kAnnouncement) {
+      } else if (frame.kind == kAnnouncement && frame.round == round_ && !is_here[rank]) {
         by_rank[rank] = std::move(frame.payload);
         is_here[rank] = true;
         --missing;
         if (has_said_here) {
           say_here(rank);
         }
-      } // else a rank whose time was up just when the answer of an earlier round came
+      } // else a rank whose time was up in an earlier round
     }
   }
   return by_rank;

@@ -54,15 +54,17 @@ bool LiveProcesses::hold(int64_t process, int64_t started) {
 
 Receivers::Entry* Receivers::find_or_claim_entry() {
   const int64_t self = getpid();
+  const int64_t started = start_of_process(self);
   for (auto& entry : entries_) {
-    if (entry.process == self && entry.views > 0) {
+    // Not an entry of an ended process that had the same ID.
+    if (entry.process == self && entry.started == started && entry.views > 0) {
       return &entry;
     }
   }
   for (auto& entry : entries_) {
     int64_t free = 0;
     if (entry.process.compare_exchange_strong(free, self)) {
-      entry.started = start_of_process(self);
+      entry.started = started;
       return &entry;
     }
   }

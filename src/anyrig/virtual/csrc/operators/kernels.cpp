@@ -3,12 +3,11 @@
 #include "operators/kernels.h"
 
 #include "device/host_waits.h"
-#include "time/capture.h"
-#include "time/clock.h"
-#include "time/streams.h"
-#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
+#include "time/capture.h"
+#include "time/clock.h"
 #include "time/streams.h"
 
 #include <ATen/EmptyTensor.h>

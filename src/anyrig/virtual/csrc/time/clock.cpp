@@ -1,8 +1,8 @@
+// Longer than 400 lines because all functions change the same timelines under one lock.
 #include "time/clock.h"
 
 #include "time/cost/copy_cost.h"
 #include "time/cost/cost.h"
-
 #include "time/streams.h"
 
 #include <algorithm>

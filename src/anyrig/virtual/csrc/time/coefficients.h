@@ -115,7 +115,7 @@ struct Coefficients {
 };
 
 // Calls `visit(name, first value, count)` for each coefficient, such as
-// ("product.simt.k_overhead", &…, 1).
+// ("product.simt.overlap", &…, 1).
 template <class Visit>
 void visit_coefficients(Coefficients& all, const Visit& visit) {
   const auto tiles = [&](const std::string& group, TileCoefficients& of) {

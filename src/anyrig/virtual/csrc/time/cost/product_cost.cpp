@@ -32,7 +32,6 @@ double throttled(double seconds, double throttle, double throttle_seconds) {
   return seconds * (1 + throttle * ratio * ratio / (1 + ratio * ratio));
 }
 
-
 // Returns the time of `blocks` blocks, in times that a multiprocessor takes for a block when it has
 // several to choose from. A lone block takes 1 / `lone_share` of it.
 double waves_of(double blocks, double multiprocessors, double lone_share, double exponent) {
