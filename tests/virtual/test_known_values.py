@@ -73,6 +73,7 @@ ANSWERS = {
     "a scaler's scale": "8.0",
     "a permutation inverted": "[1, 2, 0]",
     "not all of it scattered to": UNKNOWN,
+    "scattered to one place twice": UNKNOWN,
     "unknown numbers scattered": UNKNOWN,
     "a range": "[7.0, 5.0, 3.0]",
     "a range into known numbers": "[5, 6, 7]",
