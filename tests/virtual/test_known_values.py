@@ -87,6 +87,7 @@ ANSWERS = {
     "the first of many": "1.0",
     "beyond 256 MiB": UNKNOWN,
     "small ones beyond 256 MiB": "True",
+    "once they are freed": "1.0",
     "four million numbers": UNKNOWN,
     "four million bytes": "4194304",
 }

@@ -197,3 +197,5 @@ many = [torch.ones(most, dtype=torch.float64).cuda() for _ in range(130)]
 say("the first of many", lambda: many[0][0].item())
 say("beyond 256 MiB", lambda: many[-1][0].item())
 say("small ones beyond 256 MiB", lambda: torch.ones(2**13, device="cuda").all().item())
+many.clear()
+say("once they are freed", lambda: torch.ones(most, dtype=torch.float64).cuda()[-1].item())
