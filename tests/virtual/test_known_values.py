@@ -67,6 +67,7 @@ ANSWERS = {
     "parts of a list that overlap": UNKNOWN,
     "a large product": UNKNOWN,
     "an outer product": UNKNOWN,
+    "sent to a process": UNKNOWN,
     "shared with a process": UNKNOWN,
     "gradients of a scaler": UNKNOWN,
     "a scaler's step": "None",

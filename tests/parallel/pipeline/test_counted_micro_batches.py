@@ -83,7 +83,11 @@ def test_the_example_decides() -> None:
 def test_each_micro_batch_reads_weights_three_times_and_adds_its_gradients() -> None:
     layers = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
     model = anyrig.spread(
-        layers, how="pipeline", loss=nn.MSELoss(), example=((torch.randn(2, 2048),), {})
+        layers,
+        ["cuda:0", "cuda:1"],
+        how="pipeline",
+        loss=nn.MSELoss(),
+        example=((torch.randn(2, 2048),), {}),
     )
     text = str(anyrig.explain(model))
     milliseconds = float(text.partition("as a step with 2 samples takes ")[2].partition(" ms")[0])

@@ -145,6 +145,7 @@ say("a large product", lambda: (matrix @ matrix)[0, 0].item())
 say("an outer product", lambda: torch.outer(*[torch.ones(2**11).cuda()] * 2)[0, 0].item())
 shared = torch.zeros(2, device="cuda")
 shared.untyped_storage()._share_cuda_()
+say("sent to a process", shared.tolist)
 say("shared with a process", shared.fill_(1).tolist)
 
 scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
