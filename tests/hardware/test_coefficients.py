@@ -33,6 +33,13 @@ def test_the_nearest_table_applies() -> None:
         assert group is memory[nearest]
 
 
+def test_a_gpus_own_table_comes_before_its_architectures() -> None:
+    # No GPU has both today.
+    gpu = replace(spec_of_key("RTX-3090"), architecture="turing")
+    by_name = {group.group: group.of for group in coefficients_of(gpu)}
+    assert (by_name["memory"], by_name["product.simt"]) == ("RTX-3090", "turing")
+
+
 def test_tables_are_of_known_gpus_or_architectures() -> None:
     # Pascal is measured, though no rig has such a GPU: PyTorch no longer supports it.
     known = {"otherwise", "pascal", *specs(), *(s.architecture for s in specs().values())}

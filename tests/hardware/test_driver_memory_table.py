@@ -22,5 +22,6 @@ def test_a_card_has_its_own_figure_then_its_architecture_then_the_others() -> No
 
 def test_channels_follow_the_link() -> None:
     assert driver_memory_of(spec_of_key("T4")).ring_channels == 2
+    assert driver_memory_of(spec_of_key("T4")).message_channels == 2
     assert driver_memory_of(spec_of_key("V100-16GB")).ring_channels == 12
     assert driver_memory_of(spec_of_key("H100-SXM")).message_channels == 32

@@ -19,7 +19,7 @@ READERS = {
     "time/clock.cpp": "the host's launches, and the multiprocessors that a collective takes",
     "time/links.cpp": "which links a copy or collective uses",
     "time/collective_time.cpp": "which links a collective uses",
-    "symmetric/peers.cpp": "whether there is a link at all",
+    "extras/symmetric/peers.cpp": "whether there is a link at all",
 }
 
 # The calls that advance a stream by seconds, and where these seconds come from.
@@ -31,7 +31,7 @@ BY_SECONDS = {
     "run_collective": {
         "collectives/collective.cpp": "collective_seconds",
         "collectives/message.cpp": "collective_seconds",
-        "symmetric/symmetric_operators.cpp": "collective_seconds",
+        "extras/symmetric/symmetric_operators.cpp": "collective_seconds",
     },
 }
 

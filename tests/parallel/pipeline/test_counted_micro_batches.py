@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import anyrig
+from anyrig.hardware import spec_of_key
 from anyrig.parallel.pipeline.counted_micro_batches import (
     ISSUE_SECONDS,
     PartWork,
@@ -76,3 +77,21 @@ def test_the_example_decides() -> None:
     assert found[16] < found[2048]
     model = anyrig.spread(nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), how="pipeline")
     assert ", 4 for each of " in str(anyrig.explain(model))
+
+
+@pytest.mark.gpus(2)
+def test_each_micro_batch_reads_weights_three_times_and_adds_its_gradients() -> None:
+    layers = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
+    model = anyrig.spread(
+        layers,
+        ["cuda:0", "cuda:1"],
+        how="pipeline",
+        loss=nn.MSELoss(),
+        example=((torch.randn(2, 2048),), {}),
+    )
+    text = str(anyrig.explain(model))
+    milliseconds = float(text.partition("as a step with 2 samples takes ")[2].partition(" ms")[0])
+    # Three turns of two devices. Adding reads two gradients and writes one.
+    weight_bytes = sum(layer.weight.nbytes for layer in layers)
+    bandwidth = spec_of_key("A100-80GB").memory_bytes_per_second
+    assert milliseconds / 1e3 == pytest.approx(3 * (3 + 3) * weight_bytes / 2 / bandwidth, rel=0.01)

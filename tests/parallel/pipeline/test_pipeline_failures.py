@@ -265,6 +265,9 @@ def test_a_layer_that_writes_a_buffer_needs_the_whole_batch() -> None:
     assert pair.several.state_dict()["1.calls"] == 0
     pair.one.eval(), pair.several.eval()
     assert pair.step(*batch(9)) < TOLERANCE
+    pair.several.train()
+    with pytest.raises(SpreadError, match="writes the buffer 'calls' of a Counting, once for each"):
+        pair.model(batch(9)[0], target=batch(9)[1])
 
 
 def test_a_module_of_1_8_devices_is_refused_on_one() -> None:

@@ -396,6 +396,45 @@ def test_a_recurrent_cell_is_one_launch() -> None:
     assert clock().host_seconds - before == close(3 * LAUNCH_SECONDS)
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.float32, torch.int64])
+def test_a_sort_reads_and_writes_keys_and_positions_for_each_byte_of_a_key(
+    dtype: torch.dtype,
+) -> None:
+    keys = torch.empty(100_000, dtype=dtype, device="cuda")
+    moved = 2 * keys.numel() * (dtype.itemsize + 8)
+    assert charged(lambda: keys.sort())[1] == dtype.itemsize * moved
+    on_chip = keys.view(100, 1000)
+    assert charged(lambda: on_chip.sort())[1] == moved
+
+
+@pytest.mark.parametrize(("lists", "most"), [(1, 110), (2, 64), (3, 48)])
+def test_a_launch_takes_fewer_tensors_of_more_lists(lists: int, most: int) -> None:
+    def seconds_of(count: int) -> float:
+        all_lists = [[ones(1) for _ in range(count)] for _ in range(lists)]
+        before = clock().devices[0].kernels.memory
+        if lists == 1:
+            torch._foreach_neg(*all_lists)
+        elif lists == 2:
+            torch._foreach_add(*all_lists)
+        else:
+            torch._foreach_addcmul(*all_lists)
+        return clock().devices[0].kernels.memory - before
+
+    assert seconds_of(most + 1) == pytest.approx(2 * seconds_of(most), rel=0.01)
+
+
+def test_gpus_of_a_rig_have_times_of_their_own() -> None:
+    def seconds_on(index: int) -> float:
+        x = torch.empty(1111, 1111, device=f"cuda:{index}")
+        before = clock().devices[index].kernels.products
+        x @ x
+        return clock().devices[index].kernels.products - before
+
+    a100, t4 = seconds_on(0), seconds_on(8)
+    assert t4 > 1.5 * a100
+    assert seconds_on(0) == pytest.approx(a100)
+
+
 def test_memory_bound_work_takes_the_time_of_the_bandwidth() -> None:
     x = ones(2**28)
     assert seconds(lambda: x.mul_(2)) == close(

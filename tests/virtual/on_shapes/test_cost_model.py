@@ -177,6 +177,15 @@ def test_attention_walks_over_the_keys_that_its_mask_leaves() -> None:
     assert seconds_of(gpu(), "attention", **fields, share=0.5) == exactly(full / 2)
 
 
+def test_attention_walks_backward_from_the_keys_over_the_queries() -> None:
+    # 40 blocks of 128 keys, half of them for the last 2 keys of a head; 10 * 64 FLOPs for a score.
+    fields = {
+        "batch": 2, "heads": 10, "queries": 512, "keys": 130, "head_size": 64,
+        "value_head_size": 64, "flops": 10 * 64 * 20 * 512 * 130, "backward": 1,
+    }  # fmt: skip
+    assert seconds_of(gpu(), "attention", **fields) == exactly(4 * 128 * 512 * 10 * 64 / 1e12)
+
+
 def test_coefficients_are_checked() -> None:
     facts = gpu()
     values = facts.coefficients
