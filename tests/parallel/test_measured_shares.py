@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 import anyrig
-from anyrig.parallel.shares.measure import StepClock
+from anyrig.parallel.group.balance import Balance
+from anyrig.parallel.shares.measure import MemoryMark, StepClock
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial
+from anyrig.processes.group.membership import Group
 
 ROWS = 4096
 
@@ -104,3 +106,17 @@ def test_the_peaks_of_memory_stay_the_program_s(kind: str) -> None:
     assert [torch.cuda.max_memory_allocated(index) for index in range(2)] == peaks
     if kind == "memory":
         assert "an earlier peak hides it" in anyrig.explain(model).shares.reason
+
+
+@pytest.mark.gpus(1)
+def test_a_rank_that_waits_for_the_reports_of_another_keeps_its_highest_peak() -> None:
+    device = torch.device("cuda:0")
+    shares = Shares((1.0, 1.0), "to begin with", trial=Trial("memory", (None, None)))
+    balance = Balance(Group(0, 2, device, "nccl", "for this test"), shares)
+    torch.cuda.reset_peak_memory_stats(device)
+    balance._memory = MemoryMark.of(device)
+    torch.empty(2**20, device=device)
+    for _ in range(200):
+        balance.report(samples=1, seconds=0.1)
+    assert balance._steps[0].peak_bytes is not None
+    assert len(balance._steps) == 65

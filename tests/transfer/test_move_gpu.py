@@ -9,6 +9,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 from anyrig.transfer import move, pin
+from anyrig.transfer.arguments import move_arguments
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def test_there_and_back(gpu: torch.device, non_blocking: bool) -> None:
     back = move(there, "cpu", non_blocking=non_blocking)
     assert torch.equal(back["x"], x)
     assert torch.equal(back["again"][0], x)
+
+
+@pytest.mark.gpus(1)
+def test_an_argument_that_is_passed_twice_is_copied_once(gpu: torch.device) -> None:
+    x = torch.ones(3)
+    for inputs in ((x, x), (x, [x])):
+        (first, second), named = move_arguments(inputs, {"again": x}, gpu)
+        assert first.device == gpu
+        assert named["again"] is first
+        assert (second[0] if isinstance(second, list) else second) is first
 
 
 @pytest.mark.gpus(1)

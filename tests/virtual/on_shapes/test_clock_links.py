@@ -217,6 +217,31 @@ def test_a_collective_takes_multiprocessors_from_kernels_that_run_with_it() -> N
     assert computed(lambda: x @ x, lambda: reduce_on(sides, tensors)) == slower
 
 
+def test_a_collective_slows_only_the_part_of_a_kernel_that_runs_with_it() -> None:
+    share = VALUES["collective.multiprocessor_share"]
+    tensors = [torch.empty(BYTES, dtype=torch.uint8, device=device) for device in range(8)]
+    sides = [torch.cuda.Stream(device) for device in range(8)]
+    x = torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def computed(work: Callable[[], object]) -> float:
+        seconds(lambda: None)
+        before = clock().devices[0].compute_seconds
+        work()
+        return clock().devices[0].compute_seconds - before
+
+    alone = computed(lambda: x @ x)
+
+    def reduce_later() -> None:
+        for stream in sides:
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(int(alone / 2 * 1.41e9))
+        reduce_on(sides, tensors)
+        x @ x  # its first half is computed before the collective starts
+
+    half_slower = alone / 2 + alone / 2 / (1 - share)
+    assert computed(reduce_later) == pytest.approx(half_slower, rel=0.02)
+
+
 def test_two_collectives_at_once_share_the_links() -> None:
     tensors = [torch.empty(BYTES, dtype=torch.uint8, device=device) for device in range(8)]
     sides = [[torch.cuda.Stream(device) for device in range(8)] for _ in range(2)]
