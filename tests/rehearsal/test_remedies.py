@@ -52,7 +52,7 @@ def rehearse(text: str, folder: Path, *names: str) -> Savings:
     script = folder / "train.py"
     script.write_text(text)
     return rehearse_remedies(
-        Program(str(script), ("3",)), VirtualRig.parse("4GiB+256MiB"), os.environ, names
+        Program(str(script), ("3",)), VirtualRig.parse("4GiB+320MiB"), os.environ, names
     )
 
 
@@ -81,7 +81,7 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
     savings = rehearse(BLOCKS, tmp_path, *names)
     # The call of 8192 samples, whose four blocks keep 8 KiB of each: all of the memory.
     assert (savings.calls, savings.device) == (6, 1)
-    assert savings.total_bytes == 256 * MIB
+    assert savings.total_bytes == 320 * MIB
     assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
     # The optimizer needs less than 1 %, and the program does not run without its gradients.
     (saving,) = savings.of_remedies
@@ -194,7 +194,7 @@ def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
     script.write_text(
         "import torch, anyrig\n"
         "with anyrig.memory.explain_oom():\n"  # whose report is the error's
-        "  if torch.ones(2, device='cuda').sum().item() == 2: torch.empty(2**34, device='cuda')\n"
+        "  if torch.rand(2, device='cuda').sum().item() != 1: torch.empty(2**34, device='cuda')\n"
     )
     done = anyrig("--rig", "T4", "--remedies", str(script))
     assert done.returncode == 1

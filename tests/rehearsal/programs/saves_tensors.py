@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 
 FOLDER = Path(sys.argv[1])
 SIZE = 1000
-values = torch.ones(SIZE, device="cuda") * 2
+values = torch.rand(SIZE, device="cuda") * 0 + 2  # unknown without data
 state = {"weight": values}
 
 
