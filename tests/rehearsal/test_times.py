@@ -22,7 +22,15 @@ torch.cuda.synchronize()
 def test_a_rehearsal_reports_its_times_and_their_known_errors(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    command = [sys.executable, "-m", "anyrig", "rehearse", "--rig", "2xA100-80GB+T4", "--times"]
+    command = [
+        sys.executable,
+        "-m",
+        "anyrig",
+        "rehearse",
+        "--rig",
+        "2xA100-80GB+T4+1GiB",
+        "--times",
+    ]
     finished = subprocess.run(
         [*command, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
@@ -35,6 +43,7 @@ def test_a_rehearsal_reports_its_times_and_their_known_errors(tmp_path: Path) ->
     assert not any(line.startswith("cuda:1 kernels") for line in lines)
     errors = [line for line in lines if line.startswith("median error of ")]
     assert errors == [errors_text(spec_of_key(key)) for key in ("A100-80GB", "T4")]
+    assert lines[-1] == "the times of a GPU that is given by its size alone predict nothing"
 
 
 def test_errors_are_stated_or_said_to_be_unknown() -> None:
@@ -42,6 +51,6 @@ def test_errors_are_stated_or_said_to_be_unknown() -> None:
     error = known_errors(spec)["products"]
     assert f"products {error:g} %" in errors_text(spec)
     assert errors_text(replace(spec, key="A100-of-tomorrow")) == (
-        "median error of A100-of-tomorrow's times where measured: unknown; no measurement of this "
-        "GPU has been compared"
+        "median error of A100-of-tomorrow's times where measured: unknown; no measured "
+        "kernels of this GPU have been compared"
     )

@@ -15,8 +15,10 @@ def describe_times(reading: ClockReading, rig: VirtualRig) -> str:
         for device in reading.devices
         if device.compute_seconds > 0
     ]
-    specs = {device.rates.key: device.rates for device in rig.devices}
+    specs = {device.spec.key: device.spec for device in rig.devices if device.spec is not None}
     lines += [errors_text(spec) for spec in specs.values()]
+    if any(device.spec is None for device in rig.devices):
+        lines.append("the times of a GPU that is given by its size alone predict nothing")
     return "\n".join(lines)
 
 

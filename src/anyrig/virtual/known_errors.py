@@ -12,5 +12,5 @@ def errors_text(spec: Spec) -> str:
     unknown = [kind for kind, error in errors.items() if error is None]
     about = f"median error of {spec.key}'s times where measured: "
     if not known:
-        return f"{about}unknown; no measurement of this GPU has been compared"
+        return f"{about}unknown; no measured kernels of this GPU have been compared"
     return about + ", ".join(known) + (f"; unknown: {', '.join(unknown)}" if unknown else "")
