@@ -100,3 +100,20 @@ def test_a_context_that_does_not_fit_is_cudas_error() -> None:
         fresh=True,
     )
     assert lines[0].strip() == "CUDA error: out of memory"
+
+
+def test_a_process_opens_no_context_when_it_ends() -> None:
+    lines = output_of_lines(
+        """
+        import atexit
+        from anyrig.virtual import install, memory_outside_allocator
+        def show():
+            print(memory_outside_allocator(0))
+            print(memory_outside_allocator(1).context_bytes // 2**20)
+        atexit.register(show)  # registered first, so that it runs last
+        install("2xV100-16GB")
+        import torch
+        torch.ones(1, device="cuda:1")
+        """
+    )
+    assert lines == [UNUSED.removeprefix("1341 "), "1341"]

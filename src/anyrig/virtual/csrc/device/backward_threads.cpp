@@ -106,6 +106,9 @@ void settle_backward_threads() {
   // Keep Python objects out of the backward passes below.
   at::impl::ThreadLocalPythonObjects::set_state({});
   for (int i = 0; i < device_count(); ++i) {
+    if (!has_context(i)) {
+      continue; // no backward pass ran there, and a context would take memory from other processes
+    }
     // A thread that processes the next backward has dropped the previous one. Empty tensors need no
     // device memory, which may be exhausted.
     const c10::Device device(kDeviceType, static_cast<c10::DeviceIndex>(i));
