@@ -110,7 +110,9 @@ def _require_possible(blocks: Sequence[BlockCost], devices: Sequence[StageDevice
                 f"there are {len(blocks)} blocks"
             )
         if not 0 < device.speed < math.inf:
-            raise ValueError(f"device {device.name} has the speed {device.speed}")
+            raise ValueError(
+                f"the speed of device {device.name} is {device.speed}; it must be above 0"
+            )
     for index, block in enumerate(blocks):
         if not 0 <= block.seconds < math.inf:
             raise ValueError(f"block {index} takes {block.seconds} seconds")

@@ -53,7 +53,7 @@ class RankPipeline:
     known: dict[int, Known] = field(default_factory=dict)
 
     def known_for(self, key: int) -> Known:
-        """Return what is known about calls with a key."""
+        """Return what earlier calls with `key` have shown, or an empty record."""
         if key not in self.known and len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         return self.known.setdefault(key, Known())

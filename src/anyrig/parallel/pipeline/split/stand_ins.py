@@ -26,7 +26,7 @@ IN_PLACE_OPERATORS = (
 class Value(fx.Proxy):
     """Records operators as `torch.fx.Proxy` does, and those in place (``x += y``) as such.
 
-    Says to the code of a module that it is of the expected type, see `kinds`.
+    To the code of a module it appears to have the expected type; see `kinds`.
     """
 
     @property  # type: ignore[misc]
