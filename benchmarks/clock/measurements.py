@@ -56,8 +56,8 @@ class Rows:
         ms: the measured time of each record.
         shapes: what tells the records apart; decides which half a record belongs to.
         floor_ms: the shortest time that the method of measurement can show.
-        overhead_ms: the part of each time that is not the GPU's work; None if there is none. The
-            fit chooses it for convolutions.
+        overhead_ms: the part of each time that is not the GPU's work, or None. The fit chooses it
+            for convolutions.
     """
 
     gpu: str

@@ -20,7 +20,7 @@ def change_tensors(
     is_meant: Callable[[Tensor], bool],
     change: Callable[[Tensor], Tensor],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments with ``change(tensor)`` for each tensor that `is_meant`.
+    """Return a call's arguments with ``change(tensor)`` in place of each tensor that `is_meant`.
 
     Each call of a model passes through here, so this function is written for speed: walking the
     tree takes 35 µs.

@@ -148,7 +148,7 @@ def _tensors(node: Node) -> list[torch.Tensor]:
 
 
 def _gpu_of(chain: list[Node]) -> int | None:
-    """Return the index of the GPU on which all of `chain` is computed; None if there is none."""
+    """Return the index of the GPU that computes all of `chain`, or None if no single GPU does."""
     devices = {
         tensor.device
         for node in chain

@@ -141,7 +141,7 @@ struct OperatorRecord {
   // Returns whether a call divides its first two arguments with an integer result for integers.
   bool (*divides_integers)(Arguments) = nullptr;
   // The index of the argument whose zero-dimensional value moves to the device of the tensor that
-  // it is written to; 0 if there is none.
+  // it is written to; 0 if no value moves.
   size_t moved_value = 0;
 
   // The results of CUDA. Apply to overloads without `out`.

@@ -49,7 +49,7 @@ struct WorkRules {
   Access access = Access::Pointwise;
   double read_passes = 1; // how often the kernels read the operands
   double kernels = 1;
-  // Places of arguments, -1 if there is none.
+  // The indices of arguments in the schema; -1 for arguments that the operator does not have.
   struct Places {
     int bias, stride, padding, dilation, transposed, output_padding, groups, output_mask, training,
         dimension;
