@@ -33,7 +33,7 @@ class PartWork:
 
     Attributes:
         seconds: forward and backward, divided evenly among the devices.
-        operators: of the forward pass.
+        operators: how many the forward pass calls.
     """
 
     seconds: float
