@@ -719,7 +719,7 @@ def case_ranks_that_distribute_different_things() -> None:
         anyrig.distribute(given)
     with pytest.raises(SharesError, match=f"7 shares for {ranks()} devices"):
         anyrig.distribute(DataLoader(numbers(4)), shares=[1] * 7)
-    with pytest.raises(SharesError, match="no way to share is called 'best'"):
+    with pytest.raises(SharesError, match="shares='best' is not a way to share a batch"):
         anyrig.distribute(DataLoader(numbers(4)), shares="best")
 
 
