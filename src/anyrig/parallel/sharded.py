@@ -253,7 +253,7 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
     """
     ranks = torch.arange(group.world_size)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise SpreadError(f"Sharding(replicas={replicas!r}) must be an integer from 1 up")
+        raise SpreadError(f"Sharding(replicas={replicas!r}) must be a positive integer")
     if replicas == 1:
         return ShardMesh(group.device.type, ranks)
     if group.world_size % replicas or replicas == group.world_size:
