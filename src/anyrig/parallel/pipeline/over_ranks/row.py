@@ -48,7 +48,7 @@ def find_row(rank: int, world_size: int, replicas: int) -> Row:
     if world_size % replicas or size < 2:
         raise SpreadError(
             f"replicas={replicas} does not divide {world_size} ranks into pipelines of two ranks "
-            "or more, all of one size; take another number, or for a whole model on each rank "
+            "or more, all of one size; use another number, or for a whole model on each rank "
             'how="replicate"'
         )
     number, place = divmod(rank, size)
