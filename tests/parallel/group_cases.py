@@ -344,7 +344,7 @@ def case_values_that_do_not_fit_together() -> None:
     )
     refuses(
         lambda: anyrig.gather_over_ranks([torch.ones(1)] * (1 + odd)),
-        "rank 0 has 0 at the value, but rank 1 has 0, 1. For one entry a sample",
+        "rank 0 has 0 at the value, but rank 1 has 0, 1. To give an entry for each sample",
     )
     refuses(
         lambda: anyrig.gather_over_ranks(torch.ones(1).to_sparse() if odd else torch.ones(1)),
@@ -582,7 +582,7 @@ def case_subsets_that_do_not_agree() -> None:
         list(loader)
         return
     with pytest.raises(
-        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole on every"
+        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole data on every"
     ):
         list(loader)
 
@@ -657,7 +657,7 @@ def case_streams_that_end_apart_would_lose_samples() -> None:
             next(loader)
     else:
         next(loader)
-    with pytest.raises(RankMismatchError, match=r"a loader of 3 batches, rank 1 one of 4\. Give"):
+    with pytest.raises(RankMismatchError, match=r"of 3 batches, but rank 1 one of 4\. Give"):
         anyrig.distribute(DataLoader(numbers(3 + min(rank(), 1))))
 
 
@@ -715,11 +715,11 @@ def case_loaders_that_came_divided_and_end_apart() -> None:
 
 def case_ranks_that_distribute_different_things() -> None:
     given: Any = DataLoader(numbers(4)) if rank() else [torch.ones(1)]
-    with pytest.raises(RankMismatchError, match=r"rank 0 .* one without indices, rank 1 one with"):
+    with pytest.raises(RankMismatchError, match=r"rank 0 .* without indices, but rank 1 has one"):
         anyrig.distribute(given)
     with pytest.raises(SharesError, match=f"7 shares for {ranks()} devices"):
         anyrig.distribute(DataLoader(numbers(4)), shares=[1] * 7)
-    with pytest.raises(SharesError, match="no way to share is called 'best'"):
+    with pytest.raises(SharesError, match="shares='best' is not a way to share a batch"):
         anyrig.distribute(DataLoader(numbers(4)), shares="best")
 
 

@@ -824,7 +824,7 @@ def case_the_module_shows_through() -> None:
     backend = "nccl" if anyrig.Rig.detect().kind == "cuda" else "gloo"
     assert f"replicate over {dist.get_world_size()} ranks" in text
     assert f"collectives by {backend}: " in text
-    assert "CrossEntropyLoss: sums over all parts" in text
+    assert "CrossEntropyLoss: summed over all parts" in text
 
 
 def case_a_module_on_another_card_stays_there() -> None:
@@ -903,7 +903,7 @@ def case_a_target_that_is_not_given_as_target_is_explained() -> None:
             with torch.set_grad_enabled(learns), pytest.raises(TypeError) as error:
                 model(x, y)
             told = "".join(traceback.format_exception_only(error.value))
-            assert "write model(x, target=y) for model(x, y)" in told
+            assert "write model(x, target=y) instead of model(x, y)" in told
         model(x, target=y).backward()
     with pytest.raises(SpreadError, match=r"MSELoss is a class.* nn\.MSELoss\(\)"):
         anyrig.spread(perceptron(), loss=nn.MSELoss)

@@ -74,7 +74,7 @@ def test_a_refusal_is_not_remembered() -> None:
     "returned", [None, torch.empty(3), torch.empty(4, 3, 1), [torch.empty(4, 3)]]
 )
 def test_another_form_of_one_sample_more_is_no_answer(returned: Any) -> None:
-    words = r"\(3, 3\), \(3, 3\) do not say.* 3 and 3 samples.*with 4 samples.*did not either\. R"
+    words = r"\(3, 3\), \(3, 3\) do not show.* 3 and 3 samples.*with 4 samples.*show it either\. R"
     with pytest.raises(BatchError, match=words):
         Asking().find([3, 3], (3, 3), returned)
 

@@ -422,9 +422,9 @@ def test_where_the_loss_is() -> None:
 @pytest.mark.parametrize(
     ("criterion", "words"),
     [
-        (nn.CrossEntropyLoss(), "CrossEntropyLoss: sums over all parts, divided by what all"),
+        (nn.CrossEntropyLoss(), "CrossEntropyLoss: summed over all parts, divided by the total"),
         (nn.MSELoss(reduction="sum"), "MSELoss: the parts' losses are added"),
-        (functional.mse_loss, "mse_loss: sums over all parts, divided by what all counted"),
+        (functional.mse_loss, "mse_loss: summed over all parts, divided by the total count"),
         (
             functools.partial(functional.l1_loss, reduction="none"),
             "l1_loss: the parts' losses are joined",
@@ -434,7 +434,7 @@ def test_where_the_loss_is() -> None:
             functools.partial(functional.mse_loss, weight=torch.ones(1)),
             "mse_loss is not one of PyTorch's criterions",
         ),
-        (Doubled(), r"Doubled is not one of .*: if it returns \(sum, count\), sums over all parts"),
+        (Doubled(), r"Doubled is not one of .*: if it returns \(sum, count\), the sum over all p"),
     ],
 )
 def test_the_way_is_explained(criterion: Any, words: str) -> None:

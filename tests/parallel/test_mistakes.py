@@ -51,8 +51,8 @@ def test_a_target_that_is_not_given_as_target(devices: int) -> None:
     x, y = torch.ones(4, 2), torch.ones(4, 2)
     model = spread(nn.Sequential(nn.Linear(2, 2)), nn.MSELoss())
     assert "takes 2 positional arguments but 3 were given" in told_by(model, x, y)
-    assert "write model(x, target=y) for model(x, y)]" in told_by(model, x, y)
-    assert "write model(x, target=y) for model(x, labels=y)]" in told_by(model, x, labels=y)
+    assert "write model(x, target=y) instead of model(x, y)]" in told_by(model, x, y)
+    assert "write model(x, target=y) instead of model(x, labels=y)]" in told_by(model, x, labels=y)
     with torch.no_grad():
         assert "write model(x, target=y)" in told_by(model, x, y)
     for given in ({"target": y}, {}):

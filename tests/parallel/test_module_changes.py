@@ -361,7 +361,7 @@ def test_the_wrapper_lists_deletes_and_applies_what_the_module_has(net: Net) -> 
     assert model.apply(seen.append) is model
     assert seen == [net.first, net.second, net]
     other = Net()
-    with pytest.raises(AttributeError, match="cannot be exchanged for another; spread that one"):
+    with pytest.raises(AttributeError, match="cannot be replaced; spread the new module"):
         model.module = other
     assert model.module is net
     assert repr(model) == f"DataParallel({net!r})"

@@ -140,7 +140,7 @@ def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
     [
         (
             lambda y: y.argmax(),
-            r"the value .*: a single int64 from each part is no mean.*scattered",
+            r"the value .*: a single int64 from each part is not a mean.*scattered",
         ),
         (lambda y: {"hit": (y > 0).any()}, r"\['hit'\] .* single bool .* entry for each sample"),
         (
@@ -222,7 +222,7 @@ def test_entries_that_a_mask_chose(counts: list[int]) -> None:
 @pytest.mark.parametrize("shares", [[1, 1, 0], [1, 2, 0], [0, 3, 2], [1, 1, 1]])
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_one_entry_that_a_mask_chose_from_each_part(shares: list[int], whole_numbers: bool) -> None:
-    """It is no mean, and a mean of the same shape is."""
+    """The entry is joined, and a mean of the same shape is averaged."""
 
     class Choosing(Returning):
         def forward(self, x: Tensor, chosen: Tensor) -> Any:  # type: ignore[override]
@@ -258,9 +258,9 @@ def test_one_element_of_each_part_that_two_parts_cannot_explain() -> None:
         return y.mean()[None]
 
     cases: dict[str, Callable[[Tensor], Tensor]] = {
-        r"shapes \(1,\), \(1,\) do not say.* 3 and 2 samples.*with 5 samples.*ValueError: too many"
+        r"shapes \(1,\), \(1,\) do not show.* 3 and 2 samples.*with 5 samples.*ValueError: too many"
         r".*Return a mean without dimensions$": fail,
-        r"shapes \(1,\), \(1,\) do not say.*with 5 samples.*did not either\. Return": (
+        r"shapes \(1,\), \(1,\) do not show.*with 5 samples.*did not show it either\. Return": (
             lambda y: y.mean()[None] if len(y) < 4 else y.mean()
         ),
         r"dimensions 1 of the shapes \(1, 1\), \(1, 1\) change with the samples \(3 and 2\)": (
@@ -280,8 +280,8 @@ def test_a_time_first_module_divided_along_time_is_told_of_dim() -> None:
     x = torch.randn(6, 3, 4)
     with pytest.raises(
         BatchError,
-        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, name that: "
-        r"spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
+        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, divide along "
+        r"it: spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
     ):
         anyrig.spread(module, first_devices(2))(x)
     model = anyrig.spread(module, first_devices(2), dim=1)
@@ -401,7 +401,7 @@ def test_a_module_that_cannot_be_called_once_more() -> None:
 
     model = anyrig.spread(on_lead(Returning(once)), first_devices(2))
     words = (
-        r"\(1, 2, 5\), \(1, 2, 5\) do not say which dimension has the 2 and 2 samples.*"
+        r"\(1, 2, 5\), \(1, 2, 5\) do not show which dimension has the 2 and 2 samples.*"
         r"with 3 samples.*ValueError: not three.*h\.transpose\(0, 1\).*different numbers"
     )
     with pytest.raises(BatchError, match=words):
@@ -464,7 +464,7 @@ def test_lengths_in_dimension_0_are_not_joined(lengths: list[int]) -> None:
 def test_counts_of_equal_parts_are_refused(make: Any) -> None:
     model = anyrig.spread(on_lead(Returning(make)), first_devices(2))
     for samples in (2, 4, 6):
-        with pytest.raises(BatchError, match=r"no mean over samples.*entry for each sample"):
+        with pytest.raises(BatchError, match=r"not a mean over samples.*entry for each sample"):
             model(torch.randn(samples, 4))
 
 

@@ -402,7 +402,7 @@ def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> No
         def __copy__(self) -> Any:
             raise ValueError("not again")
 
-    words = r"Checked cannot be rebuilt .*\(ValueError: not again\); pass what it holds"
+    words = r"Checked cannot be rebuilt .*\(ValueError: not again\); pass its contents"
     with pytest.raises(BatchError, match=words):
         scatter(Checked(x=torch.ones(2)), ["cuda:0", "cuda:1"])
 

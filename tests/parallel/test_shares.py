@@ -208,7 +208,7 @@ def test_a_limit_passes_its_surplus_to_the_others_by_their_weights() -> None:
         ((1, -1), "shares are numbers from zero up; got 1, -1"),
         ((1, float("nan")), "shares are numbers from zero up; got 1, nan"),
         ((1, 2, 3), "3 shares for 2 devices; give one for each, in order"),
-        ("fast", "no way to share is called 'fast'; take one of 'even', 'speed', 'memory'"),
+        ("fast", "shares='fast' is not a way to share a batch; use one of 'even', 'speed', 'm"),
         (["a", "b"], r"cannot read \['a', 'b'\] as shares"),
     ],
 )
@@ -240,7 +240,7 @@ def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_
     assert shares.split(10) == (5, 5)
     assert shares.reason == (
         'even: the devices differ, and the rates of Card X are unknown; shares="speed" measures '
-        "them, or give one number a device"
+        "them, or give a number per device"
     )
 
 
@@ -547,7 +547,7 @@ def test_weights_may_be_zero_but_not_without_end() -> None:
 def test_limits_and_samples_that_cannot_be() -> None:
     with pytest.raises(SharesError, match="1 limits for 2 shares"):
         Shares((1.0, 1.0), "", (3,))
-    with pytest.raises(SharesError, match="a batch has no -1 samples"):
+    with pytest.raises(SharesError, match="a batch cannot have -1 samples"):
         Shares((1.0, 1.0), "").split(-1)
     assert Shares((1.0, 1.0), "").split(0) == (0, 0)
 

@@ -159,5 +159,5 @@ def test_a_machine_without_gpus_calls_the_module_as_stock_does() -> None:
     *warned, by_default, on_the_cpu = finished.stdout.splitlines()
     for line, ids in zip(warned, ("[0, 1]", "['cuda:1']", "[device("), strict=True):
         assert line.startswith(f"UserWarning: device_ids={ids}")
-        assert "one device, the CPU: the module is called there" in line
+        assert "PyTorch finds no GPU: the module is called on the CPU" in line
     assert (by_default, on_the_cpu) == ("", "")

@@ -616,7 +616,7 @@ def test_samples_that_do_not_belong_together_are_refused() -> None:
 def test_parallel_apply_of_nothing_of_unequal_numbers_and_of_modules_without_parameters() -> None:
     assert anyrig.parallel.parallel_apply([], []) == []
     layer, x = nn.Identity(), torch.ones(2, device="cuda:1")
-    text = "there are 2 modules, 1 inputs and 2 kwargs{}; give one of each a call"
+    text = "there are 2 modules, 1 inputs and 2 kwargs{}; give as many of each"
     for devices, more in ((None, ""), (["cuda:0"], " and 1 devices")):
         with pytest.raises(SpreadError, match=text.format(more)):
             anyrig.parallel.parallel_apply([layer, layer], [x], devices=devices)

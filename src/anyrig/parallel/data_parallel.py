@@ -48,15 +48,15 @@ class Run:
     replicas: Replicas  # the copies of the module on the other devices
     side_by_side: SideBySide  # calls the replicas
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    # The dimensions of the outputs that have the samples, from earlier calls.
+    # Which dimension of each output has the samples, known from earlier calls.
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
     clock: StepClock | None = None  # times the current step, if shares are being measured
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held in a call of the replicas
-    asked: threading.local = field(default_factory=threading.local)  # for this thread's forward
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while replicas compute
+    asked: threading.local = field(default_factory=threading.local)  # by this thread, for forward
 
 
 class DataParallel(TransparentModule):
-    """Calls a module on every device with a share of the batch each.
+    """Calls a module on every device, each with a share of the batch.
 
     ::
 
@@ -94,9 +94,9 @@ class DataParallel(TransparentModule):
     ) -> None:
         if misses_gpus(device_ids):
             warnings.warn(
-                f"device_ids={device_ids} was given, and this machine has one device, the CPU: the "
-                "module is called there. If it has GPUs, anyrig devices shows why PyTorch does "
-                "not see them",
+                f"device_ids={device_ids} was given, but PyTorch finds no GPU: the module is "
+                "called on the CPU. If this machine has GPUs, anyrig devices shows why PyTorch "
+                "does not see them",
                 stacklevel=2,
             )
             device_ids, output_device = None, None
@@ -132,16 +132,16 @@ class DataParallel(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on each device with a part of the batch, and gather the outputs.
 
-        The arguments have tensors on any device. If the model was spread with a loss, ``target=``
-        goes to the loss, and the loss of the whole batch is returned instead of the outputs. A
-        floating-point number that the module returns, such as a loss, is treated as a mean over
-        samples.
+        Tensors among the arguments may be on any device. If the model was spread with a loss,
+        ``target=`` goes to the loss, and the loss of the whole batch is returned instead of the
+        outputs. A floating-point number that the module returns, such as a loss, is treated as a
+        mean over samples.
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
             SpreadError: a parameter is not on the lead; or the model was compiled by
                 `torch.compile` and is spread over several devices.
-            Exception: raised by a replica; a note has its device and the shapes of its arguments.
+            Exception: raised by a replica; a note gives its device and its arguments' shapes.
         """
         gathers = self._run.asked.__dict__.pop("gathers", True)
         devices = len(self._layout.devices)
@@ -150,7 +150,7 @@ class DataParallel(TransparentModule):
                 refuse_several_devices(type(self.module).__name__, devices)
             if self._run.accumulation is not None:
                 leave_to_modules()
-            # Not in a try block, within which the compiler gives up at a graph break.
+            # No try block here: the compiler gives up at a graph break within one.
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
         try:
@@ -300,7 +300,7 @@ class DataParallel(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing, like `join`: a loop written for the ranks of a process group works here too.
+        """Do nothing, like `join`, so that a loop written for the ranks of a group works here, too.
 
         In one process every backward pass adds its gradients to the parameters, so a loop may clip
         or zero gradients, or step the optimizer, at any time.
@@ -323,13 +323,13 @@ class DataParallel(TransparentModule):
             model.refresh()
 
         Call this after writing to ``.data``, replaying a CUDA graph, or any other change that
-        PyTorch does not record. Changes by backward passes, optimizers, ``load_state_dict`` and
-        in-place operations are noticed without it.
+        PyTorch does not record. The model notices changes by backward passes, optimizers,
+        ``load_state_dict`` and in-place operations without this call.
         """
         self._run.replicas.refresh()
 
     def _split(self, samples: int) -> tuple[int, ...]:
-        """Return how many samples each device gets; no single ones for layers that need several."""
+        """Return how many samples each device gets, never one alone if a layer needs several."""
         shares = self._layout.shares
         counts = shares.split(samples)
         # This runs in each step, so the modules are searched only if necessary.
@@ -338,7 +338,7 @@ class DataParallel(TransparentModule):
         return counts
 
     def _start_clock(self) -> StepClock | None:
-        """Correct the shares by the last step, and return a clock for this one if that goes on."""
+        """Correct the shares by the last step; return a clock for this one if it is measured."""
         clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:
@@ -350,7 +350,7 @@ class DataParallel(TransparentModule):
         return clock
 
     def __getstate__(self) -> dict[str, Any]:
-        # `_start` makes replicas and streams again in the process that unpickles this.
+        # `_start` makes replicas and streams again in the process that unpickles the model.
         return {**super().__getstate__(), "_run": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

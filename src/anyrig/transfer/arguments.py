@@ -1,4 +1,4 @@
-"""Changes or moves the tensors among the arguments of a call."""
+"""Change or move the tensors among the arguments of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy one tensor to another device, in order or on a separate stream; it may be used at once."""
+"""Copy a tensor to another device, in order or on a separate stream, for use at once."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_arguments_that_choose_the_code_are_fixed() -> None:
     module = Loss()
     chain = chain_of(module)
     assert torch.equal(chain.compute(x), module(x))
-    with pytest.raises(SpreadError, match=r"labels=None; here is labels=a Tensor.*example="):
+    with pytest.raises(SpreadError, match=r"labels=None; this call has labels=a Tensor.*example="):
         chain.compute(x, labels=labels)
     with pytest.raises(TypeError, match="missing"):
         chain.compute()

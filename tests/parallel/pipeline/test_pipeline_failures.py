@@ -93,10 +93,10 @@ def allocated() -> list[int]:
         ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
         ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
         ({"split_points": ["o.1"]}, "has no submodule 'o.1'; the nearest names are"),
-        ({"split_points": [3]}, "split_points=[3] is no list of submodules' names; write split_"),
-        ({"split_points": "a.1"}, "split_points='a.1' is no list of submodules' names"),
-        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), and takes"),
-        ({"example": (1,)}, "example= was given a tuple of int, and takes the arguments of a"),
+        ({"split_points": [3]}, "split_points=[3] is not a list of submodules' names; write spl"),
+        ({"split_points": "a.1"}, "split_points='a.1' is not a list of submodules' names"),
+        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), but takes"),
+        ({"example": (1,)}, "example= was given a tuple of int, but takes the arguments of a"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

@@ -39,7 +39,7 @@ class ScheduledRun:
         micro_batches: the arguments of the call.
         loss_of: computes the loss of a micro-batch from the module's output, the target and the
             number of samples, on the device of the last stage.
-        recomputes: whether the activations of a micro-batch are computed again in the backward.
+        recomputes: whether a micro-batch's activations are computed again in the backward pass.
         held: the parameters and buffers of the stages.
         bound: what `chain.bind` returned for each micro-batch.
         checks: whether to look for tensors that learn and that no stage knows.

@@ -101,9 +101,9 @@ class Replicas:
         return [*self._parameters, *self._buffers]
 
     def _follow(self, learns: bool) -> None:
-        """Update structure and buckets to the module as it is now.
+        """Update structure and buckets to match the module's present state.
 
-        Fused optimizers and writes to ``parameter.data`` do not increment versions. So everything
+        Fused optimizers and writes to ``parameter.data`` do not increment versions, so everything
         that learns is sent whenever an optimizer may have stepped. `learns` says whether the coming
         step may end in a backward pass.
         """

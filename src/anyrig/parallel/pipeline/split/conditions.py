@@ -23,7 +23,7 @@ _SIMPLE = (
 def expected_truth(place: Place) -> bool | None:
     """Return the truth that a condition at `place` needs for the module to go on.
 
-    None if it is no condition of an assertion, or of an ``if`` that does nothing but raise.
+    Return None if it is not the condition of an assertion, or of an ``if`` that only raises.
     """
     joined: type[ast.boolop]
     for node in ast.walk(_parse(place.file)):
@@ -78,5 +78,5 @@ def require_truth(value: object, expected: bool, place: Place) -> None:
     if bool(value) is expected:
         return
     if expected:
-        raise AssertionError(f"{place}")
+        raise AssertionError(f"the module's assertion fails, in {place}")
     raise SpreadError(f"the module refuses these arguments, in {place}")
