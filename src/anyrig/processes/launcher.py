@@ -209,8 +209,8 @@ def _open_rendezvous(options: RunOptions) -> RendezvousHandler:
 def _quiet_agent() -> Iterator[None]:
     """Keep PyTorch's agent from logging failures, which `failure` reports in full.
 
-    This uses filters, because of two concurrent launches, the last to end would restore the log
-    levels that the other had set.
+    Log levels would not do: after two concurrent launches, the last to end would restore the levels
+    that the other had set.
     """
 
     def is_critical(record: logging.LogRecord) -> bool:
