@@ -23,7 +23,7 @@ def read_tensors(folder: Path, stem: str, files: Iterable[str]) -> dict[str, Sav
     """Return the tensors that `contents_of` has written, mapped from their files.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         stem: the beginning of the files' names.
         files: the names of all files of the checkpoint.
 
@@ -78,7 +78,7 @@ def _join(path: Path, name: str, parts: list[tuple[Region, Tensor]]) -> SavedTen
         problem = f"has parts of {len(dtypes)} element types"
     if problem is not None:
         raise CheckpointDamagedError(
-            f"the files of shards beside {path} do not fit each other: {name!r} {problem}. Load "
+            f"the files of shards next to {path} do not match: {name!r} {problem}. Load "
             "another checkpoint of the series",
             path,
         )
@@ -102,7 +102,7 @@ def _read_starts(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        # The library makes tensors on the default device, which the program may have changed.
+        # The library creates tensors on the default device, which the program may have changed.
         with torch.device("cpu"):
             return read_safetensors(path)
     except CheckpointDamagedError as error:

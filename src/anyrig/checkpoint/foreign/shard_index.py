@@ -1,4 +1,4 @@
-"""Read the index of a model in several files, in the form of Hugging Face.
+"""Read the index of a model in several files, in Hugging Face's format.
 
 ::
 
@@ -103,6 +103,6 @@ def check_shard_names(
 def _check_text(path: Path, value: Any) -> str:
     if not isinstance(value, str):
         raise CheckpointDamagedError(
-            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a text"
+            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a string"
         )
     return value
