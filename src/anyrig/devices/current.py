@@ -1,4 +1,4 @@
-"""The current device of any kind, in place of calls of `torch.cuda`."""
+"""The current device of any kind, in place of calls to `torch.cuda`."""
 
 from __future__ import annotations
 
