@@ -42,9 +42,11 @@ class BackgroundSaver:
 
     `save` returns when the state is copied to the host's memory. A thread then writes the copy: on
     rank 0, or on every rank if all write (see `sharded` of `anyrig.save`).
+
     The memory of the copy is kept for the next save. A save waits for the previous save. If a save
     has failed, the next call of a method raises its error on every rank; the series then has the
     earlier checkpoints. The end of the block, and the end of the process, wait for the last save.
+
     On several ranks, every rank must call each method.
 
     Args:

@@ -92,7 +92,7 @@ def _read_starts(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int
         found: Any = read_strict_json(metadata[SHARDING_KEY].encode())
         starts = {str(name): tuple(each[START_KEY]) for name, each in found.items()}
         if not all(type(each) is int and each >= 0 for start in starts.values() for each in start):
-            raise ValueError("a start is not a number of elements")
+            raise ValueError("a start is not a whole number from 0 up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamagedError(
             f"{path} does not say where its parts belong: {error!r}", path

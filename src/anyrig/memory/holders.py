@@ -52,7 +52,7 @@ class Holder:
             node = pending.pop()
             if node not in seen:
                 seen.add(node)
-                # Private, as in `recorder`; tests/memory/test_torch_names.py fails if it changes.
+                # Private, as in `recorder`; tests/memory/test_torch_names.py notices a change.
                 self.nodes.add(node._sequence_nr())
                 pending += [each for each, _ in node.next_functions]
 

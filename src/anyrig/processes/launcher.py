@@ -179,7 +179,7 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _with_defaults(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments` with defaults for variables that this process does not have either."""
+    """Return `environments` with defaults for variables that this process does not set either."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
