@@ -213,7 +213,7 @@ def entry(start: int, stop: int, shape: object = (1,), dtype: str = "F32") -> di
         (make_safetensors({"a": None}), "is not a dtype, a shape and data_offsets"),
         (
             make_safetensors({"__metadata__": {"a": 1}, "a": entry(0, 8, [2])}),
-            "does not hold only strings",
+            "has values that are not strings",
         ),
         (make_safetensors(b'{"a": 1, "a": 2}'), "it has the key 'a' twice"),
     ],

@@ -36,7 +36,7 @@ class CheckpointDescription:
 
     Attributes:
         path: the folder or file.
-        format: for example ``"anyrig checkpoint"`` or ``"safetensors file"``.
+        format: the format, such as ``"anyrig checkpoint"`` or ``"safetensors file"``.
         reason: what showed the format.
         number: the number of the save in its series; None for checkpoints of other tools.
         step: the training's step, if known.

@@ -107,7 +107,7 @@ def read_header(path: Path) -> SafetensorsHeader:
         raise _damaged(path, f"its header is a {type(entries).__name__}, not an object")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _damaged(path, "its __metadata__ does not hold only strings")
+        raise _damaged(path, "its __metadata__ has values that are not strings")
     data_start = LENGTH_BYTES + length
     ranges = {name: _read_range(path, name, facts) for name, facts in entries.items()}
     ordered = dict(sorted(ranges.items(), key=lambda item: (item[1].start, item[1].stop)))

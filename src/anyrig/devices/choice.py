@@ -66,7 +66,7 @@ def choose(
     GPUs. Without an accelerator the CPU is chosen; it is shared, never leased.
 
     Args:
-        count: how many devices.
+        count: how many devices to choose.
         min_free_bytes: take only devices with at least this much free memory: a number, or a string
             such as ``"10GiB"``.
         max_utilization: take only devices that are busy at most this fraction of the time, 0 to 1.
@@ -183,7 +183,7 @@ def _objection(
 
 
 def _objection_to_bytes(reading: Reading) -> str | None:
-    """Return the objection to a device that does not list its processes, by the held bytes."""
+    """Return why a device that does not list its processes may be in use; None if it is free."""
     if reading.others_bytes is None:
         return "it does not report who uses it"
     if reading.others_bytes > 0:

@@ -84,7 +84,7 @@ def blame_container(variable: KeptVariable, held_bytes: int, count: int) -> Reas
         "pass",
         variable.line,
         held_bytes,
-        "remove what is no longer needed from it, or keep tensor.cpu() instead",
+        "remove the tensors that are no longer needed, or keep tensor.cpu() instead",
         variable.name,
     )
 

@@ -198,7 +198,7 @@ class SurvivingStep:
         try:
             failed = self._ranks.stop(error)
         except Exception:
-            self._ranks.undo_failed_step()  # the program may go on with another step
+            self._ranks.undo_failed_step()  # the program may continue with another step
             raise
         release_step(error)
         try:

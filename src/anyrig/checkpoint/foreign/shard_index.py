@@ -96,7 +96,7 @@ def check_shard_names(
         problem = f"has no tensor {missing[0]!r}" if missing else f"also holds {added[0]!r}"
         raise CheckpointDamagedError(
             f"{path} {problem}, which contradicts {index.path.name} ({len(missing)} missing, "
-            f"{len(added)} more). Copy or download both again: they are of two versions"
+            f"{len(added)} more). Copy or download both again: their versions differ"
         )
 
 

@@ -85,7 +85,7 @@ def _check_archive(source: Path | io.BufferedIOBase, where: str, *, is_checked: 
                 )
             if len(pickles) != 1:
                 raise CheckpointDamagedError(
-                    f"{where} is a zip archive, but not of torch.save: it has {len(pickles)} "
+                    f"{where} is a zip archive, but not from torch.save: it has {len(pickles)} "
                     "records named data.pkl, not one"
                 )
             content = archive.read(pickles[0])

@@ -56,7 +56,8 @@ def checkpoint_blocks(
     peak memory are reset. An earlier plan of the model ends.
 
     Args:
-        model: its parameters are on one GPU. It is not yet wrapped by `anyrig.spread`, DDP or FSDP.
+        model: the model, with all parameters on one GPU, and not yet wrapped by `anyrig.spread`,
+            DDP or FSDP.
         budget_bytes: the most bytes that PyTorch may have allocated on this GPU at any time of the
             step, including parameters and the state of optimizers
             (`torch.cuda.max_memory_allocated`).
