@@ -39,8 +39,8 @@ class Visibility:
 
     Attributes:
         text: the variable's value; None if it is not set.
-        indices: that the text names, in the driver's order; None unless it contains indices.
-        uuids: that the text names, each whole or a prefix; None unless it contains UUIDs.
+        indices: the indices that the text names, in the driver's order; None if it has none.
+        uuids: the UUIDs that the text names, each whole or a prefix; None if it has none.
         reason: how CUDA reads the text. CUDA ends the list at a device that the machine does not
             have; `select` returns the rest.
     """
@@ -62,8 +62,8 @@ class Visibility:
         """Return the visible devices of a machine, in CUDA's order.
 
         Args:
-            uuids: of all devices of the machine, in the driver's order (in any order unless the
-                text contains indices).
+            uuids: the UUIDs of all devices of the machine, in the driver's order (in any order
+                unless the text contains indices).
         """
         if self.text is None:
             return tuple(uuids)

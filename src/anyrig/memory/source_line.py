@@ -43,9 +43,9 @@ def is_library_code(code: CodeType) -> bool:
 
 
 def current_line(frame: FrameType | None = None) -> SourceLine | None:
-    """Return the innermost running line outside PyTorch and anyrig; None if there is none.
+    """Return the innermost running line outside PyTorch and anyrig, or None.
 
-    There is none in the C++ thread of a backward pass on a GPU.
+    The C++ thread of a backward pass on a GPU runs no such line.
     """
     frame = frame or sys._getframe(1)
     while frame is not None and is_library_code(frame.f_code):

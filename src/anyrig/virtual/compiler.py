@@ -166,8 +166,8 @@ def compile_flags() -> list[str]:
     if sys.platform == "win32":
         raise BuildError("virtual GPUs need Linux or macOS; on Windows, use them in WSL")
     flags = ["-std=c++20", "-fPIC", "-O2", "-g0", "-fvisibility=hidden"]
-    # A method that should override PyTorch's but does not is silently never called. Only
-    # warnings: a PyTorch newer than tried may declare a method that older ones do not.
+    # A method that should override PyTorch's but does not is silently never called. These are only
+    # warnings, since a newer PyTorch may declare a method that older versions do not.
     flags += ["-Wsuggest-override", "-Woverloaded-virtual"]
     flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]

@@ -1,7 +1,7 @@
 """Fused kernels of compiled graphs, as the virtual clock sees them.
 
-Inductor computes a chain of operators that memory bounds in one kernel, which reads the chain's
-inputs and writes its results, but no intermediate results::
+Inductor fuses a chain of memory-bound operators into one kernel, which reads the chain's inputs and
+writes its results, but no intermediate results::
 
     mm | add | gelu | native_dropout | mm          three operators, one kernel: the clock is paused
          ^ begin                    ^ end          between the two marks
@@ -39,7 +39,7 @@ def mark_fused_kernels(module: GraphModule) -> None:
 
 
 def run_with_marks(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return `run`, after which operators take time again, even if it raises an error."""
+    """Return a function that calls `run` and then, even after an error, resumes the clock."""
 
     def run_and_resume(arguments: list[Any]) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""How far the times of virtual GPUs are known to be off, as a sentence."""
+"""The known errors of the times of virtual GPUs, as a sentence."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def connect_to_rank_0(
 ) -> list[int]:
     """Return the descriptors of connected sockets, which the caller must close.
 
-    On rank 0 these are the sockets of ranks 1, 2, …; on other ranks the one of rank 0.
+    On rank 0 these are the sockets of ranks 1, 2, …; on other ranks, the socket of rank 0.
 
     Args:
         store: a store of the group's own.

@@ -1,7 +1,7 @@
-"""A trial of the library that was built for a PyTorch newer than the tried ones.
+"""A trial of the library that was built for a PyTorch newer than the tested versions.
 
-The library uses private parts of PyTorch. One whose meaning has changed compiles, and may crash the
-process. So a process of its own runs a small program first.
+The library uses private parts of PyTorch. A part whose meaning has changed may still compile, and
+then crash the process. So a separate process runs a small program first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIMIT_SECONDS = 120.0
 
 
 def try_library(library: Path) -> None:
-    """Run a small program on a virtual GPU of `library`, in a process of its own.
+    """Run a small program on a virtual GPU of `library`, in a separate process.
 
     Raises:
         BuildError: the program fails, crashes or does not end.

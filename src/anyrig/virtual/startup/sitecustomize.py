@@ -24,8 +24,8 @@ class _Hook:
             if any(finder.find_spec(name, path, target) for finder in sys.meta_path[place:]):
                 sys.stderr.write(
                     "anyrig: error: this process belongs to a rehearsal, and its Python, "
-                    f"{sys.executable}, has torch but not anyrig ({error}); install anyrig "
-                    "there, or start it without ANYRIG_REHEARSAL in its environment\n"
+                    f"{sys.executable}, has torch but not anyrig ({error}); install anyrig there, "
+                    "or start the process without ANYRIG_REHEARSAL in its environment\n"
                 )
                 sys.exit(1)
             return None
