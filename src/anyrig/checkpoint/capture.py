@@ -1,7 +1,7 @@
 """The state of live objects as a `Snapshot`.
 
 An optimizer's state has the names of its parameters. PyTorch's `get_optimizer_state_dict` gives
-such names, too, but it makes an optimizer without a state perform a step, which counts.
+such names, too, but if the optimizer has no state yet, it performs a step, which counts.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _find_damage(ranks: Ranks, folder: Path) -> CheckpointDamagedError | None:
 
 
 def divide_files(files: dict[str, FileFact], count: int) -> list[list[str]]:
-    """Divide the names of files into `count` parts of about as many bytes, in the old order."""
+    """Divide the names of files into `count` parts of about equal bytes, in the given order."""
     part_of: dict[str, int] = {}
     sizes = [0] * count
     for name, fact in sorted(files.items(), key=lambda item: (-item[1].bytes, item[0])):

@@ -80,7 +80,7 @@ def convert(
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without gradients and without storages that are much larger than they are."""
+    """Return the tensors without gradients, in storages that are not much larger than needed."""
     plain = {}
     for name, tensor in tensors.items():
         if tensor.device.type == "meta":

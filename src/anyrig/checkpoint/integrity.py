@@ -32,7 +32,7 @@ class Integrity:
 
 
 def check_integrity(path: Path) -> tuple[Integrity, ...]:
-    """Return whether a checkpoint is whole; for a series, one result each, the oldest first.
+    """Return whether a checkpoint, or each checkpoint of a series, is whole; the oldest first.
 
     Raises:
         FileNotFoundError: nothing is there.

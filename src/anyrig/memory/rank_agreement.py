@@ -7,8 +7,8 @@
     rank 1    forward ─ all-gather ─ out of memory ─────────────────────────────────▶ stop
 
 A collective never ends if a rank does not take part. So before each collective of a step, the ranks
-exchange over the CPU which point they have reached, and a rank that fails takes part in this
-exchange instead. A collective begins only if every rank has reached it. Hence all ranks stop before
+exchange over the CPU which point they have reached, and a rank that fails reports its failure in
+this exchange. A collective begins only if every rank has reached it. Hence all ranks stop before
 the same collective, and a collective that has begun on one rank has begun on all.
 
 The exchange happens within PyTorch's operators for collectives, which DDP, FSDP2, synchronized

@@ -51,7 +51,7 @@ def find_modules() -> list[nn.Module]:
 
 def _all_parameters() -> set[nn.Parameter]:
     """Return the parameters of this process, whether modules hold them at present or not."""
-    # A parameter that is a DTensor is not an instance of a subclass of nn.Parameter.
+    # `find_instances(nn.Parameter)` does not find parameters that are DTensors.
     of_modules = (each for module in find_modules() for each in module._parameters.values())
     found = {*find_instances(nn.Parameter)[nn.Parameter], *of_modules}
     return {each for each in found if each is not None and each.is_leaf}

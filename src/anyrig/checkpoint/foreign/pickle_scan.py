@@ -123,8 +123,8 @@ def refuse_names(names: Iterable[str], where: str) -> UnsafeFileError:
     listed = sorted(names)
     shown = ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if listed[20:] else "")
     return UnsafeFileError(
-        f"{where} is not read: its pickle imports {shown}, and can run any code through "
-        "such names. Nothing was run.\n"
+        f"{where} is not read: its pickle imports {shown}, and a pickle can run any code "
+        "through such names. Nothing was run.\n"
         "If you know and trust where the file comes from, either allow its classes with "
         "torch.serialization.add_safe_globals([…]) and read it again, or convert it once, which "
         "runs its code:\n"

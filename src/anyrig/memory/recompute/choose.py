@@ -62,7 +62,7 @@ def choose_least_peak(costs: Costs) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class _Limit:
-    """A phase whose peak is lower by what the chosen blocks among the first of a chain save.
+    """A phase whose peak falls by what the chosen blocks before it in a chain save.
 
     Attributes:
         scale: what the blocks save in this phase, divided by what they save after their forward.

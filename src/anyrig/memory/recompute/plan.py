@@ -36,7 +36,7 @@ class RecomputePlan:
 
     Attributes:
         blocks: the names of the recomputed blocks, for `recompute_blocks`.
-        reason: why these blocks.
+        reason: why the plan recomputes these blocks.
         budget_bytes: the budget of `checkpoint_blocks`.
         peak_bytes: the peak of two measured steps, with the plan applied.
         kept_bytes: the predicted peak without recomputation; None if such a step ran out of
