@@ -653,7 +653,7 @@ def case_streams_that_end_apart_would_lose_samples() -> None:
     for _ in range(3):
         next(loader)
     if rank() == ranks() - 1:
-        with pytest.raises(RankMismatchError, match="ended after 3 global batches, and another"):
+        with pytest.raises(RankMismatchError, match="ended after 3 global batches, but another"):
             next(loader)
     else:
         next(loader)

@@ -46,7 +46,7 @@ class StageDevice:
     """What one device offers.
 
     Attributes:
-        name: for messages.
+        name: the name for messages.
         speed: how many times faster than the device for which the blocks' seconds hold.
         memory_bytes: the memory for a stage; None is unlimited.
         block_seconds: measured seconds of each block on this device, instead of `speed`.
