@@ -104,9 +104,9 @@ def distribute(
         check_logical_shards(logical_shards, ranks)
         if global_batches is None or shares not in (None, "even"):
             raise BatchError(
-                "logical_shards= divides every global batch alike on every device, by the indices "
-                "of its samples: pass a DataLoader over a dataset with indices, without shares= "
-                "and divided="
+                "logical_shards= divides every global batch in the same way on every device, by "
+                "the indices of its samples: pass a DataLoader over a dataset with indices, "
+                "without shares= and divided="
             )
         shares, singles = "even", True
         if group is not None:
