@@ -213,7 +213,7 @@ class DataParallel(TransparentModule):
         run = self._run
         run.side_by_side.wait()
         loss = self._loss_of(kwargs)
-        clock = self._start_clock()  # before copies, which take longer to devices with more samples
+        clock = self._start_clock()  # before copies, which take longer for more samples
         layout = self._layout
         values, divided, by_entries = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
