@@ -40,7 +40,7 @@ class Words(nn.Module):
 
 def make_loss() -> nn.CrossEntropyLoss:
     weight = torch.linspace(0.3, 1.7, CLASSES)
-    return nn.CrossEntropyLoss(weight, ignore_index=3)  # what it divides by is no sample count
+    return nn.CrossEntropyLoss(weight, ignore_index=3)  # divides by no sample count
 
 
 def make_data() -> TensorDataset:
@@ -59,9 +59,9 @@ def pair_of(how: str, dtype: torch.dtype) -> tuple[Any, nn.Module]:
     torch.manual_seed(4)
     module = Words().to(device, dtype)
     one = copy.deepcopy(module)
-    if dist.get_rank():  # its parameters do not count
+    if dist.get_rank():  # only rank 0's parameters count
         nn.init.zeros_(module.last.weight)
-    torch.manual_seed(4 + dist.get_rank())  # nor its seed
+    torch.manual_seed(4 + dist.get_rank())  # and only its seed
     loss = make_loss().to(dtype)
     return anyrig.spread(module, how=how, loss=loss, logical_shards=SHARDS), one
 

@@ -15,7 +15,7 @@ from anyrig.parallel.batch.divided_dimension import Answer
 
 
 class Asking:
-    """Makes calls that share what they know, and lists the samples that the module is asked for."""
+    """Makes calls that share their answers, and lists the sample counts of further calls."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Answer] = {}
@@ -149,7 +149,7 @@ def test_calls_that_are_alike(one: Any, other: Any, alike: bool) -> None:
 
 @pytest.mark.gpus(1)
 def test_what_a_call_adds_to_its_module_is_removed() -> None:
-    """Attributes and buffers; one buffer at two places stays one, within as well."""
+    """A call adds attributes and buffers; a buffer at two places stays one, also in the call."""
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).to("cuda:0")
     shared = torch.zeros(2, device="cuda:0")
     for layer in module:

@@ -85,7 +85,7 @@ class TestRandomNumbers:
         x = torch.randn(8, 8)
         before = torch.get_rng_state(), random.getstate()
         first, second = (model(x, target=x[:, :1]).item() for _ in range(2))
-        assert first != second  # each step draws others
+        assert first != second  # each step draws other numbers
         assert torch.equal(torch.get_rng_state(), before[0])
         assert random.getstate() == before[1]
         model.exact_state.step = 0

@@ -1,4 +1,4 @@
-"""On one device a spread model is its module, called as it is; inputs are moved if need be."""
+"""On one device a spread model calls its module unchanged, and moves inputs if necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import anyrig
 from forked_programs import run_forked
 
-# All of them: virtual GPUs must be there before PyTorch's first backward, which the CPU's is too.
+# All tests: virtual GPUs must be installed before PyTorch's first backward pass, also on the CPU.
 pytestmark = pytest.mark.gpus(1)
 
 
@@ -71,7 +71,7 @@ def test_it_is_like_any_other_spread_model(device: str, rig: anyrig.Rig) -> None
 
 
 def test_what_is_no_batch_passes_through(device: str, rig: anyrig.Rig) -> None:
-    """Nothing is divided, so nothing needs to agree, and results are the very objects returned."""
+    """Nothing is divided, so sizes need not agree, and results are the module's own objects."""
 
     class Handing(nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:

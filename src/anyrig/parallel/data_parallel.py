@@ -52,7 +52,7 @@ class Run:
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
     clock: StepClock | None = None  # times the current step, if shares are being measured
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while replicas compute
-    asked: threading.local = field(default_factory=threading.local)  # by this thread, for forward
+    asked: threading.local = field(default_factory=threading.local)  # options for `forward`
 
 
 class DataParallel(TransparentModule):
@@ -73,7 +73,7 @@ class DataParallel(TransparentModule):
     All replicas share objects that are neither modules, tensors nor containers.
 
     Args:
-        module: on the first device, or on the CPU if there is one device only.
+        module: the module, on the first device; or on the CPU if there is one device only.
         device_ids: the devices, the lead first; by default all accelerators in order of index. On
             a machine without accelerators the module is called on the CPU, as `nn.DataParallel`
             does, with a warning.
@@ -213,7 +213,7 @@ class DataParallel(TransparentModule):
         run = self._run
         run.side_by_side.wait()
         loss = self._loss_of(kwargs)
-        clock = self._start_clock()  # before copies, which take longer to devices with more samples
+        clock = self._start_clock()  # before copies, which take longer for more samples
         layout = self._layout
         values, divided, by_entries = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True

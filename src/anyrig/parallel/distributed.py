@@ -172,7 +172,7 @@ class DistributedModule(RankModule):
                 queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()
-        if weight is not None:  # of an earlier forward
+        if weight is not None:  # the buckets have the weight of an earlier forward
             exchange.finish()
             exchange.outer_weight = exchange.weight / weight
             return False

@@ -1,4 +1,4 @@
-"""What a pipeline refuses, and what is left after a failure: nothing."""
+"""What a pipeline refuses; and a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_a_failing_stage_is_named_and_leaves_nothing(schedule: str, where: str) 
         assert given in note
     assert all(map(lambda a, b: a is b, parameters, pair.several.parameters()))
     del caught
-    pair.several.zero_grad()  # a part of the gradients, as on one device
+    pair.several.zero_grad()  # a failure leaves some gradients, as on one device
     deadline = time.monotonic() + 20
     while allocated() != used and time.monotonic() < deadline:
-        time.sleep(0.01)  # autograd's threads of other devices may still end their work
+        time.sleep(0.01)  # autograd's threads of other devices may still be working
     assert allocated() == used
     layer.fails = None
     assert pair.step(x, y) < TOLERANCE
@@ -282,7 +282,7 @@ def test_a_module_of_1_8_devices_is_refused_on_one() -> None:
     with pytest.raises(SpreadError, match=r"cuda:0 has .* are missing; use 2 or more such devices"):
         anyrig.spread(build(), "cuda:0", how="pipeline", loss=nn.MSELoss())
     frozen = build().eval().requires_grad_(False)
-    with pytest.raises(Exception, match="meta"):  # it would fit, and has no memory
+    with pytest.raises(Exception, match="meta"):  # the module would fit, but has no memory
         anyrig.spread(frozen, "cuda:0", how="pipeline")
 
 

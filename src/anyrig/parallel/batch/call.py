@@ -67,7 +67,7 @@ class Call:
             self._remember(key, found)
         if found.dim is None:
             return found
-        # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
+        # Lengths may differ, too: in [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
         sizes = [set(sizes) for sizes in zip(*shapes, strict=True)]
         differing = tuple(i for i in range(len(sizes)) if i != found.dim and len(sizes[i]) > 1)
         return Answer(differing=differing) if differing else found

@@ -36,7 +36,7 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
     The host does not wait unless `device` is the CPU. Gradients of any order are supported.
 
     Args:
-        values: at least one. Leave out devices without samples, or give their empty tensors.
+        values: at least one value. Leave out devices without samples, or give their empty tensors.
         device: where the result lies.
         dim: a negative value counts from the end of each tensor.
         padding: fills up tensors that are shorter than others in another dimension, such as outputs

@@ -55,7 +55,7 @@ class ExactModule(TransparentModule):
     `torch.no_grad()`, returns the outputs of this rank's samples.
 
     Args:
-        module: on this rank's device, the same on every rank; or in shards.
+        module: the module, on this rank's device and the same on every rank; or in shards.
         layout: how the module was spread, and why.
         loss: a criterion, as for `anyrig.spread`.
         state: the number of logical shards, and the random numbers.

@@ -26,7 +26,7 @@ class ExactState:
         device: what the kernels depend on.
         torch: the version of PyTorch.
         precision: the dtype of autocast, as text.
-        seed: of the random numbers within the model.
+        seed: the seed of the random numbers within the model.
         step: how many steps these numbers were drawn for.
     """
 

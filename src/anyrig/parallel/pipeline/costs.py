@@ -15,7 +15,7 @@ class BlockCost:
 
     Attributes:
         forward_seconds: for one micro-batch, on a device of speed 1.
-        backward_seconds: likewise.
+        backward_seconds: the same for the backward pass.
         parameter_bytes: the size of parameters and buffers.
         training_bytes: the size of gradients and optimizer state.
         activation_bytes: held per micro-batch between its forward and its backward.
@@ -46,7 +46,7 @@ class StageDevice:
     """What one device offers.
 
     Attributes:
-        name: for messages.
+        name: the name for messages.
         speed: how many times faster than the device for which the blocks' seconds hold.
         memory_bytes: the memory for a stage; None is unlimited.
         block_seconds: measured seconds of each block on this device, instead of `speed`.

@@ -64,9 +64,9 @@ class ScheduledRun:
         self._split: set[int] = set()  # the stages that defer gradients of weights
 
     def run(self) -> dict[Tensor, Tensor]:
-        """Compute the losses, and return the gradients of their sum by tensor that requires grad.
+        """Compute the losses, and return the gradients of their sum, by tensor.
 
-        These are parameters, and tensors of `bound`.
+        The tensors are parameters and tensors of `bound` that require grad.
         """
         replacements, leaves = lend_leaves(self.held, self.stages)
         self._replacements = list(replacements)

@@ -34,7 +34,7 @@ class StagedModule(TransparentModule):
                     └─ _call_in_parts  once more as a whole if the forward pass writes a buffer
 
     Args:
-        module: in stages.
+        module: the module in stages.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
         options: see `anyrig.spread`.

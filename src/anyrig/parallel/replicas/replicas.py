@@ -195,7 +195,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
     `module`. With `scatter`, `parallel_apply` and `gather` it makes a step of `DataParallel`.
 
     Args:
-        module: on the first device.
+        module: the module, on the first device.
         devices: a rig or a list, each device once.
 
     Raises:

@@ -57,7 +57,8 @@ class Shares:
         if not any(self.weights):
             raise SharesError(f"at least one share must be above zero; got {given or 'none'}")
         if self.sample_limits and len(self.sample_limits) != len(self.weights):
-            raise SharesError(f"{len(self.sample_limits)} limits for {len(self.weights)} shares")
+            limits = len(self.sample_limits)
+            raise SharesError(f"{limits} limits for {len(self.weights)} shares; give as many")
 
     @property
     def held(self) -> bool:

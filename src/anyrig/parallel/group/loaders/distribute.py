@@ -79,7 +79,7 @@ def distribute(
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
             cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
-        seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
+        seed: the order's seed; by default that of rank 0's loader's generator, or of PyTorch.
         empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.
         logical_shards: the number with which the model was spread. Rank r of R gets the logical
@@ -104,9 +104,9 @@ def distribute(
         check_logical_shards(logical_shards, ranks)
         if global_batches is None or shares not in (None, "even"):
             raise BatchError(
-                "logical_shards= divides every global batch alike on every device, by the indices "
-                "of its samples: pass a DataLoader over a dataset with indices, without shares= "
-                "and divided="
+                "logical_shards= divides every global batch in the same way on every device, by "
+                "the indices of its samples: pass a DataLoader over a dataset with indices, "
+                "without shares= and divided="
             )
         shares, singles = "even", True
         if group is not None:

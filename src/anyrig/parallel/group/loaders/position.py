@@ -56,7 +56,7 @@ class Position:
             if saved != now:
                 raise CheckpointError(
                     f"the loader had {saved} {what} when its position was saved, and has {now} "
-                    "now, so the position means other samples. Give it the same data and the same "
+                    "now, so the position names other samples. Give it the same data and the same "
                     "batch_size (of all ranks together), or leave loader= out and begin an epoch"
                 )
 

@@ -77,7 +77,7 @@ class StreamedDivision:
             if not turns.divided:
                 raise RankMismatchError(
                     f"the loader of rank {turns.rank} ended after {index} global batches, but "
-                    f"another rank's goes on. {_REMEDY}"
+                    f"another rank's continues. {_REMEDY}"
                 )
             yield self._make_empty()
             index += 1

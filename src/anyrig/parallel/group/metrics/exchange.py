@@ -36,7 +36,7 @@ class Contribution:
 
     call: str
     outline: Sequence[str] = ()  # descriptions of leaves, which must be the same on all ranks
-    error: str = ""  # why this rank cannot go on; then every rank raises
+    error: str = ""  # why this rank cannot continue; then every rank raises
     kinds: frozenset[str] = frozenset()  # of the devices that hold the tensors
     pickled: bytes = b""  # the value without the tensors
     data_bytes: int = 0  # the size of the tensors
@@ -45,7 +45,7 @@ class Contribution:
 def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.device]:
     """Return what every rank gives, and the device over which tensors are to be sent.
 
-    Raise RankMismatchError if a rank differs from rank 0, or cannot go on.
+    Raise RankMismatchError if a rank differs from rank 0, or cannot continue.
     """
     board_of(group).reach(own.call)
     given: list[Any] = [None] * group.world_size

@@ -19,7 +19,7 @@ class Row:
     """The ranks of this rank's pipeline.
 
     Attributes:
-        ranks: in the order of the pipeline's devices.
+        ranks: the ranks, in the order of the pipeline's devices.
         place: this rank's place among `ranks`: the number of its device in schedules.
         number: the number of this pipeline.
         count: the number of pipelines.

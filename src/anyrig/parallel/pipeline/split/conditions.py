@@ -1,7 +1,7 @@
 """Conditions on values that only decide whether a module raises an exception.
 
 ``assert length <= 512`` and ``if length > 512: raise ValueError`` do not change what a module
-computes, so they are recorded as checks, and tracing goes on.
+computes, so they are recorded as checks, and tracing continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIMPLE = (
 
 
 def expected_truth(place: Place) -> bool | None:
-    """Return the truth that a condition at `place` needs for the module to go on.
+    """Return the truth that a condition at `place` needs for the module to continue.
 
     Return None if it is not the condition of an assertion, or of an ``if`` that only raises.
     """

@@ -29,10 +29,10 @@ class Side:
 
     Attributes:
         training: the mode; None if the mode does not matter.
-        recording: of the module in this mode.
+        recording: the recording of the module in this mode.
         nodes: the operations in order.
         homes: for each operation, the index of the first side's operation whose block it joins.
-        names: of the values, the same on both sides for operations that both have.
+        names: the names of the values, the same on both sides for operations that both have.
     """
 
     training: bool | None

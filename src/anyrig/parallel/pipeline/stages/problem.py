@@ -19,8 +19,8 @@ class Problem:
     """Blocks, devices and links, with prefix sums.
 
     Args:
-        blocks: in order.
-        devices: by index.
+        blocks: the blocks, in order.
+        devices: the devices, by index.
         links: ``links[a][b]`` from device a of one stage to device b of the next.
         in_flight: how many micro-batches a stage has in flight.
         given_order: whether stages must be in the order of the devices.
