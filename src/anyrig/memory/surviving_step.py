@@ -116,7 +116,7 @@ class SurvivingStep:
         self._batch_norm_in_parts = batch_norm_in_parts
         self._modules = [weakref.ref(module) for module in find_modules()]
         for module in self._known_modules():
-            # Duck-typed, as rooms above this one spread modules.
+            # Duck-typed, because rooms above this one spread modules.
             layout = vars(module).get("_layout")
             if getattr(layout, "exact", None) is not None:
                 raise MemoryTrackingError(

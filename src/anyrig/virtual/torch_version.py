@@ -26,7 +26,7 @@ def check_torch() -> None:
 
 
 def check_version(text: str, find_missing_names: Callable[[], list[PrivateName]]) -> None:
-    """Do what `check_torch` does, for the version `text` and the names that it does not have."""
+    """Do the same as `check_torch` for the version `text` and the given missing names."""
     version = _major_and_minor(text)
     if version < OLDEST:
         raise VirtualRigError(

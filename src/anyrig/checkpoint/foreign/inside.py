@@ -47,7 +47,7 @@ def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
         if target.parent != home and not is_blob:
             raise UnsafeFileError(
                 f"{path} is a link to {target}, outside its folder. Nothing was read; replace "
-                "the link by the file if you trust it"
+                "the link with the file if you trust it"
             )
     if not path.exists():
         raise CheckpointDamagedError(

@@ -111,7 +111,7 @@ class Board:
     def exchange(
         self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
     ) -> list[bytes]:
-        """Return the values of all ranks, in order of ranks, once every rank has called this.
+        """Return the values of all ranks, in order of ranks, once every rank has made this call.
 
         Args:
             kind: the kind of exchange. Exchanges of different kinds are independent.
