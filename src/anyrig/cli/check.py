@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..migration.project import FileReport
     from ..migration.settings import Settings
+    from .finding_formats import OutputFormat
 
 _PATHS = Annotated[
     list[Path] | None,
@@ -97,7 +98,7 @@ def check(
     raise typer.Exit(status_of(reports))
 
 
-def _style(name: str) -> OutputFormat:  # noqa: F821 - imported late
+def _style(name: str) -> OutputFormat:
     from .finding_formats import OutputFormat
 
     try:

@@ -133,15 +133,15 @@ RULE = Rule(
     source=page("generated/torch.nn.DataParallel.html"),
     fires=(
         "import torch\nfrom torch import nn\n\nmodel = nn.DataParallel(nn.Linear(2, 2))\n"
-        "torch.save(model.state_dict(), 'model.pt')\n"
+        'torch.save(model.state_dict(), "model.pt")\n'
     ),
     silent=(
         "import torch\nfrom torch import nn\n\nmodel = nn.DataParallel(nn.Linear(2, 2))\n"
-        "torch.save(model.module.state_dict(), 'model.pt')\n"
+        'torch.save(model.module.state_dict(), "model.pt")\n'
     ),
     fixed=(
         "import torch\nfrom torch import nn\n\nmodel = nn.DataParallel(nn.Linear(2, 2))\n"
-        "torch.save(model.module.state_dict(), 'model.pt')\n"
+        'torch.save(model.module.state_dict(), "model.pt")\n'
     ),
     find=find,
     is_about_versions=False,

@@ -88,7 +88,7 @@ RULE = Rule(
     source=GUIDE_0_4,
     fires="import torch\n\nloss = torch.ones(3, requires_grad=True).sum()\nprint(loss.data[0])\n",
     silent=(
-        "import torch\n\nbatch = {'data': [1, 2]}\nprint(batch['data'][0], torch.ones(3).data[0])\n"
+        'import torch\n\nbatch = {"data": [1, 2]}\nprint(batch["data"][0], torch.ones(3).data[0])\n'
     ),
     fixed="import torch\n\nloss = torch.ones(3, requires_grad=True).sum()\nprint(loss.item())\n",
     find=find,

@@ -112,17 +112,17 @@ RULE = Rule(
     cure="Save and load a `state_dict`, and pass `weights_only=True`.",
     source=V2_6,
     fires=(
-        "import torch\n\nmodel = torch.nn.Linear(2, 2)\ntorch.save(model, 'model.pt')\n"
-        "model = torch.load('model.pt')\n"
+        'import torch\n\nmodel = torch.nn.Linear(2, 2)\ntorch.save(model, "model.pt")\n'
+        'model = torch.load("model.pt")\n'
     ),
     silent=(
         "import torch\n\nmodel = torch.nn.Linear(2, 2)\n"
-        "torch.save(model.state_dict(), 'model.pt')\n"
-        "model.load_state_dict(torch.load('model.pt'))\n"
+        'torch.save(model.state_dict(), "model.pt")\n'
+        'model.load_state_dict(torch.load("model.pt"))\n'
     ),
     fixed=(
-        "import torch\n\nmodel = torch.nn.Linear(2, 2)\ntorch.save(model, 'model.pt')\n"
-        "model = torch.load('model.pt', weights_only=False)\n"
+        'import torch\n\nmodel = torch.nn.Linear(2, 2)\ntorch.save(model, "model.pt")\n'
+        'model = torch.load("model.pt", weights_only=False)\n'
     ),
     find=find,
 )
