@@ -57,8 +57,8 @@ def test(model, loader, criterion):
         data, target = data.cuda(), target.cuda()
         output = model(data)
         total += criterion(output, target).item()
-        pred = output.data.max(1)[1]
-        correct += pred.eq(target.data).cpu().sum().item()
+        pred = output.detach().max(1)[1]
+        correct += pred.eq(target.detach()).cpu().sum().item()
     print("mean %f, %d correct" % (total / len(loader), correct))
 """
 

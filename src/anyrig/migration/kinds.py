@@ -19,6 +19,7 @@ from .torch_names import (
     LOSSES,
     NOT_TENSOR_FUNCTIONS,
     NOT_TENSORS,
+    OF_MODULES,
     REDUCTIONS,
     SAME_MODULE,
     TENSOR_TYPES,
@@ -92,7 +93,19 @@ class Kinds:
             for binding in self._program.scopes.bindings(node):
                 kind = self._of_binding(binding)
                 found |= Kind.UNKNOWN if kind == _ITSELF else kind
+            if node.id in self._module_names:
+                found |= Kind.MODULE
         return found
+
+    @cached_property
+    def _module_names(self) -> set[str]:
+        """The names with methods of modules called on them."""
+        return {
+            call.func.value.id
+            for method in OF_MODULES
+            for call in self._program.method_calls.get(method, ())
+            if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+        }
 
     def _look_up(self, node: ast.AST) -> Kind:
         known = self._known.get(node)
@@ -280,8 +293,8 @@ class Kinds:
                 return Kind.MODULE
             if node.func.id in ("len", "int", "float", "round"):
                 return Kind.NUMBER
-            if node.func.id == "sum" and len(node.args) == 1:
-                return Kind.UNKNOWN
+            if node.func.id == "next" and node.args and _is_parameters(node.args[0]):
+                return _T | Kind.LEAF
         callee = self.of(node.func)
         if Kind.CRITERION in callee:
             return _T | Kind.LOSS | (Kind.UNKNOWN if Kind.BATCH in callee else Kind.SCALAR)
@@ -449,6 +462,11 @@ def _either(one: Kind, other: Kind) -> Kind:
         return one & (_T | Kind.SCALAR | Kind.LOSS) if other is Kind.NUMBER else Kind.UNKNOWN
     shared = one & other
     return shared | ((one | other) & Kind.LOSS if _T in shared else Kind.UNKNOWN)
+
+
+def _is_parameters(node: ast.expr) -> bool:
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return is_method and node.func.attr == "parameters"  # type: ignore[attr-defined]
 
 
 def _is_scalar(kind: Kind) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from .kinds import Kinds
 from .names import Names
 from .scopes import Scopes
 
+_LOSS_DATA = re.compile(r"loss\w*\.data\[0\]")
 _Node = TypeVar("_Node", bound=ast.AST)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -49,8 +51,10 @@ class Program:
 
     def _looks_old(self) -> bool:
         """Whether the program calls what PyTorch 0.4 or 1.0 made superfluous."""
-        return bool(self.calls.get("torch.autograd.Variable")) or any(
-            node.arg in ("volatile", "size_average") for node in self.all(ast.keyword)
+        return (
+            bool(self.calls.get("torch.autograd.Variable"))
+            or any(node.arg in ("volatile", "size_average") for node in self.all(ast.keyword))
+            or _LOSS_DATA.search(self.text) is not None
         )
 
     def _index(self) -> None:

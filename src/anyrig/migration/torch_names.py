@@ -78,6 +78,9 @@ NOT_TENSORS = frozenset(
 )
 """Methods of tensors and modules whose result is no tensor, or several."""
 
+OF_MODULES = ("eval", "train", "parameters", "state_dict", "load_state_dict", "zero_grad")
+"""Methods that, called on a name, show that it is a module."""
+
 SAME_MODULE = frozenset(
     {
         *("cuda", "cpu", "to", "half", "float", "double", "train", "eval", "apply", "share_memory"),

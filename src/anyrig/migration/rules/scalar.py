@@ -22,16 +22,7 @@ _TO_NUMPY = ("numpy", "cpu", "tolist")
 
 def find(program: Program) -> Iterator[Hit]:
     """Find an index 0 on a tensor that is one number."""
-    for node in program.all(ast.Subscript):
-        if constant(node.slice) != 0 or not isinstance(node.ctx, ast.Load):
-            continue
-        value, is_data = _value(node.value)
-        if value is None:
-            continue
-        kind = program.kinds.of(value)
-        is_number = Kind.SCALAR in kind or (is_data and _is_loss_by_name(program, value, kind))
-        if not is_number or not (is_data or Kind.SCALAR in kind):
-            continue
+    for node, value in numbers(program):
         yield Hit(
             program.start(node),
             program.end(node),
@@ -39,6 +30,19 @@ def find(program: Program) -> Iterator[Hit]:
             "this raises IndexError; write `.item()`",
             Fix((Edit(program.end(value), program.end(node), ".item()"),), is_safe=True),
         )
+
+
+def numbers(program: Program) -> Iterator[tuple[ast.Subscript, ast.expr]]:
+    """Yield each index 0 on a tensor that is one number, and the tensor."""
+    for node in program.all(ast.Subscript):
+        if constant(node.slice) != 0 or not isinstance(node.ctx, ast.Load):
+            continue
+        value, is_data = _value(node.value)
+        if value is None:
+            continue
+        kind = program.kinds.of(value)
+        if Kind.SCALAR in kind or (is_data and _is_loss_by_name(program, value, kind)):
+            yield node, value
 
 
 def _value(node: ast.expr) -> tuple[ast.expr | None, bool]:

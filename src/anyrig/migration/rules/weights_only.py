@@ -11,9 +11,8 @@ from ..kinds import Kind
 from ..program import Program
 from ..rewrite import add_argument, has_stars, keyword
 from ..rule import Rule
+from ..torch_names import OF_MODULES
 from .sources import V2_6
-
-_OF_MODULES = ("eval", "train", "parameters", "state_dict", "load_state_dict", "zero_grad")
 
 
 def find(program: Program) -> Iterator[Hit]:
@@ -57,8 +56,6 @@ def _saves_module(program: Program, call: ast.Call) -> bool:
         for binding in program.scopes.bindings(value):
             if isinstance(binding.value, ast.Dict) and not binding.path:
                 value = binding.value
-    if isinstance(value, ast.Name) and _has_methods(program, value):
-        return True
     values = value.values if isinstance(value, ast.Dict) else [value]
     whole = Kind.MODULE | Kind.OPTIMIZER | Kind.PARALLEL
     return any(
@@ -70,27 +67,16 @@ def _is_used_whole(program: Program, call: ast.Call) -> bool:
     """Whether the program uses what it loads as a module, or as an array."""
     parent = program.parents[call]
     if isinstance(parent, ast.Attribute):
-        return parent.attr in _OF_MODULES
+        return parent.attr in OF_MODULES
     if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
         return False
     name = parent.targets[0]
-    if _has_methods(program, name):
+    if Kind.MODULE in program.kinds.possible(name):
         return True
     return any(
         isinstance(node, ast.Name) and node.id == name.id
         for array in program.calls.get("torch.from_numpy", [])
         for node in ast.walk(array)
-    )
-
-
-def _has_methods(program: Program, name: ast.Name) -> bool:
-    """Whether the program calls methods of modules on a name."""
-    return any(
-        isinstance(call.func, ast.Attribute)
-        and isinstance(call.func.value, ast.Name)
-        and call.func.value.id == name.id
-        for method in _OF_MODULES
-        for call in program.method_calls.get(method, [])
     )
 
 
