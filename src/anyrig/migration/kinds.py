@@ -93,15 +93,16 @@ class Kinds:
             for binding in self._program.scopes.bindings(node):
                 kind = self._of_binding(binding)
                 found |= Kind.UNKNOWN if kind == _ITSELF else kind
-            if node.id in self._module_names:
+            if (self._program.scopes.home(node), node.id) in self._module_names:
                 found |= Kind.MODULE
         return found
 
     @cached_property
-    def _module_names(self) -> set[str]:
-        """The names with methods of modules called on them."""
+    def _module_names(self) -> set[tuple[ast.AST, str]]:
+        """The names with methods of modules called on them, each with the scope that binds it."""
+        home = self._program.scopes.home
         return {
-            call.func.value.id
+            (home(call.func.value), call.func.value.id)
             for method in OF_MODULES
             for call in self._program.method_calls.get(method, ())
             if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)

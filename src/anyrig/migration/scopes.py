@@ -67,16 +67,18 @@ class Scopes:
 
     def bindings(self, name: ast.Name) -> list[Binding]:
         """Return the bindings of a name in the innermost scope that binds it."""
+        return self._bound[self.home(name)].get(name.id, []) if self._bound else []
+
+    def home(self, name: ast.Name) -> ast.AST:
+        """Return the innermost scope that binds a name; the module if none does."""
         scope = self.scope(name)
-        while True:
-            found = self._bound[scope].get(name.id) if scope in self._bound else None
-            if found:
-                return found
-            if isinstance(scope, ast.Module):
-                return []
+        while not isinstance(scope, ast.Module):
+            if scope in self._bound and name.id in self._bound[scope]:
+                return scope
             scope = self.scope(scope)
             while isinstance(scope, ast.ClassDef):  # functions do not see the names of their class
                 scope = self.scope(scope)
+        return scope
 
     def of_scope(self, scope: ast.AST) -> Mapping[str, list[Binding]]:
         """Return the bindings of one scope, by name."""

@@ -17,16 +17,14 @@ from .sources import V2_6
 
 def find(program: Program) -> Iterator[Hit]:
     """Find `torch.load` without `weights_only`, where the default may not do."""
-    calls = [call for call in program.calls.get("torch.load", []) if not _is_decided(call)]
-    if not calls:
+    if program.calls.get("torch.serialization.add_safe_globals"):
         return
-    saves_modules = any(
-        _saves_module(program, each) for each in program.calls.get("torch.save", [])
-    )
-    if not (saves_modules or program.is_old):
-        return
-    for call in calls:
-        is_whole = saves_modules or _is_used_whole(program, call)
+    for call in program.calls.get("torch.load", []):
+        if _is_decided(program, call):
+            continue
+        is_whole = _is_saved_whole(program, call) or _is_used_whole(program, call)
+        if not (is_whole or program.is_old):
+            continue
         edit = add_argument(program, call, f"weights_only={not is_whole}")
         why = (
             "this program keeps whole objects in files, which it refuses; save a `state_dict`, or "
@@ -43,8 +41,23 @@ def find(program: Program) -> Iterator[Hit]:
         )
 
 
-def _is_decided(call: ast.Call) -> bool:
-    return keyword(call, "weights_only") is not None or has_stars(call)
+def _is_decided(program: Program, call: ast.Call) -> bool:
+    """Whether the call says what it accepts, itself or by a `with` around it."""
+    if keyword(call, "weights_only") is not None or has_stars(call):
+        return True
+    return any(
+        isinstance(parent, ast.With)
+        and any("safe_globals" in program.source(item.context_expr) for item in parent.items)
+        for parent in program.ancestors(call)
+    )
+
+
+def _is_saved_whole(program: Program, call: ast.Call) -> bool:
+    """Whether this program saves whole objects, in this file if it saves this file at all."""
+    saves = program.calls.get("torch.save", [])
+    path = program.source(call.args[0]) if call.args else ""
+    same = [each for each in saves if len(each.args) > 1 and program.source(each.args[1]) == path]
+    return any(_saves_module(program, each) for each in same or saves)
 
 
 def _saves_module(program: Program, call: ast.Call) -> bool:
