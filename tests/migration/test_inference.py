@@ -12,6 +12,8 @@ from checked_texts import found
         "import torch\nimages = torch.rand(4, 3)\nprint(images.data[0], images[0])\n",
         "import torch\nclass Variable:\n    pass\nx = Variable()\n",
         "import tensorflow as tf\nimport torch\nx = tf.Variable(3)\n",
+        "from torch.autograd import Variable\nVariable._execution_engine.queue_callback(print)\n",
+        "from torch.autograd import Variable\n__all__ = ['Variable']\n",
         "import torch\nimport numpy as np\nmask = 1 - np.ones(3)\n",
         "import torch\ndef f(loader):\n    for x in loader:\n        total = 1 - (len(x) > 3)\n",
         "import torch\ndef f(model):\n    model.cuda_graph()\n    model.to('cpu')\n",

@@ -27,7 +27,8 @@ def find(program: Program) -> Iterator[Hit]:
     for node in references:
         if id(node) not in used:
             yield _reference_hit(program, node)
-    if not references:
+    is_used = any(name.startswith(VARIABLE) for name in program.names.references.values())
+    if not is_used:
         yield from _imports(program)
 
 
@@ -156,7 +157,7 @@ def _imports(program: Program) -> Iterator[Hit]:
         if node.module not in ("torch.autograd", "torch.autograd.variable"):
             continue
         for alias in node.names:
-            if alias.name != "Variable" or program.is_package:
+            if alias.name != "Variable" or program.is_package or _is_exported(program):
                 continue
             edit = remove_line(program, node) if len(node.names) == 1 else None
             if len(node.names) > 1 and "(" not in program.source(node):
@@ -172,6 +173,11 @@ def _imports(program: Program) -> Iterator[Hit]:
                 "`Variable` has been the tensor itself since PyTorch 0.4; this import has no use",
                 None if edit is None else Fix((edit,), is_safe=True),
             )
+
+
+def _is_exported(program: Program) -> bool:
+    """Whether the program names `Variable` in a text, as in ``__all__``."""
+    return any(constant(node) == "Variable" for node in program.all(ast.Constant))
 
 
 RULE = Rule(
