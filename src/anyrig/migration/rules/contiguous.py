@@ -10,7 +10,7 @@ from ..finding import Hit
 from ..program import Program
 from ..rewrite import constant
 from ..rule import Rule
-from .sources import GUIDE_0_4, V1_5
+from .sources import GUIDE_0_4, V1_7
 
 _KEEP_ORDER = ("eq", "ne", "lt", "gt", "le", "ge", "float", "long", "byte", "add", "mul", "clone")
 
@@ -30,7 +30,7 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(call),
                 program.end(call),
-                "this part of a transposed tensor is not contiguous since PyTorch 1.5 kept the "
+                "this part of a transposed tensor is not contiguous since PyTorch 1.7 keeps the "
                 "order of memory in comparisons, so `view` raises RuntimeError; write `reshape`",
                 Fix((Edit(name_start, name_start + len("view"), "reshape"),), is_safe=True),
             )
@@ -103,9 +103,9 @@ RULE = Rule(
     name="view-of-transposed",
     happens="`correct[:k].view(-1)` raises RuntimeError: view size is not compatible. The accuracy "
     "function of many scripts compares a transposed tensor; the result now keeps that order.",
-    since="PyTorch 1.5.0",
+    since="PyTorch 1.7.0",
     cure="Write `reshape(-1)`.",
-    source=V1_5,
+    source=V1_7,
     fires=(
         "import torch\n\npred = torch.ones(4, 5).t()\ncorrect = pred.eq(1)\n"
         "top = correct[:3].view(-1)\n"

@@ -144,7 +144,7 @@ REMOVED = Rule(
     name="removed-name",
     happens="The name is no longer there, or only raises RuntimeError: AttributeError or "
     "ImportError when the line is reached.",
-    since="PyTorch 1.2.0 to 2.0.0; torchvision 0.10 for `Scale` and `RandomSizedCrop`",
+    since="PyTorch 1.2.0 to 2.0.0; torchvision 0.12.0 for `Scale` and `RandomSizedCrop`",
     cure="Write the name that the finding gives. If the arguments differ, see its documentation.",
     source=f"{V2_0} and {page('linalg.html')}",
     fires="from torchvision import transforms\n\nresize = transforms.Scale(32)\n",

@@ -10,7 +10,7 @@ from ..finding import Hit
 from ..program import Program
 from ..rewrite import constant, keyword, remove_argument
 from ..rule import Rule
-from .sources import V1_1, page
+from .sources import V1_1, V2_7
 
 _SCHEDULERS = "torch.optim.lr_scheduler."
 
@@ -107,9 +107,9 @@ VERBOSE = Rule(
     code="ARC116",
     name="scheduler-verbose",
     happens="The argument is gone: TypeError.",
-    since="PyTorch 2.2.0 deprecated it",
+    since="PyTorch 2.7.0; deprecated since 2.2.0",
     cure="Leave it out, and print `scheduler.get_last_lr()`.",
-    source=page("optim.html"),
+    source=V2_7,
     fires=(
         "from torch.optim.lr_scheduler import ReduceLROnPlateau\n\n\ndef schedule(optimizer):\n"
         "    return ReduceLROnPlateau(optimizer, verbose=True)\n"
