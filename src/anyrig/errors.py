@@ -24,6 +24,7 @@
     ├── RankWaitError        (TimeoutError)  timed out waiting for other ranks
     ├── OtherRankError       (RuntimeError)  another rank failed while this rank waited for it
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
+    ├── SourceError          (ValueError)    source code cannot be checked as requested
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
@@ -128,6 +129,12 @@ class VirtualRigError(AnyrigError, RuntimeError):
 
 class ValueNeededError(AnyrigError, RuntimeError):
     """A shape-only rehearsal reached an operator that needs values."""
+
+
+class SourceError(AnyrigError, ValueError):
+    """Source code cannot be checked as requested: an unknown rule, path or setting."""
+
+    exit_code = 2
 
 
 class MemoryTrackingError(AnyrigError, RuntimeError):
