@@ -96,10 +96,9 @@ class OperatorCall {
       }
       fills_by_mask_ = fills_by_mask(op_, arguments());
     }
-    std::optional<TemporaryMemory> temporaries;
     if (plan_.temporaries != nullptr && begins_with_dense_tensor()) {
       if (auto needed = plan_.temporaries(op_.schema(), arguments()); !needed.empty()) {
-        temporaries.emplace(std::move(needed), device_.index());
+        temporaries_.emplace(std::move(needed), device_.index());
       }
     }
     for (size_t i = 0; i < argument_count_; ++i) {
@@ -130,12 +129,9 @@ class OperatorCall {
     CurrentDevice guard(device_.index());
     run_kernel();
     update_owners();
-    if (temporaries.has_value()) {
-      temporaries->begin();
-    }
     wrap_results();
-    if (temporaries.has_value()) {
-      temporaries->proceed();
+    if (temporaries_.has_value()) {
+      temporaries_->proceed();
     }
     if (shape_only()) {
       update_known_values();
@@ -143,8 +139,8 @@ class OperatorCall {
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
     }
-    if (temporaries.has_value()) {
-      temporaries->end();
+    if (temporaries_.has_value()) {
+      temporaries_->end();
     }
     if (charges) {
       charge();
@@ -507,7 +503,13 @@ class OperatorCall {
   void wrap_results() {
     const size_t count = plan_.returned_argument.size();
     const size_t first_result = stack_->size() - count;
+    if (count == 0 && temporaries_.has_value()) {
+      temporaries_->begin_result(0);
+    }
     for (size_t i = 0; i < count; ++i) {
+      if (temporaries_.has_value()) {
+        temporaries_->begin_result(i);
+      }
       c10::IValue& value = (*stack_)[first_result + i];
       if (value.isTensor()) {
         const int argument = plan_.returned_argument[i];
@@ -636,6 +638,7 @@ class OperatorCall {
   // ShapeOnly: the call on known values, if all are known.
   std::optional<KnownCall> known_;
   std::optional<MaskCounts> mask_counts_;
+  std::optional<TemporaryMemory> temporaries_;
   WhyUnknown why_unknown_ = WhyUnknown::NotComputed;
   bool has_run_on_values_ = false;
   bool fills_by_mask_ = false;
