@@ -63,9 +63,9 @@ def format_page(facts: Mapping[str, Any]) -> str:
     curves = _read_curves(facts)
     totals = add_up(facts)
     lanes = arrange(facts, begin)
-    library = find_library()
-    chart = make_charts(curves) if library else None
-    payload = make_payload(facts, lanes, curves, totals, begin, chart)
+    library = find_library() if curves else None
+    charts = make_charts(curves) if library else []
+    payload = make_payload(facts, lanes, curves, totals, begin, charts)
     shown = (
         steps[0] if steps else {"number": 0, "begin_seconds": begin, "end_seconds": end, "path": []}
     )

@@ -37,6 +37,7 @@ def make_charts(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
             min_border_top=6,
             min_border_bottom=4,
             outline_line_color=None,
+            border_line_color=None,
         )
         below = "zero"
         for layer in LAYERS:  # each column holds the sum up to and with its layer

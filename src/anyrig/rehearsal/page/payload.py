@@ -52,11 +52,11 @@ def make_payload(
     curves: Sequence[MemoryCurve],
     totals: Sequence[Total],
     origin_seconds: float,
-    chart: Sequence[Mapping[str, Any]] | None,
+    charts: Sequence[Mapping[str, Any]],
 ) -> Payload:
     """Return the data of the page, of at most `MOST_BYTES` if merging intervals achieves that."""
     intervals = sum(map(len, lanes))
-    others = _Others(facts, curves, totals, origin_seconds, chart)
+    others = _Others(facts, curves, totals, origin_seconds, charts)
     limit = choose_limit_ns(lanes, _MOST_INTERVALS) if intervals > _MOST_INTERVALS else 0
     while True:
         merged = [merge_short(lane, limit) for lane in lanes] if limit else lanes
@@ -78,7 +78,7 @@ class _Others:
         curves: Sequence[MemoryCurve],
         totals: Sequence[Total],
         origin_seconds: float,
-        chart: Sequence[Mapping[str, Any]] | None,
+        charts: Sequence[Mapping[str, Any]],
     ) -> None:
         def nanoseconds(seconds: float) -> int:
             return round((seconds - origin_seconds) * 1e9)
@@ -128,7 +128,7 @@ class _Others:
             "memory": [
                 {"title": curve.title, "capacity_bytes": curve.capacity_bytes} for curve in curves
             ],
-            "chart": chart,
+            "charts": charts,
         }
 
 

@@ -152,7 +152,7 @@ class Details {
     find("sums").replaceChildren(
       make("h3", {}, `${title}: ${formatTime(to - from)} of ${streams.size} ${streams.size === 1 ? "stream" : "streams"}`),
       make("div", { class: "columns" },
-        make("table", {}, make("tbody", {}, ...kinds.map((one) => row(colours.kinds[one], run.kinds[one].label, ofKind[one])), row(colours.rule, "idle", idle))),
+        make("table", {}, make("tbody", {}, ...kinds.map((one) => row(colours.kinds[one], run.kinds[one].label, ofKind[one])), ...(idle && streams.size ? [row(colours.rule, "idle", idle)] : []))),
         make("table", {}, make("tbody", {}, ...largest.map((one) => row(colours.kinds[kindOf[one]], run.text(one), ofName[one])))),
       ),
     );

@@ -10,24 +10,25 @@ class MemoryCharts {
   // Draws nothing if the page came without the library; its pictures stay.
   async start() {
     const packed = find("library").textContent;
-    if (!packed || !this.run.chart) return;
+    if (!packed) return;
     const script = document.createElement("script");
     script.textContent = new TextDecoder().decode(await inflate(packed));
     document.head.append(script);
     Bokeh.set_log_level("warn");
     const box = find("memory-chart");
     document.documentElement.classList.add("has-charts");
-    for (const [number, item] of this.run.chart.entries()) {
+    for (const [number, item] of this.run.charts.entries()) {
       const memory = this.run.memory[number];
       const target = make("div", { id: item.target_id });
       const line = make("div", { class: "line", hidden: "" });
-      const element = make("div", { class: "memory-row" }, target, line);
+      const what = `memory of ${memory.title} over time`;
+      const element = make("div", { class: "memory-row", role: "img", "aria-label": what }, target, line);
       box.append(this.label(memory), element);
-      const [view] = await Bokeh.embed.embed_item(item);
-      const row = { memory, element, line, figure: view.model, source: view.model.select_one("source") };
+      const [{ model: figure }] = await Bokeh.embed.embed_item(item);
+      const row = { memory, element, line, figure, source: figure.select_one("source") };
       row.highest = memory.highest * 1.06;
       this.rows.push(row);
-      element.addEventListener("pointermove", (event) => this.point(row, event));
+      startPointer(this.view, this.timeline, this.details, element, (event) => this.point(row, event))(() => {});
       element.addEventListener("pointerleave", () => this.unpoint());
     }
     this.setTheme();

@@ -29,6 +29,7 @@ class Steps {
     });
     this.box.append(make("span", { class: "caption" }, "Steps, by duration"), ...this.buttons);
     this.box.hidden = !run.steps.length;
+    if (run.steps.length > 150) this.box.style.gap = "0";
     this.box.addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (!by) return;

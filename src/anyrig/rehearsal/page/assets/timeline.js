@@ -198,6 +198,7 @@ class Timeline {
         return;
       }
       const shade = (segment.name * 7) % 5;
+      context.globalAlpha = this.isMatch(segment) ? 1 : 0.18;
       context.fillStyle = colours.shades[segment.kind][shade];
       context.fillRect(x0, path.top, width - (width > 4 ? 0.6 : 0), path.height);
       if (width > 34) {
@@ -207,9 +208,16 @@ class Timeline {
       }
     });
     for (const [x, segment] of longest) {
+      context.globalAlpha = this.isMatch(segment) ? 1 : 0.18;
       context.fillStyle = colours.kinds[segment.kind];
       context.fillRect(x, path.top, 1, path.height);
     }
+    context.globalAlpha = 1;
+  }
+
+  isMatch({ name, module, line }) {
+    const { matches } = this;
+    return matches === null || matches[name] || matches[module] || matches[line];
   }
 
   // A line below the track that the path runs through, and thin ones from track to track.
@@ -310,8 +318,8 @@ class Timeline {
     return this.flows.get(flow[interval]).filter((other) => other !== interval);
   }
 
-  // What is at a point of the canvas: {interval} or {segment}, or null. Within two pixels, the
-  // longest interval counts.
+  // What is at a point of the canvas: {interval} or {segment}, or null. Two pixels beside a lane or an
+  // interval count as on it; of several intervals within them, the longest counts.
   hit(x, y) {
     if (x < this.gutter || x > this.gutter + this.width) return null;
     const time = this.toTime(x);
@@ -321,7 +329,8 @@ class Timeline {
       const segment = step?.path.find((one) => one.begin <= time && time < one.end);
       return segment ? { segment } : null;
     }
-    const place = this.places.find(({ top, height }) => top <= y && y <= top + height);
+    const isAt = (by) => ({ top, height }) => top - by <= y && y <= top + height + by;
+    const place = this.places.find(isAt(0)) ?? this.places.find(isAt(2));
     if (!place) return null;
     const { begin, end } = this.run.intervals;
     const { from, to } = place.lane;
