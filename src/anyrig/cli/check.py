@@ -78,7 +78,10 @@ def check(
     style = OutputFormat.JSON if as_json else _style(output_format)
     chosen = list(paths or [Path()])
     settings = _settings(chosen)
-    rules = select_rules(_words(select) or settings.select, [*settings.ignore, *_words(ignore)])
+    if select:
+        rules = select_rules(_words(select), _words(ignore))
+    else:
+        rules = select_rules(settings.select, [*settings.ignore, *_words(ignore)])
     files = find_files(chosen, settings.exclude)
     gc.disable()  # trees are large, and the process ends soon
     if fix or diff:

@@ -63,18 +63,16 @@ class Program:
         while stack:
             node = stack.pop()
             by_type[type(node)].append(node)
-            for field in node._fields:
-                if field == "ctx":
-                    continue
-                value = getattr(node, field, None)
-                if isinstance(value, ast.AST):
-                    parents[value] = node
-                    stack.append(value)
-                elif isinstance(value, list):
+            for value in node.__dict__.values():
+                if isinstance(value, list):
                     for item in value:
                         if isinstance(item, ast.AST):
                             parents[item] = node
                             stack.append(item)
+                # Contexts and operators have no fields, and no place in the text.
+                elif isinstance(value, ast.AST) and value._fields:
+                    parents[value] = node
+                    stack.append(value)
 
     def all(self, *types: type[_Node]) -> Iterator[_Node]:
         """Yield every node of exactly these types, in no particular order."""
