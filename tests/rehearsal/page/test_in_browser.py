@@ -18,9 +18,8 @@ pytestmark = pytest.mark.skipif(
     reason="no Chromium is installed (apt-get install chromium-headless-shell, or "
     "python -m playwright install chromium)",
 )
-# The share of an area of the time line's canvas that has one of the six colours of kinds.
-INK = """(() => {
-  const canvas = document.getElementById("timeline");
+# The share of a canvas, without 180 pixels at its left and 24 at its top, that has a bright colour.
+COLOURED = """(canvas => {
   const { width, height } = canvas;
   const { data } = canvas.getContext("2d").getImageData(180, 24, width - 200, height - 24);
   let coloured = 0;
@@ -29,7 +28,18 @@ INK = """(() => {
     coloured += Math.max(red, green, blue) - Math.min(red, green, blue) > 60;
   }
   return coloured / (data.length / 4);
-})()"""
+})"""
+INK = f"{COLOURED}(document.getElementById('timeline'))"
+# Bokeh draws within shadow roots.
+MEMORY_INK = """(() => {
+  const canvases = [];
+  const look = (node) => {
+    if (node.tagName === "CANVAS") canvases.push(node);
+    for (const child of [...node.children, ...(node.shadowRoot?.children ?? [])]) look(child);
+  };
+  look(document.querySelector(".memory-row"));
+  return Math.max(0, ...canvases.map((canvas) => COLOURED(canvas)));
+})()""".replace("COLOURED", COLOURED)
 TOOLTIP = "(e => e.hidden ? '' : e.innerText)(document.getElementById('tooltip'))"
 SPAN = "document.getElementById('span')?.textContent"
 CHOSEN = "document.getElementById('details').innerText"
@@ -100,7 +110,14 @@ def test_a_reader_finds_the_way(browser: Browser, page: Path) -> None:
     browser.wait_for("document.getElementById('sums').innerText.includes('Measured')")
 
     # The memory is drawn, and follows.
-    assert browser.evaluate("document.querySelectorAll('.memory-row .bk-Figure').length") == 2
+    browser.evaluate("document.getElementById('memory').scrollIntoView()")
+    browser.wait_for("document.querySelectorAll('.memory-row .bk-Figure').length === 2")
+    browser.wait_for(f"{MEMORY_INK} > 0.2")
+    box = browser.evaluate(
+        "(b => [b.left, b.top])(document.querySelector('.memory-row').getBoundingClientRect())"
+    )
+    browser.mouse("mouseMoved", box[0] + gutter + 200, box[1] + 60)
+    browser.wait_for(f"{TOOLTIP}.startsWith('cuda:0: ')")
     assert complaints(browser) == []
 
 
@@ -128,7 +145,7 @@ def test_a_page_works_by_keys(browser: Browser, page: Path) -> None:
     assert browser.evaluate(TOOLTIP)
     assert browser.evaluate("document.getElementById('spoken').textContent")
     browser.press("Escape", 27)
-    assert "Nothing chosen" in browser.evaluate(CHOSEN)
+    browser.wait_for(f"{CHOSEN}.startsWith('On the critical path')")
 
     browser.press("/")
     for letter in "mlp.up":

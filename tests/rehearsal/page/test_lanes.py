@@ -23,7 +23,12 @@ def facts_of(*intervals: tuple[int, float, float, str]) -> dict[str, Any]:
         "kind": [kinds.index(kind) for *_, kind in intervals],
     }
     columns |= {name: [0] * len(intervals) for name in ("name", "module", "line", "bytes", "flow")}
-    return {"texts": kinds, "tracks": [{}, {}], "intervals": columns, "devices": []}
+    return {
+        "texts": kinds,
+        "tracks": [{"rank": rank, "device": None, "stream": None} for rank in (0, 1)],
+        "intervals": columns,
+        "devices": [],
+    }
 
 
 def shape(lanes: list[Lane]) -> list[tuple[int, list[tuple[int, int]]]]:
@@ -99,3 +104,12 @@ def test_a_thinned_curve_keeps_its_peak() -> None:
     assert max(curve.totals) == 5003
     assert curve.seconds[curve.totals.index(5003)] == 503
     assert curve.seconds[-1] == 999
+
+
+def test_a_rank_s_hosts_come_before_its_streams() -> None:
+    facts = facts_of()
+    places = [(1, None, None), (0, 0, 7), (0, 0, 0), (0, None, None), (0, 1, 0), (0, None, None)]
+    facts["tracks"] = [
+        dict(zip(("rank", "device", "stream"), place, strict=True)) for place in places
+    ]
+    assert [lane.track for lane in arrange(facts, 0.0)] == [3, 5, 2, 1, 4, 0]

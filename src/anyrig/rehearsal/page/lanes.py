@@ -58,6 +58,8 @@ class Lane:
 def arrange(facts: Mapping[str, Any], origin_seconds: float) -> list[Lane]:
     """Return the lanes of all tracks, track by track; a track has one at least.
 
+    The tracks are in the order of ranks; a rank's host comes before its devices.
+
     Raises:
         ValueError: an interval has a kind that is not in `KINDS`.
     """
@@ -94,7 +96,7 @@ def arrange(facts: Mapping[str, Any], origin_seconds: float) -> list[Lane]:
         lane.bytes.append(count)
         lane.flow.append(flow)
         lane.count.append(1)
-    return [lane for of_track in lanes for lane in of_track]
+    return [lane for track in _order_tracks(facts["tracks"]) for lane in lanes[track]]
 
 
 def kind_code(facts: Mapping[str, Any], kind: int) -> int:
@@ -107,6 +109,15 @@ def kind_code(facts: Mapping[str, Any], kind: int) -> int:
     if name not in _CODES:
         raise ValueError(f"an interval has the kind {name!r}; known are {', '.join(KINDS)}")
     return _CODES[name]
+
+
+def _order_tracks(tracks: Sequence[Mapping[str, Any]]) -> list[int]:
+    def place(track: int) -> tuple[int, int, int, int]:
+        facts = tracks[track]
+        device, stream = (-1 if facts[key] is None else facts[key] for key in ("device", "stream"))
+        return facts["rank"], device, stream, track
+
+    return sorted(range(len(tracks)), key=place)
 
 
 def _free_lane(lanes: list[Lane], begin_ns: int) -> Lane:

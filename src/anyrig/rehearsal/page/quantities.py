@@ -20,8 +20,8 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Return a share of 1 in per cent."""
-    return "?" if share is None else f"{100 * share:.0f} %"
+    """Return a share of 1 in per cent, with a space that no line breaks at."""
+    return "?" if share is None else f"{100 * share:.0f}\u00a0%"
 
 
 def format_number(number: float | None) -> str:

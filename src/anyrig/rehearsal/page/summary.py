@@ -29,7 +29,7 @@ def format_findings(facts: Mapping[str, Any]) -> str:
         key=lambda finding: (-(finding["saved_seconds"] or 0), -(finding["saved_bytes"] or 0)),
     )
     if not findings:
-        return "<p>Nothing was found that would save time or memory.</p>"
+        return "<p>No findings.</p>"
     return f'<ol class="findings">{"".join(map(_finding, findings))}</ol>'
 
 
@@ -59,7 +59,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         busy = [device["busy_share"] for device in devices if device["busy_share"] is not None]
         if busy:
             least, most = format_share(min(busy)), format_share(max(busy))
-            text = least if least == most else f"{least.removesuffix(' %')} to {most}"
+            text = least if least == most else f"{100 * min(busy):.0f} to {most}"
             waiting = [device.get("waiting_share") or 0 for device in devices]
             mean = format_share(sum(waiting) / len(waiting))
             tiles.append(("GPUs busy", text, f"{mean} waiting for other devices"))

@@ -90,7 +90,7 @@ class Details {
     const pane = find("details");
     const { chosen } = this.timeline;
     if (chosen < 0) {
-      pane.replaceChildren(make("h3", {}, "Nothing chosen"), make("p", { class: "note" }, "Click an interval, or walk along a row with the arrows up and down, comma and full stop."));
+      this.showPath(...this.stretch);
       return;
     }
     const { title, pairs } = this.describe({ interval: chosen });
@@ -117,6 +117,47 @@ class Details {
     return intervals.name[i] ? `${formatCount(count)} times, ${formatTime(ns)}${each}` : null;
   }
 
+  // What the sums are over: the measured stretch, or what is visible.
+  get stretch() {
+    return this.timeline.measured ?? [this.view.begin, this.view.end];
+  }
+
+  // While nothing is chosen: what the critical path passes through, by module or else by operator.
+  // A star stands for the number of a layer.
+  showPath(from, to) {
+    const { run } = this;
+    const sums = new Map();
+    let whole = 0;
+    this.timeline.eachSegment((segment) => {
+      const time = Math.min(segment.end, to) - Math.max(segment.begin, from);
+      if (time <= 0) return;
+      const text = run.text(segment.module || segment.name) ?? run.kinds[segment.kind].label;
+      const title = text.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+      const sum = sums.get(title) ?? { title, kind: segment.kind, time: 0 };
+      sum.time += time;
+      whole += time;
+      sums.set(title, sum);
+    });
+    const largest = [...sums.values()].sort((a, b) => b.time - a.time).slice(0, 40);
+    find("details").replaceChildren(
+      make("h3", {}, `On the critical path: ${formatTime(whole)}`),
+      largest.length
+        ? make("table", {}, make("tbody", {}, ...largest.map(({ title, kind, time }) => this.makeSum(kind, title, time, whole))))
+        : make("p", { class: "note" }, "No critical path is known here."),
+    );
+  }
+
+  // A row with a colour, or that of idle time, a text, a time and its share.
+  makeSum(kind, text, time, whole) {
+    const { colours } = this.timeline;
+    const colour = make("i", { style: { background: kind === null ? colours.rule : colours.kinds[kind] } });
+    return make("tr", {},
+      make("td", { class: "name", title: text }, colour, text),
+      make("td", { class: "number" }, formatTime(time)),
+      make("td", { class: "number" }, formatShare(time / whole)),
+    );
+  }
+
   sumSoon() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.showSums(), 120);
@@ -124,8 +165,9 @@ class Details {
 
   // Adds up the parts of the streams' intervals that lie within a stretch, by kind and by name.
   showSums() {
-    const { run, view } = this;
-    const [from, to] = this.timeline.measured ?? [view.begin, view.end];
+    const { run } = this;
+    const [from, to] = this.stretch;
+    if (this.timeline.chosen < 0) this.showPath(from, to);
     const { begin, end, kind, name, gap_ns: gap } = run.intervals;
     const ofKind = new Float64Array(run.kinds.length);
     const ofName = new Float64Array(run.texts.length + 1);
@@ -145,15 +187,13 @@ class Details {
     const idle = Math.max(whole - ofKind.reduce((sum, time) => sum + time, 0), 0);
     const kinds = [...ofKind.keys()].filter((one) => ofKind[one] > 0).sort((a, b) => ofKind[b] - ofKind[a]);
     const largest = [...ofName.keys()].filter((one) => one && ofName[one] > 0).sort((a, b) => ofName[b] - ofName[a]).slice(0, 12);
-    const row = (colour, text, time) =>
-      make("tr", {}, make("td", { class: "name", title: text }, make("i", { style: { background: colour } }), text), make("td", { class: "number" }, formatTime(time)), make("td", { class: "number" }, formatShare(time / whole)));
-    const { colours } = this.timeline;
+    const row = (kind, text, time) => this.makeSum(kind, text, time, whole);
     const title = this.timeline.measured ? "Measured" : "Visible";
     find("sums").replaceChildren(
       make("h3", {}, `${title}: ${formatTime(to - from)} of ${streams.size} ${streams.size === 1 ? "stream" : "streams"}`),
       make("div", { class: "columns" },
-        make("table", {}, make("tbody", {}, ...kinds.map((one) => row(colours.kinds[one], run.kinds[one].label, ofKind[one])), ...(idle && streams.size ? [row(colours.rule, "idle", idle)] : []))),
-        make("table", {}, make("tbody", {}, ...largest.map((one) => row(colours.kinds[kindOf[one]], run.text(one), ofName[one])))),
+        make("table", {}, make("tbody", {}, ...kinds.map((one) => row(one, run.kinds[one].label, ofKind[one])), ...(idle && streams.size ? [row(null, "idle", idle)] : []))),
+        make("table", {}, make("tbody", {}, ...largest.map((one) => row(kindOf[one], run.text(one), ofName[one])))),
       ),
     );
     find("span").textContent = formatTime(to - from);

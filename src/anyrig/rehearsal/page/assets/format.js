@@ -31,7 +31,7 @@ function formatBytes(count) {
 }
 
 function formatShare(share) {
-  return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+  return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
 }
 
 function find(id) {

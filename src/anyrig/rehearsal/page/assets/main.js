@@ -58,9 +58,7 @@ async function start() {
     memory.setTheme();
     details.showSums();
   });
-  // The library takes a moment: the time line is painted before.
-  await new Promise((resolve) => setTimeout(resolve, 50));
-  await memory.start();
+  memory.start();
   document.documentElement.dataset.state = "ready";
 }
 

@@ -1,40 +1,68 @@
 // The memory of each device, drawn by BokehJS, over the same stretch of time as the time line.
+//
+// Loading the library and drawing a chart take a moment each, so both wait until a reader scrolls
+// there, and only visible charts follow the time line.
 
 class MemoryCharts {
   constructor(run, view, timeline, details) {
     Object.assign(this, { run, view, timeline, details });
     this.rows = [];
     this.isDue = false;
+    this.library = null;
   }
 
-  // Draws nothing if the page came without the library; its pictures stay.
-  async start() {
-    const packed = find("library").textContent;
-    if (!packed) return;
-    const script = document.createElement("script");
-    script.textContent = new TextDecoder().decode(await inflate(packed));
-    document.head.append(script);
-    Bokeh.set_log_level("warn");
-    const box = find("memory-chart");
+  // Makes room for the charts, unless the page came without the library; its pictures then stay.
+  start() {
+    if (!find("library").textContent) return;
     document.documentElement.classList.add("has-charts");
+    const observer = new IntersectionObserver((entries) => this.notice(entries), { rootMargin: "300px" });
     for (const [number, item] of this.run.charts.entries()) {
       const memory = this.run.memory[number];
-      const target = make("div", { id: item.target_id });
       const line = make("div", { class: "line", hidden: "" });
       const what = `memory of ${memory.title} over time`;
+      const target = make("div", { id: item.target_id });
       const element = make("div", { class: "memory-row", role: "img", "aria-label": what }, target, line);
-      box.append(this.label(memory), element);
-      const [{ model: figure }] = await Bokeh.embed.embed_item(item);
-      const row = { memory, element, line, figure, source: figure.select_one("source") };
-      row.highest = memory.highest * 1.06;
+      find("memory-chart").append(this.label(memory), element);
+      const row = { memory, item, element, line, isVisible: false, figure: null, isComing: false };
       this.rows.push(row);
       startPointer(this.view, this.timeline, this.details, element, (event) => this.point(row, event))(() => {});
       element.addEventListener("pointerleave", () => this.unpoint());
+      observer.observe(element);
     }
-    this.setTheme();
-    this.fill();
     this.view.onChange(() => this.draw());
-    new ResizeObserver(() => this.draw()).observe(box);
+    new ResizeObserver(() => this.draw()).observe(find("memory-chart"));
+  }
+
+  notice(entries) {
+    for (const { target, isIntersecting } of entries) {
+      const row = this.rows.find(({ element }) => element === target);
+      row.isVisible = isIntersecting;
+      if (isIntersecting) this.wake(row);
+    }
+  }
+
+  async wake(row) {
+    if (row.isComing) return this.draw();
+    row.isComing = true;
+    try {
+      this.library ??= this.load();
+      await this.library;
+      const [{ model }] = await Bokeh.embed.embed_item(row.item);
+      row.source = model.select_one("source");
+      row.figure = model;
+      this.paintRow(row);
+      this.fill();
+    } catch (error) {
+      console.error(error);
+      document.documentElement.classList.remove("has-charts"); // the pictures come back
+    }
+  }
+
+  async load() {
+    const script = document.createElement("script");
+    script.textContent = new TextDecoder().decode(await inflate(find("library").textContent));
+    document.head.append(script);
+    Bokeh.set_log_level("warn");
   }
 
   label(memory) {
@@ -46,23 +74,26 @@ class MemoryCharts {
   }
 
   setTheme() {
+    for (const row of this.rows) if (row.figure) this.paintRow(row);
+  }
+
+  paintRow({ figure, memory }) {
     const { colours } = this.timeline;
-    for (const { figure, highest } of this.rows) {
-      const axis = figure.left[0];
-      figure.background_fill_color = figure.border_fill_color = colours.back;
-      const ticks = memoryTicks(highest);
-      axis.ticker.ticks = ticks;
-      axis.major_label_overrides = new Map(ticks.map((tick) => [tick, tick ? formatBytes(tick).replace(".00", "") : "0"]));
-      axis.major_label_text_color = colours.faint;
-      axis.major_label_text_font_size = "11px";
-      axis.axis_line_color = axis.major_tick_line_color = null;
-      for (const grid of figure.center) grid.grid_line_color = colours.rule;
-      figure.renderers.forEach((renderer, number) => {
-        if (number < colours.layers.length) renderer.glyph.fill_color = colours.layers[number];
-        else renderer.glyph.line_color = colours.ink;
-      });
-      figure.y_range.end = highest;
-    }
+    const axis = figure.left[0];
+    figure.background_fill_color = figure.border_fill_color = colours.back;
+    const highest = memory.highest * 1.06;
+    const ticks = memoryTicks(highest);
+    axis.ticker.ticks = ticks;
+    axis.major_label_overrides = new Map(ticks.map((tick) => [tick, tick ? formatBytes(tick).replace(".00", "") : "0"]));
+    axis.major_label_text_color = colours.faint;
+    axis.major_label_text_font_size = "11px";
+    axis.axis_line_color = axis.major_tick_line_color = null;
+    for (const grid of figure.center) grid.grid_line_color = colours.rule;
+    figure.renderers.forEach((renderer, number) => {
+      if (number < colours.layers.length) renderer.glyph.fill_color = colours.layers[number];
+      else renderer.glyph.line_color = colours.ink;
+    });
+    figure.y_range.end = highest;
   }
 
   draw() {
@@ -76,7 +107,8 @@ class MemoryCharts {
 
   fill() {
     const { view } = this;
-    for (const { memory, figure, source } of this.rows) {
+    for (const { memory, figure, source, isVisible } of this.rows) {
+      if (!figure || !isVisible) continue;
       figure.min_border_left = this.timeline.gutter;
       figure.min_border_right = rightMargin;
       source.data = stackVisible(memory, this.run.layers, view.begin, view.end, this.timeline.width);
