@@ -23,11 +23,7 @@ _CAUSES = {
     "drawn numbers": ("They come from random numbers of the GPU, such as weights or dropout", ""),
     "too many": (
         "They come from a tensor of more than 2 MiB, or from a product of more than 64 KiB",
-<<<<<<< HEAD
-        "Use a smaller batch",
-=======
         "",
->>>>>>> bytes
     ),
     "from outside": ("They come from another rank, another process or a replayed graph", ""),
 }

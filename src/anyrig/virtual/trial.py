@@ -30,17 +30,12 @@ assert x.grad.tolist() == 4 * [4 * [8.0]], x.grad
 _LIMIT_SECONDS = 120.0
 
 
-<<<<<<< HEAD
-def try_library(library: Path) -> None:
-    """Run a small program on a virtual GPU of `library`, in a separate process.
-=======
 class UndecidedTrialError(BuildError):
     """The trial took too long, as on a busy machine: it may succeed another time."""
 
 
 def try_library(library: Path, limit_seconds: float = _LIMIT_SECONDS) -> None:
-    """Run a small program on a virtual GPU of `library`, in a process of its own.
->>>>>>> bytes
+    """Run a small program on a virtual GPU of `library`, in a separate process.
 
     Raises:
         UndecidedTrialError: the program has not ended within `limit_seconds`.
