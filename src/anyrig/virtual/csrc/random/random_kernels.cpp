@@ -13,12 +13,12 @@
 
 #include "operators/kernels.h"
 
+#include "dispatch/shape_only.h"
+#include "memory/known_values.h"
 #include "random/curand_values.h"
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "random/random_transforms.h"
-#include "memory/known_values.h"
-#include "dispatch/shape_only.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>

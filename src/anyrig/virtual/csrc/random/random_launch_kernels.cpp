@@ -6,23 +6,23 @@
 
 #include "operators/kernels.h"
 
+#include "dispatch/device_assert.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+#include "memory/known_values.h"
+#include "memory/lazy_clones.h"
 #include "random/generator.h"
 #include "random/random_launches.h"
 #include "random/random_source.h"
-#include "dispatch/device_assert.h"
-#include "memory/known_values.h"
-#include "dispatch/shape_only.h"
-#include "dispatch/twin.h"
-#include "memory/lazy_clones.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>

@@ -7,7 +7,7 @@
 namespace anyrig::virtual_gpu {
 
 // Returns the bytes that sorting `count` pairs of keys and values of `element_bytes` each takes:
-// cub/device/dispatch/dispatch_radix_sort.cuh, with the tuning for compute capability 8.0 and later.
+// cub/device/dispatch/dispatch_radix_sort.cuh, as tuned for compute capability 8.0 and later.
 //
 //   up to one tile:  1 byte
 //   more:            histograms, look-back state of each tile, and a second buffer of keys and of
