@@ -6,8 +6,8 @@
 #include "device/device.h"
 #include "time/clock.h"
 
-#include <c10/core/InferenceMode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 

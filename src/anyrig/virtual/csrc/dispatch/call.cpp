@@ -3,11 +3,8 @@
 // More than 400 lines: the steps of one call share their findings about its arguments.
 #include "dispatch/call.h"
 
-#include "time/clock.h"
 #include "device/host_waits.h"
 #include "dispatch/container.h"
-#include "dispatch/operand.h"
-#include "operators/cublas.h"
 #include "dispatch/device_assert.h"
 #include "dispatch/device_check.h"
 #include "dispatch/each_tensor.h"
@@ -15,17 +12,20 @@
 #include "dispatch/kernel_names.h"
 #include "dispatch/known_call.h"
 #include "dispatch/meta_errors.h"
+#include "dispatch/operand.h"
 #include "dispatch/operand_checks.h"
-#include "random/generator.h"
-#include "random/random_source.h"
-#include "memory/host_memory.h"
-#include "memory/known_values.h"
-#include "memory/lazy_clones.h"
 #include "dispatch/shape_only.h"
-#include "time/streams.h"
 #include "dispatch/twin.h"
 #include "dispatch/unknown_sizes.h"
 #include "dispatch/widening.h"
+#include "memory/host_memory.h"
+#include "memory/known_values.h"
+#include "memory/lazy_clones.h"
+#include "operators/cublas.h"
+#include "random/generator.h"
+#include "random/random_source.h"
+#include "time/clock.h"
+#include "time/streams.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -153,12 +153,14 @@ class OperatorCall {
   // device the device of the call.
   bool begins_with_dense_tensor() {
     const c10::IValue& first = argument(0);
-    at::Tensor tensor;
     if (first.isTensor()) {
-      tensor = first.toTensor();
-    } else if (first.isTensorList() && !first.toTensorList().empty()) {
-      tensor = first.toTensorList().get(0);
+      return takes_device_of(first.toTensor());
     }
+    return first.isTensorList() && !first.toTensorList().empty() &&
+        takes_device_of(first.toTensorList().get(0));
+  }
+
+  bool takes_device_of(const at::Tensor& tensor) {
     if (!is_virtual(tensor) || is_container(tensor)) {
       return false;
     }
@@ -243,9 +245,8 @@ class OperatorCall {
   void replace_by_twins(size_t i) {
     c10::IValue& value = argument(i);
     if (value.isTensor()) {
-      const at::Tensor tensor = std::move(value).toTensor();
       first_operand_[i] = static_cast<int>(operands_.size());
-      value = twin(tensor, i);
+      value = twin(std::move(value).toTensor(), i);
     } else if (value.isTensorList()) {
       std::vector<at::Tensor> twins;
       for (const at::Tensor& tensor : value.toTensorVector()) {
@@ -264,7 +265,7 @@ class OperatorCall {
     }
   }
 
-  at::Tensor twin(const at::Tensor& tensor, size_t i) {
+  at::Tensor twin(at::Tensor tensor, size_t i) {
     if (!tensor.defined()) {
       return tensor;
     }
@@ -279,7 +280,8 @@ class OperatorCall {
         give_own_memory(tensor);
       }
       at::Tensor twin = twin_of(tensor);
-      operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.arguments[i]});
+      operands_.push_back(
+          {std::move(tensor), twin, storage_impl_of(twin), plan_.arguments[i]});
       return twin;
     }
     sees_meta_ |= tensor.is_meta();
@@ -425,7 +427,7 @@ class OperatorCall {
       if (!operand.plan.is_written) {
         read.push_back(operand.twin);
       } else if (operand.twin.numel() > 0) {
-                return {}; // an output keeps its layout
+        return {}; // an output keeps its layout
       }
     }
     return pointwise_layout(read);
@@ -453,7 +455,7 @@ class OperatorCall {
 
   void run_meta_kernel() {
     if (fills_by_mask_) {
-            torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
+      torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
       return;
     }
     if (needs_values(op_, arguments())) {

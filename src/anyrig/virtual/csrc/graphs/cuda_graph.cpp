@@ -1,8 +1,8 @@
 #include "graphs/cuda_graph.h"
 
-#include "memory/reused_memory.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
+#include "memory/reused_memory.h"
 #include "time/streams.h"
 
 #include <c10/core/StreamGuard.h>

@@ -143,7 +143,7 @@ Handles& handles_of_caller() {
 
 void provide_cublas_workspace(c10::DeviceIndex device) {
   if (Uncounted::is_active()) {
-        return; // a CUDA graph allocates its workspace itself
+    return; // a CUDA graph allocates its workspace itself
   }
   if (!keeps_workspaces()) {
     make_workspace(device);

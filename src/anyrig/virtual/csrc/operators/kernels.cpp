@@ -108,7 +108,8 @@ at::Tensor& set_source_storage_offset(
     int64_t offset,
     at::IntArrayRef size,
     at::IntArrayRef stride) {
-  at::native::checkSetStorage(result, source, offset, size, stride, /*check_offset_in_bounds=*/false);
+  at::native::checkSetStorage(
+      result, source, offset, size, stride, /*check_offset_in_bounds=*/false);
   return set_storage(result, std::move(source), offset, size, stride);
 }
 

@@ -1,29 +1,27 @@
 // Dropout, bernoulli_ with a tensor of probabilities, randperm and multinomial, which have their
 // own launches (random_launches.h) or consist of other operators.
 
-// Without the headers of all other operators this file compiles in half the time.
-#define AT_PER_OPERATOR_HEADERS
 
 #include "operators/kernels.h"
 
+#include "dispatch/device_assert.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+#include "memory/known_values.h"
+#include "memory/lazy_clones.h"
 #include "random/generator.h"
 #include "random/random_launches.h"
 #include "random/random_source.h"
-#include "dispatch/device_assert.h"
-#include "memory/known_values.h"
-#include "dispatch/shape_only.h"
-#include "dispatch/twin.h"
-#include "memory/lazy_clones.h"
 #include "temporaries/cub.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>

@@ -1,8 +1,8 @@
 #include "random/random_source.h"
 
-#include "time/clock.h"
 #include "device/device.h"
 #include "random/generator.h"
+#include "time/clock.h"
 #include "time/streams.h"
 
 #include <limits>

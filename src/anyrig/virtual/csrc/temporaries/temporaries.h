@@ -101,8 +101,8 @@ class TemporaryMemory {
 // virtual GPU or a list that begins with one. Called before the kernel runs.
 using TemporariesOf = Temporaries (*)(const c10::FunctionSchema&, Arguments);
 
-// Returns the function for an operator of PyTorch, named as in the tables of operator_plan.cpp; null
-// if the operator needs no temporaries.
+// Returns the function for an operator of PyTorch, named as in the tables of operator_plan.cpp;
+// null if the operator needs no temporaries.
 TemporariesOf temporaries_of(const std::string& name);
 
 // The tables of single files.

@@ -103,12 +103,10 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   const GpuFacts& gpu = gpu_of(stream);
   std::lock_guard<std::mutex> guard(mutex_);
   double alone = 0, kernels = 0, flops = 0, bytes = 0;
-  std::array<double, kFamilies> by_family{};
   c10::SmallVector<double, 4> by_work;
   for (const Work& work : works) {
     by_work.push_back(predictions_.seconds(gpu, work));
     alone += by_work.back();
-    by_family[static_cast<size_t>(work.family)] += by_work.back();
     kernels += work.kernels;
     flops += work.flops;
     bytes += work.bytes();
@@ -133,8 +131,8 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
     device.last_kernel = &stream_line;
   }
   device.totals.compute_seconds += seconds;
-  for (size_t i = 0; i < kFamilies; ++i) {
-    device.totals.family_seconds[i] += by_family[i];
+  for (size_t i = 0; i < works.size(); ++i) {
+    device.totals.family_seconds[static_cast<size_t>(works[i].family)] += by_work[i];
   }
   device.totals.flops += flops;
   device.totals.memory_bytes += bytes;

@@ -17,8 +17,8 @@
 #include "time/collective_time.h"
 #include "time/giving_way.h"
 #include "time/host_lines.h"
-#include "time/occupancy.h"
 #include "time/links.h"
+#include "time/occupancy.h"
 #include "time/predictions.h"
 #include "time/work.h"
 

@@ -35,8 +35,8 @@ class HostLines {
   HostLine& current();
   // Returns whether the calling thread works for a backward pass and has its own timeline.
   static bool in_backward();
-  // The threads that worked for backward passes, by their kernel thread IDs: PyTorch's engine starts
-  // its own, which Python does not know.
+  // The threads that worked for backward passes, by their kernel thread IDs: PyTorch's engine
+  // starts its own, which Python does not know.
   const std::vector<pid_t>& backward_threads() const { return backward_threads_; }
   // Advances the calling thread's timeline to `moment`, unless it is already later.
   void wait_until(double moment);

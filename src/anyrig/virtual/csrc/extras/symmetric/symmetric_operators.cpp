@@ -10,10 +10,10 @@
 
 #include "extras/symmetric/symmetric_memory.h"
 
-#include "memory/known_values.h"
 #include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
 #include "extras/symmetric/signals.h"
+#include "memory/known_values.h"
 #include "time/clock.h"
 #include "time/streams.h"
 
