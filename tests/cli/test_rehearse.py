@@ -199,6 +199,17 @@ def test_a_command_line_of_a_shell(command: str, script: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize("words", [["torchrun", "a.py"], ["-m", "torch.distributed.run", "a.py"]])
+def test_times_of_ranks_that_a_launcher_starts_are_refused(words: list[str]) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = anyrig("rehearse", "--rig", "2xT4", "--times", *words, PATH=path)
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
+    assert "it reports the time of one process, and ranks are other processes" in shown
+    assert "read anyrig.virtual.clock() in the script" in shown
+    assert (words[1] if words[0] == "-m" else words[0]) in shown
+    assert done.returncode == 2
+
+
 def test_a_module_as_ranks(script: Path) -> None:
     script.write_text(
         "import os; os.write(1, (__spec__.name + os.environ['RANK'] + '\\n').encode())"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .chosen_device import chosen_device, named_in_errors
-from .command_line import read_command
+from .command_line import launcher_in, read_command
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
@@ -99,16 +99,18 @@ def rehearse(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
         )
-    if times and ranks is not None:
-        raise typer.BadParameter(
-            "it reports the time of one process; drop it, or the flags for ranks, and read "
-            "anyrig.virtual.clock() in the script",
-            param_hint="--times",
-        )
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
+    program = read_command([script, *arguments], is_module=module, is_python=not no_python)
+    launcher = "the flags for ranks" if ranks is not None else launcher_in(program)
+    if times and launcher is not None:
+        raise typer.BadParameter(
+            f"it reports the time of one process, and ranks are other processes; drop it, or "
+            f"{launcher}, and read anyrig.virtual.clock() in the script",
+            param_hint="--times",
+        )
     rehearsal = Rehearsal(
-        read_command([script, *arguments], is_module=module, is_python=not no_python),
+        program,
         virtual_rig,
         shape_only=shape_only,
         assume_values=assume_values,

@@ -1,4 +1,4 @@
-"""Facts of accelerators. `specs.toml` and `coefficients.toml` hold figures and sources."""
+"""Facts of accelerators. The `.toml` files hold figures and sources."""
 
 from .coefficients import (
     CoefficientGroup,
@@ -8,11 +8,13 @@ from .coefficients import (
     values_of,
 )
 from .driver_memory import DriverMemory, driver_memory_of
+from .program_errors import ProgramErrors, program_errors
 from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 
 __all__ = [
     "CoefficientGroup",
     "DriverMemory",
+    "ProgramErrors",
     "Spec",
     "coefficient_groups",
     "coefficients_of",
@@ -21,6 +23,7 @@ __all__ = [
     "is_key",
     "known_errors",
     "nearest_keys",
+    "program_errors",
     "spec_of_key",
     "specs",
     "values_of",

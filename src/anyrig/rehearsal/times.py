@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..virtual.clock_reading import ClockReading, KernelSeconds
-from ..virtual.known_errors import errors_text
+from ..virtual.known_errors import errors_text, program_errors_text
 from ..virtual.rig import VirtualRig
 
 
@@ -16,7 +16,8 @@ def describe_times(reading: ClockReading, rig: VirtualRig) -> str:
         if device.compute_seconds > 0
     ]
     specs = {device.spec.key: device.spec for device in rig.devices if device.spec is not None}
-    lines += [errors_text(spec) for spec in specs.values()]
+    for spec in specs.values():
+        lines += [errors_text(spec), program_errors_text(spec)]
     if any(device.spec is None for device in rig.devices):
         lines.append("the times of a GPU that is given by its size alone predict nothing")
     return "\n".join(lines)

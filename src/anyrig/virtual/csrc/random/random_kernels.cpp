@@ -8,7 +8,6 @@
 // Longer than 400 lines: each distribution has one kernel, and all share the same templates, whose
 // headers take longer to compile than the kernels.
 
-
 #include "operators/kernels.h"
 
 #include "dispatch/shape_only.h"

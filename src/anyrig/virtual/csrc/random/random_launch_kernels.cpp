@@ -1,7 +1,6 @@
 // Dropout, bernoulli_ with a tensor of probabilities, randperm and multinomial, which have their
 // own launches (random_launches.h) or consist of other operators.
 
-
 #include "operators/kernels.h"
 
 #include "dispatch/device_assert.h"
