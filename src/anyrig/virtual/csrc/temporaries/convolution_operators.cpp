@@ -50,6 +50,13 @@ bool are_all(const c10::IValue& numbers, int64_t number) {
   return std::all_of(list.begin(), list.end(), [&](int64_t each) { return each == number; });
 }
 
+// Whether a list has at least one number and none below `least`; otherwise the operator refuses it.
+bool is_valid_list(const c10::IValue& numbers, int64_t least) {
+  const auto list = numbers.toDimVector();
+  return !list.empty() &&
+      std::all_of(list.begin(), list.end(), [&](int64_t each) { return each >= least; });
+}
+
 // A convolution, as far as its workspaces depend on it.
 struct ConvolvedLayer {
   const at::Tensor& input;
@@ -76,16 +83,14 @@ struct ConvolvedLayer {
     return of_group == 0 ? 0 : elements / of_group * ((of_group + step - 1) / step * step) * bytes;
   }
 
-  // The larger of the weight's two numbers of channels is not divided by the groups.
   int64_t workspace_bytes() const {
     if (is_depthwise() || convolution_format(input, weight) != at::MemoryFormat::Contiguous) {
       return 0;
     }
     if (uses_matrix_units()) {
-      const int64_t weight_elements =
-          weight.size(1) == 0 ? 0 : padded_bytes(weight.numel(), weight.size(1) * groups);
       return padded_bytes(input.numel(), input.size(1)) +
-          padded_bytes(output_elements, output_channels) + weight_elements;
+          padded_bytes(output_elements, output_channels) +
+          padded_bytes(weight.numel(), weight.size(1) * groups);
     }
     const bool is_three = weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3;
     const bool is_single = input.scalar_type() == at::kFloat;
@@ -100,8 +105,8 @@ struct ConvolvedLayer {
 };
 
 bool is_batch_of_images(const at::Tensor& input, const at::Tensor& weight) {
-  return input.layout() == at::kStrided && input.numel() > 0 && weight.numel() > 0 &&
-      input.dim() == weight.dim() && input.dim() >= 4;
+  return input.layout() == at::kStrided && weight.layout() == at::kStrided && input.numel() > 0 &&
+      weight.numel() > 0 && input.dim() == weight.dim() && input.dim() >= 4;
 }
 
 // convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups).
@@ -110,25 +115,28 @@ bool is_batch_of_images(const at::Tensor& input, const at::Tensor& weight) {
 Temporaries of_convolution(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
   const auto &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
   Temporaries steps;
-  if (!is_batch_of_images(input, weight) || !weight.is_cuda()) {
-    return steps;
-  }
   const bool transposed = arguments[6].toBool();
   const int64_t groups = arguments[8].toInt();
+  if (!is_batch_of_images(input, weight) || !weight.is_cuda() || groups <= 0 ||
+      !is_valid_list(arguments[3], 1) || !is_valid_list(arguments[4], 0) ||
+      !is_valid_list(arguments[5], 1) || !is_valid_list(arguments[7], 0)) {
+    return steps;
+  }
   const auto stride = arguments[3].toDimVector(), padding = arguments[4].toDimVector(),
              dilation = arguments[5].toDimVector(), extra = arguments[7].toDimVector();
   int64_t outputs = input.size(0);
-  for (int64_t i = 2; i < input.dim(); ++i) {
+  for (int64_t i = 2; i < input.dim() && outputs > 0; ++i) {
     const auto at = [&](const at::DimVector& list) {
       return list[std::min<size_t>(static_cast<size_t>(i) - 2, list.size() - 1)];
     };
     const int64_t reach = at(dilation) * (weight.size(i) - 1);
-    outputs *= transposed
+    const int64_t size = transposed
         ? (input.size(i) - 1) * at(stride) - 2 * at(padding) + reach + at(extra) + 1
         : (input.size(i) + 2 * at(padding) - reach - 1) / at(stride) + 1;
+    outputs *= std::max<int64_t>(size, 0);
   }
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
-  if (groups <= 0 || outputs <= 0 || channels <= 0) {
+  if (outputs <= 0) {
     return steps; // the operator's own error, or nothing to compute
   }
   const auto format = convolution_format(input, weight);
@@ -153,7 +161,8 @@ Temporaries of_convolution_backward(const c10::FunctionSchema& /*schema*/, Argum
   const auto &input = arguments[1].toTensor(), &weight = arguments[2].toTensor();
   const auto wanted = arguments[10].toBoolList();
   Temporaries steps;
-  const bool counts = is_batch_of_images(input, weight) && gradient.numel() > 0 && arguments[9].toInt() > 0;
+  const bool counts = is_batch_of_images(input, weight) && gradient.numel() > 0 &&
+      gradient.dim() == input.dim() && arguments[9].toInt() > 0;
   int64_t workspace = 0;
   if (counts) {
     const auto format = convolution_format(input, weight);

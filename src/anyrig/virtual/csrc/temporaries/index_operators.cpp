@@ -125,6 +125,31 @@ void check_range(Temporaries& temporaries) {
   }
 }
 
+// Returns how many bits a position among the written slices has: get_num_bits of ATen/cuda/cub.h. The
+// dimensions after the indexed ones, or all others if those are apart, belong to a slice.
+int64_t position_bits(const at::Tensor& self, const Indexing& indexing) {
+  int64_t first = self.dim(), last = -1;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (indexing.is_given(dim)) {
+      first = std::min(first, dim);
+      last = dim;
+    }
+  }
+  bool are_apart = false;
+  for (int64_t dim = first; dim <= last; ++dim) {
+    are_apart |= !indexing.is_given(dim);
+  }
+  int64_t slice = 1;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    slice *= dim > last || (are_apart && !indexing.is_given(dim)) ? self.size(dim) : 1;
+  }
+  int64_t bits = 1;
+  for (int64_t most = (self.numel() - 1) / std::max<int64_t>(slice, 1); most > 1; most /= 2) {
+    ++bits;
+  }
+  return bits;
+}
+
 // index_put_with_sort_kernel
 Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
   const auto& self = arguments[0].toTensor();
@@ -176,7 +201,8 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
       temporaries.allocate(bytes); // sorted positions, their order, and numbers from 0
     }
     temporaries.allocate(radix_sort_bytes(
-        CubGpu::of(self.device().index()), {bytes / kIndexBytes, kIndexBytes, kIndexBytes}));
+        CubGpu::of(self.device().index()),
+        {bytes / kIndexBytes, kIndexBytes, kIndexBytes, position_bits(self, indexing)}));
   }
   return temporaries;
 }

@@ -80,7 +80,7 @@ std::optional<int64_t> count_selected(const at::Tensor& mask) {
         at::TensorOptions().dtype(mask.scalar_type()));
   }
   if (!values.defined() || !values.is_cpu()) {
-    return std::nullopt;
+    return settings().assume_values ? std::optional(mask.numel()) : std::nullopt;
   }
   return at::count_nonzero(values).item<int64_t>();
 }

@@ -10,7 +10,7 @@
 namespace anyrig::virtual_gpu {
 
 // Returns the number of true elements of a mask, on the host or on a virtual GPU; none if ShapeOnly
-// does not know them.
+// does not know them and the program does not assume that all are true.
 std::optional<int64_t> count_selected(const at::Tensor& mask);
 
 // Appends what CUDA allocates to find the `count` true elements of `mask`: their positions, 8 bytes
