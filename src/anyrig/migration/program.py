@@ -102,7 +102,8 @@ class Program:
     def functions(self) -> dict[str, list[Function]]:
         """The functions and methods of each name."""
         found: dict[str, list[Function]] = defaultdict(list)
-        for node in (*self.all(ast.FunctionDef), *self.all(ast.AsyncFunctionDef)):
+        nodes: list[Function] = [*self.all(ast.FunctionDef), *self.all(ast.AsyncFunctionDef)]
+        for node in nodes:
             found[node.name].append(node)
         return found
 

@@ -84,7 +84,8 @@ def _has_attribute(program: Program, target: ast.Name) -> bool:
 
 def find_waits(program: Program) -> Iterator[Hit]:
     """Find two or more reads of a tensor's value in every training step."""
-    for loop in (*program.all(ast.For), *program.all(ast.While)):
+    loops: list[ast.For | ast.While] = [*program.all(ast.For), *program.all(ast.While)]
+    for loop in loops:
         if not _is_step(loop):
             continue
         reads = [*_reads(program, loop)]
