@@ -25,6 +25,7 @@ def list_steps(facts: Mapping[str, Any]) -> str:
         for kind in KINDS
         if any(segment["kind"] == kind for step in facts["steps"] for segment in step["path"])
     ]
+    has_samples = any(step.get("samples") is not None for step in facts["steps"])
     has_loader = any(step.get("loader_wall_seconds") for step in facts["steps"])
     rows = []
     for step in facts["steps"]:
@@ -38,13 +39,13 @@ def list_steps(facts: Mapping[str, Any]) -> str:
             [
                 Cell(f"{step['number']}{' (first)' if step['is_first'] else ''}", step["number"]),
                 _seconds(seconds),
-                Cell(format_number(rate), rate or 0),
+                *([Cell(format_number(rate), rate or 0)] if has_samples else []),
                 Cell(str(step.get("waits", "?")), step.get("waits") or 0),
                 *([_seconds(step["loader_wall_seconds"])] if has_loader else []),
                 *(_seconds(of_kind[kind]) for kind in shown),
             ]
         )
-    titles = ["step", "duration", "samples/s", "waits for a device"]
+    titles = ["step", "duration", *(["samples/s"] if has_samples else []), "waits for a device"]
     titles += ["loading here"] if has_loader else []
     titles += [f"path: {LABELS[kind]}" for kind in shown]
     return format_table("table-steps", "Steps", titles, rows)

@@ -133,10 +133,11 @@ class Details {
       if (time <= 0) return;
       const text = run.text(segment.module || segment.name) ?? run.kinds[segment.kind].label;
       const title = text.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
-      const sum = sums.get(title) ?? { title, kind: segment.kind, time: 0 };
+      const key = `${segment.kind} ${title}`;
+      const sum = sums.get(key) ?? { title, kind: segment.kind, time: 0 };
       sum.time += time;
       whole += time;
-      sums.set(title, sum);
+      sums.set(key, sum);
     });
     const largest = [...sums.values()].sort((a, b) => b.time - a.time).slice(0, 40);
     find("details").replaceChildren(
