@@ -8,9 +8,6 @@
 // Longer than 400 lines: each distribution has one kernel, and all share the same templates, whose
 // headers take longer to compile than the kernels.
 
-// Without the headers of all other operators this file compiles in half the time.
-#define AT_PER_OPERATOR_HEADERS
-
 #include "operators/kernels.h"
 
 #include "dispatch/shape_only.h"

@@ -1,9 +1,6 @@
 // Dropout, bernoulli_ with a tensor of probabilities, randperm and multinomial, which have their
 // own launches (random_launches.h) or consist of other operators.
 
-// Without the headers of all other operators this file compiles in half the time.
-#define AT_PER_OPERATOR_HEADERS
-
 #include "operators/kernels.h"
 
 #include "dispatch/device_assert.h"
