@@ -8,6 +8,7 @@
 #include "device/backward_threads.h"
 #include "device/cuda_error.h"
 #include "time/clock.h"
+#include "time/record_bindings.h"
 #include "time/cost_bindings.h"
 #include "time/event.h"
 #include "operators/cublas.h"
@@ -462,6 +463,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     Clock::get().run_for(current_stream(-1), seconds);
   });
 
+  bind_record(m);
   bind_collectives(m);
   for (const Extra& extra : extras()) {
     if (extra.bind != nullptr) {

@@ -4,6 +4,7 @@
 #include "dispatch/call.h"
 
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "device/host_waits.h"
 #include "dispatch/container.h"
 #include "dispatch/operand.h"
@@ -63,6 +64,7 @@ class OperatorCall {
 
   void run() {
     check_not_forked();
+    const RunningOperator running(op_.schema().name());
     if (plan_.takes_optional_lists) {
       for (const int i : plan_.optional_lists) {
         retype(argument(i));

@@ -1,6 +1,7 @@
 // Copies: on a device, between devices, to and from the host.
 
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "device/host_waits.h"
 #include "time/capture.h"
 #include "operators/kernels.h"
@@ -50,6 +51,7 @@ bool is_pinned_host(const at::Tensor& tensor) {
 // returns afterwards.
 void charge(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   auto& clock = Clock::get();
+  const RunningOperator running("aten::copy_");
   const double bytes = static_cast<double>(destination.nbytes());
   if (!clock.charges() || bytes == 0) {
     return;
