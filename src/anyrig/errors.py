@@ -26,6 +26,7 @@
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
+    ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
     │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
@@ -136,6 +137,10 @@ class MemoryTrackingError(AnyrigError, RuntimeError):
 
 class RemedyError(AnyrigError, RuntimeError):
     """The remedies for a program that ran out of memory cannot be rehearsed."""
+
+
+class ReportError(AnyrigError, RuntimeError):
+    """A rehearsal cannot be reported in this way."""
 
 
 class CheckpointError(AnyrigError, RuntimeError):
