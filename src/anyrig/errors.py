@@ -27,6 +27,7 @@
     ├── SourceError          (ValueError)    source code cannot be checked as requested
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
+    ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
     │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
@@ -143,6 +144,10 @@ class MemoryTrackingError(AnyrigError, RuntimeError):
 
 class RemedyError(AnyrigError, RuntimeError):
     """The remedies for a program that ran out of memory cannot be rehearsed."""
+
+
+class ReportError(AnyrigError, RuntimeError):
+    """A rehearsal cannot be reported in this way."""
 
 
 class CheckpointError(AnyrigError, RuntimeError):

@@ -130,6 +130,10 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode_stack", _MODES),
     PrivateName("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _RECORDER),
     PrivateName("torch.utils._pytree", "nested batches and results"),
+    PrivateName(
+        "torch.utils.data.dataloader._BaseDataLoaderIter",
+        "rehearsals: the samples of a step, and the time in its data loader",
+    ),
 )
 
 # Names that exist only in a PyTorch for CUDA, or with virtual GPUs.

@@ -12,7 +12,8 @@ from types import CodeType, FrameType
 
 import torch
 
-_LIBRARIES = (
+# How the names of files begin that are not part of the program.
+LIBRARIES = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).parents[1]),
     threading.__file__,  # the outermost frames of every thread
@@ -39,7 +40,7 @@ class SourceLine:
 @cache
 def is_library_code(code: CodeType) -> bool:
     """Return whether code is part of PyTorch, anyrig or `threading`, or was generated."""
-    return code.co_filename.startswith(_LIBRARIES) or code.co_filename.startswith("<")
+    return code.co_filename.startswith(LIBRARIES) or code.co_filename.startswith("<")
 
 
 def current_line(frame: FrameType | None = None) -> SourceLine | None:

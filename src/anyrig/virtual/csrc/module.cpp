@@ -34,6 +34,7 @@
 #include "time/cost_bindings.h"
 #include "time/event.h"
 #include "time/profiler_events.h"
+#include "time/record_bindings.h"
 #include "time/streams.h"
 
 #include <ATen/Context.h>
@@ -463,6 +464,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     Clock::get().run_for(current_stream(-1), seconds);
   });
 
+  bind_record(m);
   bind_collectives(m);
   for (const Extra& extra : extras()) {
     if (extra.bind != nullptr) {

@@ -37,6 +37,11 @@ def _install():  # type: ignore[no-untyped-def]
     from anyrig.virtual.installed import install_inherited
 
     install_inherited()
+    if "ANYRIG_RECORDS" in os.environ:
+        # Above the room of this file, like a program.
+        from importlib import import_module
+
+        import_module("anyrig.rehearsal.record_folder").record_for_report()
 
 
 if "ANYRIG_REHEARSAL" in os.environ:

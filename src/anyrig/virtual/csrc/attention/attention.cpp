@@ -6,6 +6,7 @@
 #include "random/generator.h"
 #include "time/clock.h"
 #include "time/records/operator_work.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/op_registration/adaption.h>
@@ -35,6 +36,21 @@ int64_t fused_choice(
   return static_cast<int64_t>(choice);
 }
 
+const char* name_of(AttentionKernel kernel, bool backward) {
+  switch (kernel) {
+    case AttentionKernel::Flash:
+      return backward ? "aten::_scaled_dot_product_flash_attention_backward"
+                      : "aten::_scaled_dot_product_flash_attention";
+    case AttentionKernel::Efficient:
+      return backward ? "aten::_scaled_dot_product_efficient_attention_backward"
+                      : "aten::_scaled_dot_product_efficient_attention";
+    case AttentionKernel::Cudnn:
+      return backward ? "aten::_scaled_dot_product_cudnn_attention_backward"
+                      : "aten::_scaled_dot_product_cudnn_attention";
+  }
+  return "attention";
+}
+
 // `head_products` is the length of the products along the head that a score takes.
 void charge(
     const at::Tensor& query,
@@ -58,6 +74,7 @@ void charge(
     work.bytes_read += tensor.defined() ? touched_bytes(tensor) : 0;
   }
   work.footprint_bytes = work.bytes_read;
+  const RunningOperator running(name_of(shape.kernel, backward));
   clock.run(current_stream(query.device().index()), work);
 }
 

@@ -25,6 +25,7 @@
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/ivalue.h>
@@ -63,6 +64,7 @@ class OperatorCall {
 
   void run() {
     check_not_forked();
+    const RunningOperator running(op_.schema().name());
     if (plan_.takes_optional_lists) {
       for (const int i : plan_.optional_lists) {
         retype(argument(i));

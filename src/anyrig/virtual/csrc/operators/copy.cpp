@@ -10,6 +10,7 @@
 #include "time/capture.h"
 #include "time/clock.h"
 #include "time/records/operator_work.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
@@ -50,6 +51,7 @@ bool is_pinned_host(const at::Tensor& tensor) {
 // returns afterwards.
 void charge(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   auto& clock = Clock::get();
+  const RunningOperator running("aten::copy_");
   const double bytes = static_cast<double>(destination.nbytes());
   if (!clock.charges() || bytes == 0) {
     return;

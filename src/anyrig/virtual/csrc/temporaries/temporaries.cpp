@@ -29,8 +29,7 @@ void TemporaryMemory::take_step(int64_t step) {
   } else if (step == 0) {
     allocations_.emplace_back();
   } else {
-    // Nothing reads or writes the memory, so the host needs none for it.
-    allocations_.push_back(adopt({}, static_cast<size_t>(step), device_));
+    allocations_.push_back(allocate_workspace(static_cast<size_t>(step), device_));
   }
 }
 

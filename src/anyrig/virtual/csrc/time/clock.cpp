@@ -3,6 +3,7 @@
 
 #include "time/cost/copy_cost.h"
 #include "time/cost/cost.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <algorithm>
@@ -57,12 +58,17 @@ bool Clock::charges() const {
 
 double Clock::launch(
     StreamLine& line, double launch_seconds, double seconds_before, double count) {
+  const bool records = record_.is_on();
+  const double begin = records ? std::max(host_.current().moment, line.launched) : 0;
   line.launched = host_.work_after(line.launched, seconds_before + launch_seconds);
-  const double first = std::max(line.done, line.launched);
+  const double first = line.launched;
   if (count > 1) {
     line.launched = host_.work_after(line.launched, (count - 1) * launch_seconds);
   }
-  return first;
+  if (C10_UNLIKELY(records)) {
+    record_.launched(host_.current(), line.track, begin, first, line.launched);
+  }
+  return std::max(line.done, first);
 }
 
 double Clock::launch(StreamLine& line, const HostCoefficients& host) {
@@ -81,6 +87,9 @@ void Clock::slow_down_kernels(DeviceLine& device, double start, double end, doub
   device.multiprocessors.occupy(done, done + lost);
   device.totals.compute_seconds += lost;
   extend(*device.last_kernel, done, done + lost);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.prolonged(device.last_kernel->track, done, done + lost);
+  }
 }
 
 void Clock::extend(StreamLine& line, double start, double end) {
@@ -101,6 +110,7 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
     return;
   }
   const GpuFacts& gpu = gpu_of(stream);
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   double alone = 0, kernels = 0, flops = 0, bytes = 0;
   c10::SmallVector<double, 4> by_work;
@@ -127,6 +137,9 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   const double end = std::max(start + seconds, stream_line.launched + seconds / kernels);
   device.multiprocessors.occupy(start, end);
   extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, bytes);
+  }
   if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
     device.last_kernel = &stream_line;
   }
@@ -147,11 +160,16 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   if (!charges()) {
     return;
   }
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
   const double start = launch(stream_line, gpu_of(stream).coefficients.host);
   if (!add_to_meter(stream_line, seconds)) {
     extend(stream_line, start, start + seconds);
+    if (C10_UNLIKELY(record_.is_on())) {
+      record_.worked(
+          stream, stream_line.track, IntervalKind::Kernel, start, start + seconds, -1);
+    }
   }
 }
 
@@ -166,9 +184,11 @@ void Clock::copy(
   const Link link = link_of(source, destination);
   const double seconds = copy_seconds(gpu, link, bytes, options.is_pageable);
   const auto kind = static_cast<size_t>(link.kind);
+  record_.locate();
   std::unique_lock<std::mutex> guard(mutex_);
   // Each end on a device has a stream and one direction of a link.
   struct End {
+    c10::Stream id;
     DeviceLine* device;
     StreamLine* stream;
     Occupancy* link;
@@ -178,8 +198,9 @@ void Clock::copy(
     const auto device = leaves ? source : destination;
     if (device.type() == kDeviceType) {
       DeviceLine& line_of_device = lines_[device.index()];
+      const auto stream = current_stream(device.index());
       ends.push_back(
-          {&line_of_device, &line(current_stream(device.index())),
+          {stream, &line_of_device, &line(stream),
            &(leaves ? line_of_device.out : line_of_device.in)[kind]});
     }
   }
@@ -190,6 +211,7 @@ void Clock::copy(
     }
     start = std::max(start, end.stream->done);
     end.stream->launched = ends.front().stream->launched;
+    end.stream->track.launch = ends.front().stream->track.launch;
   }
   // Repeat until the links of both ends are free at the same time.
   for (double asked = -1; asked != start;) {
@@ -198,9 +220,14 @@ void Clock::copy(
       start = end.link->first_free(start, seconds);
     }
   }
+  const int64_t flow = record_.is_on() && ends.size() > 1 ? record_.new_flow() : -1;
   for (const auto& end : ends) {
     end.link->occupy(start, start + seconds);
     extend(*end.stream, start, start + seconds);
+    if (C10_UNLIKELY(record_.is_on())) {
+      record_.worked(
+          end.id, end.stream->track, IntervalKind::Copy, start, start + seconds, bytes, flow);
+    }
     end.device->totals.copy_seconds += seconds;
   }
   if (options.host_waits) {
@@ -210,13 +237,25 @@ void Clock::copy(
 }
 
 double Clock::launch_collective(const c10::Stream& stream) {
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
-  return charges() ? launch(stream_line, gpu_of(stream).coefficients.host) : stream_line.done;
+  if (!charges()) {
+    return stream_line.done;
+  }
+  const double ready = launch(stream_line, gpu_of(stream).coefficients.host);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.expect_collective(stream_line.track);
+  }
+  return ready;
 }
 
 double Clock::run_collective(
-    const c10::Stream& stream, double start, double seconds, Direction direction) {
+    const c10::Stream& stream,
+    double start,
+    double seconds,
+    Direction direction,
+    const CollectiveNote& note) {
   if (!charges()) {
     return start;
   }
@@ -225,10 +264,12 @@ double Clock::run_collective(
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
   if (add_to_meter(stream_line, seconds)) {
+    record_.drop_collective(stream_line.track);
     return start + seconds;
   }
   if (seconds <= 0) { // unknown rates, or one rank
     extend(stream_line, start, start);
+    record_.drop_collective(stream_line.track);
     return start;
   }
   // The ranks agree on `start`, so a collective whose link is busy takes longer instead of waiting.
@@ -251,12 +292,16 @@ double Clock::run_collective(
   slow_down_kernels(device, start, end, gpu.coefficients.collective.multiprocessor_share);
   device.collectives.occupy(start, end);
   extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.communicated(stream, stream_line.track, start, end, note);
+  }
   device.totals.collective_seconds += end - start;
   return end;
 }
 
 void Clock::collective(
     CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> members) {
+  const RunningOperator running(name_of(kind));
   std::vector<Place> places;
   double start = 0;
   for (const auto device : members) {
@@ -264,8 +309,10 @@ void Clock::collective(
     start = std::max(start, launch_collective(current_stream(device)));
   }
   const double seconds = collective_seconds(kind, bytes, places);
+  CollectiveNote note{bytes};
+  with_record([&note](Record& record) { note.flow = record.is_on() ? record.new_flow() : -1; });
   for (const auto device : members) {
-    run_collective(current_stream(device), start, seconds);
+    run_collective(current_stream(device), start, seconds, Direction::Both, note);
   }
 }
 
@@ -298,13 +345,18 @@ void Clock::wait_until(const c10::Stream& stream, double moment) {
 }
 
 void Clock::wait_on_host(double moment) {
+  record_.locate();
   give_way(moment);
   wait_on_host_without_giving_way(moment);
 }
 
 void Clock::wait_on_host_without_giving_way(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
+  const double begin = host_.current().moment;
   host_.wait_until(moment);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.waited(host_.current(), begin);
+  }
 }
 
 void Clock::give_way(double moment) {
@@ -350,8 +402,12 @@ bool Clock::poll(double moment) {
   }
   host.poll_seconds =
       host.moment == host.last_poll_end ? 2 * host.poll_seconds : kPollSeconds;
+  const double begin = host.moment;
   host_.wait_until(std::min(moment, host.moment + host.poll_seconds));
   host.last_poll_end = host.moment;
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.waited(host, begin);
+  }
   return false;
 }
 
@@ -382,6 +438,17 @@ double Clock::end_meter(const c10::Stream& stream) {
 double Clock::host_seconds() {
   std::lock_guard<std::mutex> guard(mutex_);
   return host_.current().moment;
+}
+
+double Clock::done_seconds() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  double done = host_.current().moment;
+  for (const auto& device : lines_) {
+    for (const auto& [id, stream_line] : device.streams) {
+      done = std::max(done, stream_line.done);
+    }
+  }
+  return done;
 }
 
 std::vector<DeviceReading> Clock::read() {

@@ -27,6 +27,7 @@ struct HostLine {
   double moment = 0; // seconds
   double last_poll_end = -1;
   double poll_seconds = 0;
+  int track = -1; // its number in the record (record.h); -1 before its first interval
 };
 
 class HostLines {

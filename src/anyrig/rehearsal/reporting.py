@@ -1,0 +1,78 @@
+"""`Reporting`: what a rehearsal writes when the program has ended, and where."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ReportError
+from .facts import Facts
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What a rehearsal reports.
+
+    Attributes:
+        quiet: print no summary.
+        json: the file for all facts; None for none.
+        trace: the file for the timelines, for Perfetto; None for none.
+        steps: end the program after so many steps; None to let it run.
+        step_marker: the function of the script whose calls are steps; None for the calls of
+            `torch.optim.Optimizer.step`.
+    """
+
+    quiet: bool = False
+    json: Path | None = None
+    trace: Path | None = None
+    steps: int | None = None
+    step_marker: str | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to watch the program for."""
+        outputs = (self.json, self.trace, self.steps)
+        return not self.quiet or any(output is not None for output in outputs)
+
+    def check(self) -> None:
+        """Check that the files can be written, before the program runs.
+
+        Raises:
+            ReportError: a file's folder does not exist, or its name is that of a folder.
+        """
+        for path in filter(None, (self.json, self.trace)):
+            if path.is_dir():
+                raise ReportError(f"{path} is a folder; name a file")
+            if not path.parent.is_dir():
+                raise ReportError(f"{path.parent} is not a folder; create it first")
+
+    def write(self, facts: Facts) -> None:
+        """Print the summary to standard error and write the files, each of them atomically.
+
+        A program that used no GPU has no summary.
+
+        Raises:
+            ReportError: a file cannot be written.
+        """
+        if not self.quiet and facts.devices:
+            from .summary import describe
+
+            sys.stderr.write(f"{describe(facts)}\n")
+        if self.json is not None:
+            _write(self.json, json.dumps(facts.as_json()))
+        if self.trace is not None:
+            from .trace import trace_events
+
+            events = ",\n".join(map(json.dumps, trace_events(facts)))
+            _write(self.trace, f'{{"traceEvents": [\n{events}\n]}}')
+
+
+def _write(path: Path, text: str) -> None:
+    from ..memory.atomic_file import write_atomically
+
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ReportError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
