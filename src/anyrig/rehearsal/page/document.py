@@ -28,7 +28,7 @@ from .tables import list_clock_errors, list_devices, list_path, list_steps, list
 from .totals import add_up
 
 _MOST_POINTS = 40_000  # of memory, over all devices
-# In this order they make one script; each file uses only names of those before it.
+# They make one script, in this order.
 _SCRIPTS = (
     "format",
     "decode",
@@ -36,6 +36,7 @@ _SCRIPTS = (
     "view",
     "steps",
     "painter",
+    "marks",
     "timeline",
     "details",
     "search",

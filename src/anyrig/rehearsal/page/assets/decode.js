@@ -7,7 +7,8 @@ async function inflate(text) {
 }
 
 function unpack(bytes, start, [offset, width, length]) {
-  const Type = width <= 1 ? Uint8Array : width <= 2 ? Uint16Array : width <= 4 ? Uint32Array : Float64Array;
+  const Type =
+    width <= 1 ? Uint8Array : width <= 2 ? Uint16Array : width <= 4 ? Uint32Array : Float64Array;
   const numbers = new Type(length);
   let factor = 1;
   for (let plane = 0; plane < width; plane += 1) {
@@ -36,14 +37,25 @@ async function readRun() {
   const column = (name) => unpack(bytes, 4 + size, run.columns[name]);
   const names = ["gap_ns", "kind", "name", "module", "line", "bytes", "flow", "count"];
   run.intervals = Object.fromEntries(names.map((name) => [name, column(name)]));
-  readTimes(run, column("pause_ns"), column("duration_ns"), column("lane_track"), column("lane_length"));
+  readTimes(
+    run,
+    column("pause_ns"),
+    column("duration_ns"),
+    column("lane_track"),
+    column("lane_length"),
+  );
   readPaths(run, column);
   run.totals = Object.fromEntries(
-    ["ns", "typical_ns", "count", "kind", "name", "module", "line"].map((name) => [name, column(`total_${name}`)]),
+    ["ns", "typical_ns", "count", "kind", "name", "module", "line"].map((name) => [
+      name,
+      column(`total_${name}`),
+    ]),
   );
   run.memory.forEach((memory, number) => {
     memory.ns = addDifferences(column(`memory_${number}_ns`));
-    memory.layers = run.layers.map((layer) => addDifferences(column(`memory_${number}_${layer.name}`)));
+    memory.layers = run.layers.map((layer) =>
+      addDifferences(column(`memory_${number}_${layer.name}`)),
+    );
   });
   run.text = (index) => (index ? run.texts[index - 1] : null);
   return run;
@@ -73,9 +85,14 @@ function readTimes(run, pauses, durations, tracks, lengths) {
 }
 
 function readPaths(run, column) {
-  const [ns, kind, track, name, module, line] = ["ns", "kind", "track", "name", "module", "line"].map((part) =>
-    column(`path_${part}`),
-  );
+  const [ns, kind, track, name, module, line] = [
+    "ns",
+    "kind",
+    "track",
+    "name",
+    "module",
+    "line",
+  ].map((part) => column(`path_${part}`));
   let i = 0;
   for (const step of run.steps) {
     let begin = step.begin_ns;

@@ -17,7 +17,12 @@ class Details {
     const step = this.steps.at(part.begin);
     const [name, module, line] = [run.text(part.name), run.text(part.module), run.text(part.line)];
     const pairs = [
-      ["kind", segment ? `${run.kinds[part.kind].label}, on the critical path` : run.kinds[part.kind].label],
+      [
+        "kind",
+        segment
+          ? `${run.kinds[part.kind].label}, on the critical path`
+          : run.kinds[part.kind].label,
+      ],
       ["module", module],
       ["line", line],
       ["duration", formatTime(duration)],
@@ -83,7 +88,11 @@ class Details {
     const { begin, end } = this.run.intervals;
     const box = timeline.canvas.getBoundingClientRect();
     const middle = timeline.toX((begin[timeline.chosen] + end[timeline.chosen]) / 2);
-    this.showTooltip({ interval: timeline.chosen }, box.left + middle, box.top + place.top + place.height - 10);
+    this.showTooltip(
+      { interval: timeline.chosen },
+      box.left + middle,
+      box.top + place.top + place.height - 10,
+    );
   }
 
   showChosen() {
@@ -96,12 +105,20 @@ class Details {
     const { title, pairs } = this.describe({ interval: chosen });
     const partners = this.timeline.partnersOf(chosen);
     if (partners.length) {
-      const tracks = partners.map((i) => this.run.tracks[this.timeline.placeOf(i).lane.track].title);
+      const tracks = partners.map(
+        (i) => this.run.tracks[this.timeline.placeOf(i).lane.track].title,
+      );
       pairs.push(["together with", tracks.join(", ")]);
     }
     pairs.push(["this operator", this.sumOfSame(chosen)]);
     pane.replaceChildren(make("h3", {}, title), makeTerms(pairs));
-    find("spoken").textContent = [title, ...pairs.slice(0, 5).filter((pair) => pair[1]).map((pair) => pair.join(" "))].join(", ");
+    find("spoken").textContent = [
+      title,
+      ...pairs
+        .slice(0, 5)
+        .filter((pair) => pair[1])
+        .map((pair) => pair.join(" ")),
+    ].join(", ");
   }
 
   sumOfSame(i) {
@@ -143,7 +160,15 @@ class Details {
     find("details").replaceChildren(
       make("h3", {}, `On the critical path: ${formatTime(whole)}`),
       largest.length
-        ? make("table", {}, make("tbody", {}, ...largest.map(({ title, kind, time }) => this.makeSum(kind, title, time, whole))))
+        ? make(
+            "table",
+            {},
+            make(
+              "tbody",
+              {},
+              ...largest.map(({ title, kind, time }) => this.makeSum(kind, title, time, whole)),
+            ),
+          )
         : make("p", { class: "note" }, "No critical path is known here."),
     );
   }
@@ -151,8 +176,12 @@ class Details {
   // A row with a colour, or that of idle time, a text, a time and its share.
   makeSum(kind, text, time, whole) {
     const { colours } = this.timeline;
-    const colour = make("i", { style: { background: kind === null ? colours.rule : colours.kinds[kind] } });
-    return make("tr", {},
+    const colour = make("i", {
+      style: { background: kind === null ? colours.rule : colours.kinds[kind] },
+    });
+    return make(
+      "tr",
+      {},
       make("td", { class: "name", title: text }, colour, text),
       make("td", { class: "number" }, formatTime(time)),
       make("td", { class: "number" }, formatShare(time / whole)),
@@ -177,7 +206,11 @@ class Details {
     for (const lane of run.lanes) {
       if (run.tracks[lane.track].device === null) continue;
       streams.add(lane.track);
-      for (let i = firstEndingAfter(end, lane.from, lane.to, from); i < lane.to && begin[i] < to; i += 1) {
+      for (
+        let i = firstEndingAfter(end, lane.from, lane.to, from);
+        i < lane.to && begin[i] < to;
+        i += 1
+      ) {
         const time = Math.max(Math.min(end[i], to) - Math.max(begin[i], from) - gap[i], 0);
         ofKind[kind[i]] += time;
         ofName[name[i]] += time;
@@ -186,15 +219,39 @@ class Details {
     }
     const whole = (Math.min(to, run.end) - Math.max(from, 0)) * Math.max(streams.size, 1);
     const idle = Math.max(whole - ofKind.reduce((sum, time) => sum + time, 0), 0);
-    const kinds = [...ofKind.keys()].filter((one) => ofKind[one] > 0).sort((a, b) => ofKind[b] - ofKind[a]);
-    const largest = [...ofName.keys()].filter((one) => one && ofName[one] > 0).sort((a, b) => ofName[b] - ofName[a]).slice(0, 12);
+    const kinds = [...ofKind.keys()]
+      .filter((one) => ofKind[one] > 0)
+      .sort((a, b) => ofKind[b] - ofKind[a]);
+    const largest = [...ofName.keys()]
+      .filter((one) => one && ofName[one] > 0)
+      .sort((a, b) => ofName[b] - ofName[a])
+      .slice(0, 12);
     const row = (kind, text, time) => this.makeSum(kind, text, time, whole);
     const title = this.timeline.measured ? "Measured" : "Visible";
     find("sums").replaceChildren(
-      make("h3", {}, `${title}: ${formatTime(to - from)} of ${streams.size} ${streams.size === 1 ? "stream" : "streams"}`),
-      make("div", { class: "columns" },
-        make("table", {}, make("tbody", {}, ...kinds.map((one) => row(one, run.kinds[one].label, ofKind[one])), ...(idle && streams.size ? [row(null, "idle", idle)] : []))),
-        make("table", {}, make("tbody", {}, ...largest.map((one) => row(kindOf[one], run.text(one), ofName[one])))),
+      make(
+        "h3",
+        {},
+        `${title}: ${formatTime(to - from)} of ${streams.size} ${streams.size === 1 ? "stream" : "streams"}`,
+      ),
+      make(
+        "div",
+        { class: "columns" },
+        make(
+          "table",
+          {},
+          make(
+            "tbody",
+            {},
+            ...kinds.map((one) => row(one, run.kinds[one].label, ofKind[one])),
+            ...(idle && streams.size ? [row(null, "idle", idle)] : []),
+          ),
+        ),
+        make(
+          "table",
+          {},
+          make("tbody", {}, ...largest.map((one) => row(kindOf[one], run.text(one), ofName[one]))),
+        ),
       ),
     );
     find("span").textContent = formatTime(to - from);

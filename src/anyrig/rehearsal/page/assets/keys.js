@@ -3,18 +3,30 @@
 function startPointer(view, timeline, details, element, onHover) {
   let drag = null;
   const xOf = (event) => event.clientX - element.getBoundingClientRect().left;
-  element.addEventListener("wheel", (event) => {
-    if (event.ctrlKey || event.metaKey) {
-      event.preventDefault();
-      view.zoom(Math.exp(Math.max(Math.min(event.deltaY, 120), -120) * 0.0035), timeline.toTime(xOf(event)));
-    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
-      event.preventDefault();
-      view.pan(((event.deltaX || event.deltaY) / timeline.width) * 1);
-    }
-  }, { passive: false });
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      if (event.ctrlKey || event.metaKey) {
+        event.preventDefault();
+        view.zoom(
+          Math.exp(Math.max(Math.min(event.deltaY, 120), -120) * 0.0035),
+          timeline.toTime(xOf(event)),
+        );
+      } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
+        event.preventDefault();
+        view.pan(((event.deltaX || event.deltaY) / timeline.width) * 1);
+      }
+    },
+    { passive: false },
+  );
   element.addEventListener("pointerdown", (event) => {
     if (event.button) return;
-    drag = { x: xOf(event), time: timeline.toTime(xOf(event)), isMeasure: event.shiftKey, hasMoved: false };
+    drag = {
+      x: xOf(event),
+      time: timeline.toTime(xOf(event)),
+      isMeasure: event.shiftKey,
+      hasMoved: false,
+    };
     element.setPointerCapture(event.pointerId);
   });
   element.addEventListener("pointermove", (event) => {
@@ -41,14 +53,17 @@ function startPointer(view, timeline, details, element, onHover) {
     return wasClick;
   };
   element.addEventListener("pointercancel", release);
-  return (onClick) => element.addEventListener("pointerup", (event) => release() && onClick(event, xOf(event)));
+  return (onClick) =>
+    element.addEventListener("pointerup", (event) => release() && onClick(event, xOf(event)));
 }
 
 function startTimelinePointer(run, view, timeline, details) {
   const { canvas } = timeline;
   const yOf = (event) => event.clientY - canvas.getBoundingClientRect().top;
   startPointer(view, timeline, details, canvas, (event, x) => {
-    timeline.onPoint(x >= timeline.gutter && x <= timeline.gutter + timeline.width ? timeline.toTime(x) : null);
+    timeline.onPoint(
+      x >= timeline.gutter && x <= timeline.gutter + timeline.width ? timeline.toTime(x) : null,
+    );
     details.showTooltip(timeline.hit(x, yOf(event)), event.clientX, event.clientY);
   })((event, x) => {
     const hit = timeline.hit(x, yOf(event));
@@ -74,7 +89,9 @@ function startTimelinePointer(run, view, timeline, details) {
 }
 
 function fitPart(run, view, { interval, segment }) {
-  const [begin, end] = segment ? [segment.begin, segment.end] : [run.intervals.begin[interval], run.intervals.end[interval]];
+  const [begin, end] = segment
+    ? [segment.begin, segment.end]
+    : [run.intervals.begin[interval], run.intervals.end[interval]];
   const room = Math.max(0.15 * (end - begin), 10);
   view.show(begin - room, end + room);
 }
@@ -86,7 +103,12 @@ function walk(run, view, timeline, details, by, rows = 0) {
   const time = chosen >= 0 ? (begin[chosen] + end[chosen]) / 2 : (view.begin + view.end) / 2;
   const step = Math.sign(rows) || 1;
   let row = Math.min(Math.max(timeline.row + rows, 0), timeline.places.length - 1);
-  while (row + step >= 0 && row + step < timeline.places.length && emptyLane(timeline.places[row].lane)) row += step;
+  while (
+    row + step >= 0 &&
+    row + step < timeline.places.length &&
+    emptyLane(timeline.places[row].lane)
+  )
+    row += step;
   const { from, to } = timeline.places[row].lane;
   if (from === to) return;
   const isHere = chosen >= from && chosen < to;
@@ -150,11 +172,24 @@ function startKeys(run, view, steps, timeline, details, search) {
     if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
     const isTyping = event.target instanceof HTMLInputElement;
     const inTimeline = event.target === timeline.canvas || event.target === document.body;
-    const act = (!isTyping && ofPage[event.key]) || (event.target === timeline.canvas && ofTimeline[event.key]) || (inTimeline && !event.key.startsWith("Arrow") && event.key !== "Home" && ofTimeline[event.key]);
+    const act =
+      (!isTyping && ofPage[event.key]) ||
+      (event.target === timeline.canvas && ofTimeline[event.key]) ||
+      (inTimeline &&
+        !event.key.startsWith("Arrow") &&
+        event.key !== "Home" &&
+        ofTimeline[event.key]);
     if (!act) return;
     event.preventDefault();
     act();
   });
-  const buttons = { "zoom-in": ofTimeline["+"], "zoom-out": ofTimeline["-"], "whole-step": wholeStep, "whole-run": wholeRun, path: togglePath, help };
+  const buttons = {
+    "zoom-in": ofTimeline["+"],
+    "zoom-out": ofTimeline["-"],
+    "whole-step": wholeStep,
+    "whole-run": wholeRun,
+    path: togglePath,
+    help,
+  };
   for (const [id, act] of Object.entries(buttons)) find(id).addEventListener("click", act);
 }

@@ -64,6 +64,7 @@ async function start() {
 
 start().catch((error) => {
   document.documentElement.classList.remove("is-live", "has-charts");
-  find("notice").textContent = `These are pictures, because the page's scripts failed in this browser (${error}). A current browser shows a time line that zooms.`;
+  find("notice").textContent =
+    `These are pictures, because the page's scripts failed in this browser (${error}). A current browser shows a time line that zooms.`;
   document.documentElement.dataset.state = "failed";
 });

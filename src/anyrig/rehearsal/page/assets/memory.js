@@ -15,17 +15,26 @@ class MemoryCharts {
   start() {
     if (!find("library").textContent) return;
     document.documentElement.classList.add("has-charts");
-    const observer = new IntersectionObserver((entries) => this.notice(entries), { rootMargin: "300px" });
+    const observer = new IntersectionObserver((entries) => this.notice(entries), {
+      rootMargin: "300px",
+    });
     for (const [number, item] of this.run.charts.entries()) {
       const memory = this.run.memory[number];
       const line = make("div", { class: "line", hidden: "" });
       const what = `memory of ${memory.title} over time`;
       const target = make("div", { id: item.target_id });
-      const element = make("div", { class: "memory-row", role: "img", "aria-label": what }, target, line);
+      const element = make(
+        "div",
+        { class: "memory-row", role: "img", "aria-label": what },
+        target,
+        line,
+      );
       find("memory-chart").append(this.label(memory), element);
       const row = { memory, item, element, line, isVisible: false, figure: null, isComing: false };
       this.rows.push(row);
-      startPointer(this.view, this.timeline, this.details, element, (event) => this.point(row, event))(() => {});
+      startPointer(this.view, this.timeline, this.details, element, (event) =>
+        this.point(row, event),
+      )(() => {});
       element.addEventListener("pointerleave", () => this.unpoint());
       observer.observe(element);
     }
@@ -66,11 +75,21 @@ class MemoryCharts {
   }
 
   label(memory) {
-    memory.totals = memory.layers.reduce((sums, layer) => sums.map((sum, i) => sum + layer[i]), new Float64Array(memory.ns.length));
+    memory.totals = memory.layers.reduce(
+      (sums, layer) => sums.map((sum, i) => sum + layer[i]),
+      new Float64Array(memory.ns.length),
+    );
     memory.highest = memory.totals.reduce((most, total) => Math.max(most, total), 1);
     const capacity = memory.capacity_bytes;
-    const of = capacity ? ` of ${formatBytes(capacity)} (${formatShare(memory.highest / capacity)})` : "";
-    return make("h3", {}, memory.title, make("small", {}, `peak ${formatBytes(memory.highest)}${of}`));
+    const of = capacity
+      ? ` of ${formatBytes(capacity)} (${formatShare(memory.highest / capacity)})`
+      : "";
+    return make(
+      "h3",
+      {},
+      memory.title,
+      make("small", {}, `peak ${formatBytes(memory.highest)}${of}`),
+    );
   }
 
   setTheme() {
@@ -84,7 +103,9 @@ class MemoryCharts {
     const highest = memory.highest * 1.06;
     const ticks = memoryTicks(highest);
     axis.ticker.ticks = ticks;
-    axis.major_label_overrides = new Map(ticks.map((tick) => [tick, tick ? formatBytes(tick).replace(".00", "") : "0"]));
+    axis.major_label_overrides = new Map(
+      ticks.map((tick) => [tick, tick ? formatBytes(tick).replace(".00", "") : "0"]),
+    );
     axis.major_label_text_color = colours.faint;
     axis.major_label_text_font_size = "11px";
     axis.axis_line_color = axis.major_tick_line_color = null;
@@ -111,21 +132,38 @@ class MemoryCharts {
       if (!figure || !isVisible) continue;
       figure.min_border_left = this.timeline.gutter;
       figure.min_border_right = rightMargin;
-      source.data = stackVisible(memory, this.run.layers, view.begin, view.end, this.timeline.width);
+      source.data = stackVisible(
+        memory,
+        this.run.layers,
+        view.begin,
+        view.end,
+        this.timeline.width,
+      );
       figure.x_range.setv({ start: view.begin, end: view.end });
     }
   }
 
   point({ memory, element }, event) {
     const x = event.clientX - element.getBoundingClientRect().left;
-    if (x < this.timeline.gutter || x > this.timeline.gutter + this.timeline.width) return this.unpoint();
+    if (x < this.timeline.gutter || x > this.timeline.gutter + this.timeline.width)
+      return this.unpoint();
     const time = this.timeline.toTime(x);
     this.timeline.onPoint(time);
     const at = firstEndingAfter(memory.ns, 0, memory.ns.length, time) - 1;
     const step = this.timeline.steps.at(time);
-    const pairs = this.run.layers.map((layer, number) => [layer.label, at < 0 ? "0 B" : formatBytes(memory.layers[number][at])]).reverse();
+    const pairs = this.run.layers
+      .map((layer, number) => [
+        layer.label,
+        at < 0 ? "0 B" : formatBytes(memory.layers[number][at]),
+      ])
+      .reverse();
     if (step) pairs.push(["time", `${formatTime(time - step.begin_ns)} into step ${step.number}`]);
-    this.details.showText(`${memory.title}: ${formatBytes(at < 0 ? 0 : memory.totals[at])}`, pairs, event.clientX, event.clientY);
+    this.details.showText(
+      `${memory.title}: ${formatBytes(at < 0 ? 0 : memory.totals[at])}`,
+      pairs,
+      event.clientX,
+      event.clientY,
+    );
   }
 
   unpoint() {

@@ -13,7 +13,11 @@ class Painter {
   setTheme(context, colours) {
     this.colours = colours;
     this.idle = hatch(context, colours.rule, null);
-    this.waiting = hatch(context, colours.kinds[this.run.kinds.findIndex((kind) => kind.name === "wait")], colours.row);
+    this.waiting = hatch(
+      context,
+      colours.kinds[this.run.kinds.findIndex((kind) => kind.name === "wait")],
+      colours.row,
+    );
   }
 
   // `place` has left, width, top and height; `matches` is null or whether each text matches.
@@ -30,10 +34,19 @@ class Painter {
     for (let i = first; i < lane.to && begin[i] < view.end; i += 1) {
       const x0 = Math.max((begin[i] - view.begin) * scale, 0);
       const x1 = Math.min((end[i] - view.begin) * scale, place.width);
-      const isDim = matches !== null && !(matches[name[i]] || matches[module[i]] || matches[line[i]]);
+      const isDim =
+        matches !== null && !(matches[name[i]] || matches[module[i]] || matches[line[i]]);
       if (x1 - x0 >= 1) {
         flush();
-        this.paintBox(context, i, place, x0, x1, isDim, gap[i] ? 1 - gap[i] / (end[i] - begin[i]) : 1);
+        this.paintBox(
+          context,
+          i,
+          place,
+          x0,
+          x1,
+          isDim,
+          gap[i] ? 1 - gap[i] / (end[i] - begin[i]) : 1,
+        );
         continue;
       }
       let from = x0;
@@ -84,7 +97,8 @@ class Painter {
     const height = place.height * Math.max(busy, 0.15);
     context.fillRect(place.left + x0, place.top + place.height - height, width - gap, height);
     if (width > 34 && place.height >= 11) {
-      const text = this.run.text(name[i]) ?? this.run.text(module[i]) ?? this.run.kinds[kind[i]].label;
+      const text =
+        this.run.text(name[i]) ?? this.run.text(module[i]) ?? this.run.kinds[kind[i]].label;
       const [left, middle] = [place.left + x0 + 4, place.top + place.height / 2 + 0.5];
       if (isWait) {
         const shown = Math.min(context.measureText(shorten(text)).width, width - 8);
@@ -125,7 +139,11 @@ function shorten(text) {
 function paintText(context, text, x, y, width) {
   let fits = Math.min(text.length, Math.floor(width / 3));
   let shown = text.slice(0, fits);
-  for (let size = context.measureText(shown).width; size > width; size = context.measureText(shown).width) {
+  for (
+    let size = context.measureText(shown).width;
+    size > width;
+    size = context.measureText(shown).width
+  ) {
     fits = Math.min(fits - 1, Math.floor((fits * width) / size));
     if (fits < 3) return;
     shown = `${text.slice(0, fits - 1)}…`;

@@ -20,7 +20,9 @@ class Search {
 
   look() {
     const words = this.input.value.trim().toLowerCase();
-    const matches = words ? Uint8Array.from(["", ...this.lower], (text) => text.includes(words)) : null;
+    const matches = words
+      ? Uint8Array.from(["", ...this.lower], (text) => text.includes(words))
+      : null;
     if (matches) matches[0] = 0; // no text
     this.timeline.matches = matches;
     for (const id of ["next", "previous"]) find(id).disabled = !matches;
@@ -34,14 +36,20 @@ class Search {
     const ofKind = new Float64Array(kinds.length);
     let count = 0;
     for (let i = 0; i < totals.ns.length; i += 1) {
-      if (!(matches[totals.name[i]] || matches[totals.module[i]] || matches[totals.line[i]])) continue;
+      if (!(matches[totals.name[i]] || matches[totals.module[i]] || matches[totals.line[i]]))
+        continue;
       ofKind[totals.kind[i]] += steps.length ? totals.typical_ns[i] / steps.length : totals.ns[i];
       count += totals.count[i];
     }
     if (!count) return "nothing found";
-    const parts = kinds.flatMap((kind, i) => (ofKind[i] ? [`${kind.label} ${formatTime(ofKind[i])}`] : []));
+    const parts = kinds.flatMap((kind, i) =>
+      ofKind[i] ? [`${kind.label} ${formatTime(ofKind[i])}`] : [],
+    );
     const when = steps.length ? "per typical step" : "in all";
-    return [`${formatCount(count)} found`, ...(parts.length ? [`${parts.join(", ")} ${when}`] : [])].join(": ");
+    return [
+      `${formatCount(count)} found`,
+      ...(parts.length ? [`${parts.join(", ")} ${when}`] : []),
+    ].join(": ");
   }
 
   // Chooses the next match in the order of time, after the chosen interval or what is visible.
@@ -56,9 +64,11 @@ class Search {
     let first = -1;
     for (let i = 0; i < begin.length; i += 1) {
       if (!(matches[name[i]] || matches[module[i]] || matches[line[i]])) continue;
-      const isBetter = (than) => than < 0 || (direction > 0 ? isAfter(than, begin[i], i) : isAfter(i, begin[than], than));
+      const isBetter = (than) =>
+        than < 0 || (direction > 0 ? isAfter(than, begin[i], i) : isAfter(i, begin[than], than));
       if (isBetter(first)) first = i;
-      const isBeyond = direction > 0 ? isAfter(i, start, chosen) : i !== chosen && !isAfter(i, start, chosen);
+      const isBeyond =
+        direction > 0 ? isAfter(i, start, chosen) : i !== chosen && !isAfter(i, start, chosen);
       if (isBeyond && isBetter(best)) best = i;
     }
     const found = best >= 0 ? best : first; // from the other end, after the last

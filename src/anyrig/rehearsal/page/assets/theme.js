@@ -18,10 +18,16 @@ function startTheme(onChange) {
 function readColours(run) {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
-  const colours = Object.fromEntries(["back", "ink", "faint", "rule", "row", "path", "accent"].map((name) => [name, read(name)]));
+  const colours = Object.fromEntries(
+    ["back", "ink", "faint", "rule", "row", "path", "accent"].map((name) => [name, read(name)]),
+  );
   colours.kinds = run.kinds.map((kind) => read(kind.name));
-  colours.shades = colours.kinds.map((colour) => [0, 0.1, -0.1, 0.19, -0.18].map((by) => mix(colour, by)));
-  colours.labels = colours.shades.map((shades) => shades.map((shade) => (luminance(shade) > 0.27 ? "#101418" : "#ffffff")));
+  colours.shades = colours.kinds.map((colour) =>
+    [0, 0.1, -0.1, 0.19, -0.18].map((by) => mix(colour, by)),
+  );
+  colours.labels = colours.shades.map((shades) =>
+    shades.map((shade) => (luminance(shade) > 0.27 ? "#101418" : "#ffffff")),
+  );
   colours.layers = run.layers.map((layer) => read(layer.name));
   return colours;
 }

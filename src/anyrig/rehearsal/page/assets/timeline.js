@@ -91,13 +91,13 @@ class Timeline {
     context.beginPath();
     context.rect(this.gutter, 0, this.width, this.height);
     context.clip();
-    this.paintPathRow();
+    paintPathRow(this);
     for (const row of this.rows) this.paintRow(row);
-    this.paintStepBorders();
-    if (this.showsPath) this.paintPathMarks();
-    this.paintFlow();
-    this.paintChosen();
-    this.paintMeasured();
+    paintStepBorders(this);
+    if (this.showsPath) paintPathMarks(this);
+    paintFlow(this);
+    paintChosen(this);
+    paintMeasured(this);
     context.restore();
   }
 
@@ -112,7 +112,11 @@ class Timeline {
     context.fillStyle = colours.faint;
     context.lineWidth = 1;
     context.textAlign = "center";
-    for (let tick = Math.ceil((view.begin - origin) / spacing); origin + tick * spacing <= view.end; tick += 1) {
+    for (
+      let tick = Math.ceil((view.begin - origin) / spacing);
+      origin + tick * spacing <= view.end;
+      tick += 1
+    ) {
       const x = Math.round(this.toX(origin + tick * spacing)) + 0.5;
       context.beginPath();
       context.moveTo(x, axisHeight - 6);
@@ -135,9 +139,14 @@ class Timeline {
     paintText(context, "critical path", 0, this.path.top + this.path.height / 2, width);
     for (const row of this.rows) {
       const middle = row.top + row.lanes[0].height / 2;
-      const isChosen = this.places[this.row] && row.lanes.includes(this.places[this.row]) && document.activeElement === this.canvas && this.chosen >= 0;
+      const isChosen =
+        this.places[this.row] &&
+        row.lanes.includes(this.places[this.row]) &&
+        document.activeElement === this.canvas &&
+        this.chosen >= 0;
       context.fillStyle = isChosen ? colours.accent : colours.ink;
-      if (row.bottom - row.top >= 10) paintText(context, this.run.tracks[row.track].title, 0, middle, width);
+      if (row.bottom - row.top >= 10)
+        paintText(context, this.run.tracks[row.track].title, 0, middle, width);
     }
   }
 
@@ -155,25 +164,14 @@ class Timeline {
       context.fillRect(left, row.top, right - left, row.bottom - row.top - 1);
     }
     for (const { lane, top, height } of row.lanes) {
-      this.painter.paintLane(context, lane, view, { left: this.gutter, width: this.width, top, height }, this.matches);
+      this.painter.paintLane(
+        context,
+        lane,
+        view,
+        { left: this.gutter, width: this.width, top, height },
+        this.matches,
+      );
     }
-  }
-
-  paintStepBorders() {
-    const { context, view } = this;
-    context.strokeStyle = this.colours.faint;
-    context.setLineDash([3, 3]);
-    context.beginPath();
-    for (const step of this.run.steps) {
-      if (step.end_ns < view.begin || step.begin_ns > view.end) continue;
-      for (const time of [step.begin_ns, step.end_ns]) {
-        const x = Math.round(this.toX(time)) + 0.5;
-        context.moveTo(x, axisHeight - 6);
-        context.lineTo(x, this.height);
-      }
-    }
-    context.stroke();
-    context.setLineDash([]);
   }
 
   // Calls `use` for each visible segment of a critical path.
@@ -181,123 +179,14 @@ class Timeline {
     const { view } = this;
     for (const step of this.run.steps) {
       if (step.end_ns < view.begin || step.begin_ns > view.end) continue;
-      for (const segment of step.path) if (segment.end >= view.begin && segment.begin <= view.end) use(segment);
+      for (const segment of step.path)
+        if (segment.end >= view.begin && segment.begin <= view.end) use(segment);
     }
-  }
-
-  paintPathRow() {
-    const { context, colours, path } = this;
-    // The longest segment that begins in a column of one pixel gives it its colour.
-    const longest = new Map();
-    this.eachSegment((segment) => {
-      const x0 = Math.max(this.toX(segment.begin), this.gutter);
-      const width = Math.min(this.toX(segment.end), this.gutter + this.width) - x0;
-      if (width < 1) {
-        const other = longest.get(Math.floor(x0));
-        if (!other || other.end - other.begin < segment.end - segment.begin) longest.set(Math.floor(x0), segment);
-        return;
-      }
-      const shade = (segment.name * 7) % 5;
-      context.globalAlpha = this.isMatch(segment) ? 1 : 0.18;
-      context.fillStyle = colours.shades[segment.kind][shade];
-      context.fillRect(x0, path.top, width - (width > 4 ? 0.6 : 0), path.height);
-      if (width > 34) {
-        const text = this.run.text(segment.module) ?? this.run.text(segment.name) ?? this.run.kinds[segment.kind].label;
-        context.fillStyle = colours.labels[segment.kind][shade];
-        paintText(context, shorten(text), x0 + 4, path.top + path.height / 2 + 0.5, width - 8);
-      }
-    });
-    for (const [x, segment] of longest) {
-      context.globalAlpha = this.isMatch(segment) ? 1 : 0.18;
-      context.fillStyle = colours.kinds[segment.kind];
-      context.fillRect(x, path.top, 1, path.height);
-    }
-    context.globalAlpha = 1;
   }
 
   isMatch({ name, module, line }) {
     const { matches } = this;
     return matches === null || matches[name] || matches[module] || matches[line];
-  }
-
-  // A line below the track that the path runs through, and thin ones from track to track.
-  paintPathMarks() {
-    const { context } = this;
-    let before = null;
-    context.fillStyle = this.colours.path;
-    const shortest = (0.2 * this.view.duration) / this.width;
-    this.eachSegment((segment) => {
-      const row = this.rowOf.get(segment.track);
-      if (!row || segment.end - segment.begin < shortest) return;
-      const x = this.toX(segment.begin);
-      const y = row.bottom - 2;
-      context.fillRect(x, y, Math.max(this.toX(segment.end) - x, 0.5), 2.5);
-      if (before && before.row !== row && Math.abs(before.end - segment.begin) < 2) {
-        const other = before.row.bottom - 2;
-        context.globalAlpha = 0.75;
-        context.fillRect(x - 0.5, Math.min(y, other), 1.2, Math.abs(y - other) + 2.5);
-        context.globalAlpha = 1;
-      }
-      before = { row, end: segment.end };
-    });
-  }
-
-  paintChosen() {
-    if (this.chosen < 0) return;
-    const place = this.placeOf(this.chosen);
-    const { begin, end } = this.run.intervals;
-    const x = this.toX(begin[this.chosen]);
-    const { context } = this;
-    context.strokeStyle = this.colours.back;
-    context.lineWidth = 4;
-    const box = [x - 1, place.top - 1, Math.max(this.toX(end[this.chosen]) - x, 1) + 2, place.height + 2];
-    context.strokeRect(...box);
-    context.strokeStyle = this.colours.ink;
-    context.lineWidth = 2;
-    context.strokeRect(...box);
-  }
-
-  // Curves from the chosen interval to those of the same flow: the other end of a copy, or the
-  // other ranks of a collective.
-  paintFlow() {
-    const { context } = this;
-    const { begin, end } = this.run.intervals;
-    const partners = this.partnersOf(this.chosen);
-    if (!partners.length) return;
-    const middle = (i) => {
-      const place = this.placeOf(i);
-      return [this.toX((begin[i] + end[i]) / 2), place.top + place.height / 2];
-    };
-    const [x0, y0] = middle(this.chosen);
-    context.strokeStyle = this.colours.accent;
-    context.fillStyle = this.colours.accent;
-    context.lineWidth = 1.6;
-    for (const partner of partners) {
-      const [x1, y1] = middle(partner);
-      const bend = Math.min(60, Math.abs(y1 - y0) / 2);
-      context.beginPath();
-      context.moveTo(x0, y0);
-      context.bezierCurveTo(x0 + bend, y0, x1 + bend, y1, x1, y1);
-      context.stroke();
-      context.beginPath();
-      context.arc(x1, y1, 3, 0, 7);
-      context.fill();
-    }
-  }
-
-  paintMeasured() {
-    if (!this.measured) return;
-    const [begin, end] = this.measured;
-    const { context } = this;
-    const x = this.toX(begin);
-    const width = this.toX(end) - x;
-    context.globalAlpha = 0.14;
-    context.fillStyle = this.colours.accent;
-    context.fillRect(x, 0, width, this.height);
-    context.globalAlpha = 1;
-    context.strokeStyle = this.colours.accent;
-    context.lineWidth = 1;
-    context.strokeRect(x + 0.5, -1, width, this.height + 2);
   }
 
   placeOf(interval) {
@@ -329,13 +218,20 @@ class Timeline {
       const segment = step?.path.find((one) => one.begin <= time && time < one.end);
       return segment ? { segment } : null;
     }
-    const isAt = (by) => ({ top, height }) => top - by <= y && y <= top + height + by;
+    const isAt =
+      (by) =>
+      ({ top, height }) =>
+        top - by <= y && y <= top + height + by;
     const place = this.places.find(isAt(0)) ?? this.places.find(isAt(2));
     if (!place) return null;
     const { begin, end } = this.run.intervals;
     const { from, to } = place.lane;
     let best = -1;
-    for (let i = firstEndingAfter(end, from, to, time - reach); i < to && begin[i] <= time + reach; i += 1) {
+    for (
+      let i = firstEndingAfter(end, from, to, time - reach);
+      i < to && begin[i] <= time + reach;
+      i += 1
+    ) {
       if (begin[i] <= time && time < end[i]) return { interval: i };
       if (best < 0 || end[i] - begin[i] > end[best] - begin[best]) best = i;
     }
@@ -366,7 +262,14 @@ function readGutter() {
 
 // All ticks have the unit of the spacing, and as many digits as it needs.
 function formatTick(ns, spacing) {
-  const [unit, factor] = spacing >= 2e8 ? ["s", 1e9] : spacing >= 2e5 ? ["ms", 1e6] : spacing >= 200 ? ["µs", 1e3] : ["ns", 1];
+  const [unit, factor] =
+    spacing >= 2e8
+      ? ["s", 1e9]
+      : spacing >= 2e5
+        ? ["ms", 1e6]
+        : spacing >= 200
+          ? ["µs", 1e3]
+          : ["ns", 1];
   const digits = Math.max(0, -Math.floor(Math.log10(spacing / factor) + 1e-9));
   return `${(ns / factor).toFixed(digits)} ${unit}`;
 }
