@@ -81,6 +81,14 @@ def rehearse(
             help="Write the timelines, for ui.perfetto.dev or chrome://tracing.",
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write a page for a browser: timelines, memory, and where each step's time goes.",
+        ),
+    ] = None,
     shape_only: Annotated[
         bool,
         typer.Option(
@@ -121,7 +129,7 @@ def rehearse(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
         )
-    reporting = Reporting(quiet, json, trace, steps, step_marker)
+    reporting = Reporting(quiet, json, trace, report, steps, step_marker)
     if ranks is not None and step_marker is not None:
         raise typer.BadParameter(
             "it marks a function of a script in one process; drop it, or the flags for ranks",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ class Reporting:
         quiet: print no summary.
         json: the file for all facts; None for none.
         trace: the file for the timelines, for Perfetto; None for none.
+        report: the file for the page that a browser shows; None for none.
         steps: end the program after so many steps; None to let it run.
         step_marker: the function of the script whose calls are steps; None for the calls of
             `torch.optim.Optimizer.step`.
@@ -27,13 +30,14 @@ class Reporting:
     quiet: bool = False
     json: Path | None = None
     trace: Path | None = None
+    report: Path | None = None
     steps: int | None = None
     step_marker: str | None = None
 
     @property
     def is_wanted(self) -> bool:
         """Whether there is anything to watch the program for."""
-        outputs = (self.json, self.trace, self.steps)
+        outputs = (self.json, self.trace, self.report, self.steps)
         return not self.quiet or any(output is not None for output in outputs)
 
     def check(self) -> None:
@@ -42,7 +46,7 @@ class Reporting:
         Raises:
             ReportError: a file's folder does not exist, or its name is that of a folder.
         """
-        for path in filter(None, (self.json, self.trace)):
+        for path in filter(None, (self.json, self.trace, self.report)):
             if path.is_dir():
                 raise ReportError(f"{path} is a folder; name a file")
             if not path.parent.is_dir():
@@ -67,12 +71,24 @@ class Reporting:
 
             events = ",\n".join(map(json.dumps, trace_events(facts)))
             _write(self.trace, f'{{"traceEvents": [\n{events}\n]}}')
+        if self.report is not None:
+            from .page.write import write_page
+
+            with _refusing(self.report):
+                write_page(facts.as_json(), self.report)
 
 
 def _write(path: Path, text: str) -> None:
     from ..memory.atomic_file import write_atomically
 
-    try:
+    with _refusing(path):
         write_atomically(path, text.encode())
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise a `ReportError` that names `path` if the block cannot write the file."""
+    try:
+        yield
     except OSError as error:
         raise ReportError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
