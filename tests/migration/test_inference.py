@@ -77,6 +77,18 @@ def test_losses(loss: str) -> None:
     assert found(program, "ARC103") == [("ARC103", 12)]
 
 
+def test_a_sampled_action() -> None:
+    program = """\
+    from torch.autograd import Variable
+    from torch.distributions import Categorical
+
+    def act(policy, state):
+        action = Categorical(policy(Variable(state))).sample()
+        return action.data[0]
+    """
+    assert found(program, "ARC103") == [("ARC103", 6)]
+
+
 def test_a_loss_per_sample_has_an_index() -> None:
     program = """\
     import torch

@@ -65,7 +65,7 @@ def format_summary(reports: Sequence[FileReport]) -> str:
 
 def format_diff(rewriting: Rewriting) -> str:
     """Return the change of a file as a unified diff."""
-    path = rewriting.source.path.as_posix()
+    path = rewriting.source.path.as_posix().lstrip("/")
     before, after = (
         text.splitlines(keepends=True) for text in (rewriting.source.text, rewriting.text)
     )

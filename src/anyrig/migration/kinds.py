@@ -2,15 +2,17 @@
 
 A light inference. Nothing is assumed of a value that comes from another file or a parameter, except
 what the function itself does with it: what has ``.backward()`` called on it is a loss.
+
+More than 400 lines: the forms of an expression are looked up in each other.
 """
 
 from __future__ import annotations
 
 import ast
-from enum import Flag, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .kind import Kind
 from .scopes import Binding
 from .torch_names import (
     COMPARISONS,
@@ -28,37 +30,6 @@ from .torch_names import (
 
 if TYPE_CHECKING:
     from .program import Program
-
-
-class Kind(Flag):
-    """What a value is; several flags may hold at once, and none if nothing is known."""
-
-    UNKNOWN = 0
-    TENSOR = auto()
-    SCALAR = auto()
-    """A tensor without dimensions."""
-    FRESH = auto()
-    """A tensor without a graph, that nothing else refers to."""
-    LOSS = auto()
-    """A tensor with a graph, from a loss function, or with `backward()` called on it."""
-    MASK = auto()
-    """A tensor of booleans."""
-    WHOLE = auto()
-    """A tensor of integers."""
-    LEAF = auto()
-    """A tensor made with requires_grad, or a parameter."""
-    BATCH = auto()
-    """A part of what a loader yields."""
-    NUMBER = auto()
-    MODULE = auto()
-    CRITERION = auto()
-    PARALLEL = auto()
-    """A module in nn.DataParallel."""
-    DISTRIBUTED = auto()
-    """A module in DistributedDataParallel."""
-    OPTIMIZER = auto()
-    LOADER = auto()
-    SAMPLER = auto()
 
 
 _T = Kind.TENSOR

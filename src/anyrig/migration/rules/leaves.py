@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..program import Program
 from ..rule import Rule
 from .sources import page

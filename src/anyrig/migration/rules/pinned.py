@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..edit import Fix
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..program import Program
 from ..rewrite import add_argument, constant, has_stars, keyword
 from ..rule import Rule

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..edit import Edit, Fix
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..lexer import split_tokens
 from ..program import Program
 from ..rewrite import constant, replace

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..edit import Edit, Fix
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..program import Program
 from ..rewrite import constant
 from ..rule import Rule
@@ -41,7 +41,8 @@ def numbers(program: Program) -> Iterator[tuple[ast.Subscript, ast.expr]]:
         if value is None:
             continue
         kind = program.kinds.of(value)
-        if Kind.SCALAR in kind or (is_data and _is_loss_by_name(program, value, kind)):
+        is_number = Kind.SCALAR in kind or (is_data and _is_loss_by_name(program, value, kind))
+        if is_number or (is_data and _is_sample(program, value)):
             yield node, value
 
 
@@ -62,6 +63,20 @@ def _value(node: ast.expr) -> tuple[ast.expr | None, bool]:
             return node, is_data
         else:
             return None, False
+
+
+def _is_sample(program: Program, value: ast.expr) -> bool:
+    """Whether old code samples a value of a distribution, as of one action."""
+    return (
+        program.is_old
+        and isinstance(value, ast.Name)
+        and any(
+            isinstance(each.value, ast.Call)
+            and not each.path
+            and called_name(each.value) == "sample"
+            for each in program.scopes.bindings(value)
+        )
+    )
 
 
 def _is_loss_by_name(program: Program, value: ast.expr, kind: Kind) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..edit import Fix
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..program import Loop, Program
 from ..rewrite import insert_after
 from ..rule import Rule

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..edit import Edit, Fix
 from ..finding import Hit
-from ..kinds import Kind
+from ..kind import Kind
 from ..program import Program
 from ..rewrite import constant, has_stars, keyword, remove_line, replace, unwrap
 from ..rule import Rule
