@@ -1,16 +1,22 @@
-"""How far the times of virtual GPUs are known to be off, as a sentence."""
+"""How far the times of virtual GPUs are known to be off."""
 
 from __future__ import annotations
 
-from ..hardware import Spec, known_errors
+from ..hardware import known_errors
+from .rig import VirtualRig
 
 
-def errors_text(spec: Spec) -> str:
-    """Return a sentence about the errors of predicted times that are known for a GPU."""
-    errors = known_errors(spec)
-    known = [f"{kind} {error:g} %" for kind, error in errors.items() if error is not None]
-    unknown = [kind for kind, error in errors.items() if error is None]
-    about = f"median error of {spec.key}'s times where measured: "
-    if not known:
-        return f"{about}unknown; no measured kernels of this GPU have been compared"
-    return about + ", ".join(known) + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+def error_shares(rig: VirtualRig) -> dict[str, dict[str, float | None]]:
+    """Return the median relative error of each GPU's predicted times, by kind of work.
+
+    None where none is known. A GPU that is given by its size alone is left out: its times predict
+    nothing.
+    """
+    specs = {device.spec.key: device.spec for device in rig.devices if device.spec is not None}
+    return {
+        key: {
+            kind: None if percent is None else percent / 100
+            for kind, percent in known_errors(spec).items()
+        }
+        for key, spec in specs.items()
+    }
