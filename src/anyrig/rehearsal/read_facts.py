@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from ..hardware import known_errors, program_errors
+from ..virtual.known_errors import error_shares
 from ..virtual.record_reading import IntervalKind, Record, RecordedTrack
 from ..virtual.rig import VirtualDevice, VirtualRig
 from . import facts as of
@@ -253,18 +253,11 @@ def _memory_facts(rank: int, used: UsedDevice) -> MemoryFacts:
 
 
 def _clock_errors(rig: VirtualRig) -> tuple[ClockError, ...]:
-    specs = {device.spec.key: device.spec for device in rig.devices if device.spec is not None}
-    kernels = [
-        ClockError(key, family, None if percent is None else percent / 100)
-        for key, spec in specs.items()
-        for family, percent in known_errors(spec).items()
-    ]
-    programs = [
-        ClockError(key, f"whole {errors.kind}", errors.median / 100)
-        for key, spec in specs.items()
-        for errors in program_errors(spec)
-    ]
-    return (*kernels, *programs)
+    return tuple(
+        ClockError(card, family, share)
+        for card, shares in error_shares(rig).items()
+        for family, share in shares.items()
+    )
 
 
 def _name_tracks(tracks: Sequence[RecordedTrack]) -> tuple[Track, ...]:
