@@ -41,7 +41,7 @@ class LoaderWatch:
                 self._samples = (self._samples or 0) + samples
             return batch
 
-        _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+        _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign, assignment]
 
     def stop(self) -> None:
         """Watch nothing from now on."""
