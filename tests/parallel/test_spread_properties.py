@@ -110,7 +110,12 @@ def test_any_batch_and_any_shares(trees: Any, rows: int, shares: Any, seed: int)
     expected, expected_gradients = gradients(module, module, moved, leaves)
     devices = 3 if shares is None else len(shares)
     model = anyrig.spread(module, first_devices(devices), shares=shares)
-    found, found_gradients = gradients(model, module, arguments, leaves)
+    try:
+        found, found_gradients = gradients(model, module, arguments, leaves)
+    except anyrig.errors.BatchError as error:
+        if "nothing outside shows whether its samples are its entries" not in str(error):
+            raise
+        return  # refused: a list of dicts in a Box, and nothing else
     assert_same_form(found, expected)
     torch.testing.assert_close(tensors_of(found), tensors_of(expected), rtol=1e-9, atol=1e-12)
     for here, there in zip(found_gradients, expected_gradients, strict=True):

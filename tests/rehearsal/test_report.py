@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -135,8 +136,9 @@ def test_a_program_without_gpus_has_no_summary(tmp_path: Path) -> None:
 
 def test_what_cannot_be_reported_is_refused_before_the_program_runs(tmp_path: Path) -> None:
     status, out, err = rehearse("--json", str(tmp_path / "missing" / "facts.json"))
-    assert (status, out) == (1, "")
-    assert err == f"anyrig: error: {tmp_path}/missing is not a folder; create it first\n"
+    assert (status, out) == (2, "")
+    shown = "".join(re.sub(r"[│╭╮╰╯─]", " ", err).split())
+    assert f"--json:{tmp_path}/missingisnotafolder;createitfirst" in shown
     status, out, err = rehearse("--step-marker", "train_stp")
     assert (status, out) == (1, "")
     assert "has no function 'train_stp' whose calls could be steps" in err

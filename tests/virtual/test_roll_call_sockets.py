@@ -91,6 +91,7 @@ def test_forked_processes_do_not_keep_the_sockets() -> None:
     asked, told = os.pipe()
     worker = os.fork()
     if worker == 0:
+        os.close(told)  # or the read would never end
         os.read(asked, 1)  # lives until the test ends
         os._exit(0)
     try:

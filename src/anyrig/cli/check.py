@@ -78,10 +78,11 @@ def check(
     style = OutputFormat.JSON if as_json else _style(output_format)
     chosen = list(paths or [Path()])
     settings = _settings(chosen)
-    if select:
-        rules = select_rules(_words(select), _words(ignore))
+    selected, ignored = _words("--select", select), _words("--ignore", ignore)
+    if selected:
+        rules = select_rules(selected, ignored)
     else:
-        rules = select_rules(settings.select, [*settings.ignore, *_words(ignore)])
+        rules = select_rules(settings.select, [*settings.ignore, *ignored])
     files = find_files(chosen, settings.exclude)
     gc.disable()  # trees are large, and the process ends soon
     if fix or diff:
@@ -113,8 +114,24 @@ def _style(name: str) -> OutputFormat:
         ) from None
 
 
-def _words(texts: Sequence[str] | None) -> list[str]:
-    return [word for text in texts or () for word in text.replace(",", " ").split()]
+def _words(flag: str, texts: Sequence[str] | None) -> list[str]:
+    """Return the codes in the values of a flag, after checking them."""
+    from ..errors import SourceError
+    from ..migration.selection import select_rules
+
+    words: list[str] = []
+    for text in texts or ():
+        found = text.replace(",", " ").split()
+        if not found:
+            raise typer.BadParameter(
+                f"{text!r} names no rule; write codes, as in ARC1,ARC203", param_hint=flag
+            )
+        words += found
+    try:
+        select_rules(words, ())
+    except SourceError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
+    return words
 
 
 def _settings(paths: Sequence[Path]) -> Settings:

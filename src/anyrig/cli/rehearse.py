@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,7 +115,8 @@ def rehearse(
     so --rdzv-endpoint and similar flags are not needed and have no effect.
     """
     from ..rehearsal.rehearsal import Rehearsal
-    from ..rehearsal.reporting import Reporting
+    from ..rehearsal.reporting import Reporting, check_file
+    from ..rehearsal.step_marker import check_name
     from ..virtual.rig import VirtualRig
 
     if assume_values and not shape_only:
@@ -129,13 +132,19 @@ def rehearse(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
         )
+    for flag, path in {"--json": json, "--trace": trace, "--report": report}.items():
+        if path is not None:
+            with _refused_as(flag):
+                check_file(path)
+    if step_marker is not None:
+        with _refused_as("--step-marker"):
+            check_name(step_marker)
     reporting = Reporting(quiet, json, trace, report, steps, step_marker)
     if ranks is not None and step_marker is not None:
         raise typer.BadParameter(
             "it marks a function of a script in one process; drop it, or the flags for ranks",
             param_hint="--step-marker",
         )
-    reporting.check()
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     program = read_command([script, *arguments], is_module=module, is_python=not no_python)
@@ -152,6 +161,17 @@ def rehearse(
         raise typer.Exit(_run_here(rehearsal))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
+
+
+@contextmanager
+def _refused_as(flag: str) -> Iterator[None]:
+    """Name `flag` in the error if the block raises a `ReportError`."""
+    from ..errors import ReportError
+
+    try:
+        yield
+    except ReportError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
 def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,18 +41,6 @@ class Reporting:
         outputs = (self.json, self.trace, self.report, self.steps)
         return not self.quiet or any(output is not None for output in outputs)
 
-    def check(self) -> None:
-        """Check that the files can be written, before the program runs.
-
-        Raises:
-            ReportError: a file's folder does not exist, or its name is that of a folder.
-        """
-        for path in filter(None, (self.json, self.trace, self.report)):
-            if path.is_dir():
-                raise ReportError(f"{path} is a folder; name a file")
-            if not path.parent.is_dir():
-                raise ReportError(f"{path.parent} is not a folder; create it first")
-
     def write(self, facts: Facts) -> None:
         """Print the summary to standard error and write the files, each of them atomically.
 
@@ -76,6 +65,26 @@ class Reporting:
 
             with _refusing(self.report):
                 write_page(facts.as_json(), self.report)
+
+
+def check_file(path: Path) -> None:
+    """Check before the program runs that a report can be written to `path`.
+
+    Raises:
+        ReportError: the folder does not exist, the name cannot be that of a file, or there is
+            something else than a file.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise ReportError(f"{path.parent} is not a folder; create it first") from None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{str(path)[:80]!r} cannot be the name of a file: {error}") from None
+    else:
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a file"
+            raise ReportError(f"{path} is {kind}; name a file")
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import ast
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from keyword import iskeyword
 from types import CodeType
 from typing import Any
 
@@ -16,6 +17,16 @@ _DECORATOR = "__anyrig_step_marker__"
 _MOST_NAMES = 10
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def check_name(function: str) -> None:
+    """Raise `ReportError` unless the text can be the name of a function or ``Class.method``."""
+    parts = function.split(".")
+    if len(parts) > 2 or not all(part.isidentifier() and not iskeyword(part) for part in parts):
+        raise ReportError(
+            f"{function[:80]!r} cannot be the name of a function; write one as in train_step or "
+            "Trainer.train_step"
+        )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,6 @@ def test_a_message_that_cannot_be_read_closes_the_group() -> None:
         with pytest.raises(RuntimeError, match="another rank runs a different version of anyrig"):
             group.allreduce(torch.ones(2, device="cuda")).wait()
         assert other.result(60) == b""  # the connection ended at once, not when time was up
-        with pytest.raises(RuntimeError, match="the group is closed"):
+        with pytest.raises(RuntimeError, match=r"group (is|was) closed"):
             group.allreduce(torch.ones(2, device="cuda")).wait()
         group.abort()

@@ -99,7 +99,8 @@ MemorySample take_sample(c10::DeviceIndex device) {
 
 void watch_memory(bool watches) {
   if (watches) {
-    for (int device = 0; device < device_count(); ++device) {
+    // Not up to device_count(), which would choose the devices before the program does.
+    for (int device = 0; device < kMaxDevices; ++device) {
       curve_of(static_cast<c10::DeviceIndex>(device)).clear();
     }
   }
