@@ -157,6 +157,30 @@ def test_what_a_device_does() -> None:
     assert occupation_of(record, 0, 1, 0.0, 10.0).idle == 1
 
 
+def test_work_that_was_launched_and_cannot_begin_makes_its_device_wait() -> None:
+    # Launched at 1, but begins at 5, after something elsewhere.
+    record = record_of(launch(0, 1), work(GPU, 5, 6, Cause.MOMENT, 0))
+    found = occupation_of(record, 0, 0, 0.0, 10.0)
+    assert (found.busy, found.waiting) == (pytest.approx(0.1), pytest.approx(0.4))
+
+
+def test_steps_of_ranks_that_differ() -> None:
+    about = Facts("train.py", (), "2xA100-80GB", False, "2.13.0", "0.1.0")
+    quick, slow = two_ranks()
+    waiting = record_of(launch(0, 1), wait(1, 2), launch(2, 3), wait(3, 4))
+    quick = replace(
+        quick,
+        record=waiting,
+        ends=(StepEnd(5.0, 2.5, None, 0.0), StepEnd(9.0, 4.0, None, 0.0)),
+        devices=(),
+    )
+    slow = replace(slow, ends=(StepEnd(8.0, 2.0, 4, 0.0), StepEnd(12.0, 4.0, 4, 0.0)))
+    facts = read_facts(about, VirtualRig.parse("2xA100-80GB"), [quick, slow])
+    assert [step.end_seconds for step in facts.steps] == [8.0, 12.0]  # of the last rank
+    assert [step.samples for step in facts.steps] == [None, None]  # one rank's are unknown
+    assert [step.waits for step in facts.steps] == [1, 1]
+
+
 def two_ranks() -> list[ProcessRecord]:
     """Two ranks whose all-reduce begins when the second one has computed."""
     collective = IntervalKind.COLLECTIVE
