@@ -221,3 +221,14 @@ def test_samples_are_those_of_the_loader() -> None:
     assert typical is not None
     assert typical.samples_per_second == close(4 / typical.seconds)
     assert all(step.loader_wall_seconds > 0 for step in report.steps)
+
+
+def test_the_first_of_several_optimizers_ends_steps() -> None:
+    first, second = (nn.Linear(4, 4, device="cuda") for _ in range(2))
+    optimizers = [torch.optim.SGD(module.parameters()) for module in (first, second)]
+    with watch() as report:
+        for _ in range(3):
+            for module, optimizer in zip((first, second), optimizers, strict=True):
+                module(torch.ones(2, 4, device="cuda")).sum().backward()
+                optimizer.step()
+    assert len(report.steps) == 3
