@@ -1,4 +1,7 @@
-"""The calls of a pipeline over ranks: with all backward passes at once, later, or without any."""
+"""The calls of a pipeline over ranks: with all backward passes at once, later, or without any.
+
+More than 400 lines: the three kinds of calls share the messages between ranks and their errors.
+"""
 
 from __future__ import annotations
 
