@@ -50,7 +50,7 @@ def check_integrity(path: Path) -> tuple[Integrity, ...]:
 
 
 def _check_own(folder: Path) -> Integrity:
-    """Compare hashes, then read the files: whoever alters a file can also write its hash."""
+    """Compare the hashes, then read the files, since a forged file can come with its own hash."""
     method = "hashes of all files"
     try:
         findings = verify_folder(folder)

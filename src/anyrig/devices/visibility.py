@@ -121,7 +121,7 @@ def parse_visibility(text: str | None, *, order: str | None = None) -> Visibilit
 def _read_list(
     entries: list[str], read: Callable[[str], _Entry | None]
 ) -> tuple[tuple[_Entry, ...], str]:
-    """Return the values of the list, and a description of its irregularity."""
+    """Return the valid entries at the beginning of the list, and what is wrong with the next one."""
     values: list[_Entry] = []
     for position, entry in enumerate(entries):
         value = read(entry)

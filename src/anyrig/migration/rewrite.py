@@ -127,3 +127,10 @@ def remove_line(program: Program, statement: ast.stmt) -> Edit | None:
         if isinstance(block, list) and statement in block and len(block) == 1:
             return replace(program, statement, "pass")
     return Edit(start, end)
+
+
+def round_down(program: Program, division: ast.BinOp) -> Edit:
+    """Return the edit that writes ``//`` for the ``/`` of a division."""
+    gap = program.end(division.left), program.start(division.right)
+    slash = next(token for token in split_tokens(program.text, *gap) if token.text == "/")
+    return Edit(slash.start, slash.end, "//")

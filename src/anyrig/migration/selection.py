@@ -34,7 +34,7 @@ def find_rule(code: str) -> Rule:
     """Return the rule of a code or a name.
 
     Raises:
-        SourceError: there is none.
+        SourceError: no rule has this code or name.
     """
     for rule in RULES:
         if code.upper() == rule.code or code == rule.name:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..edit import Edit, Fix
+from ..edit import Fix
 from ..finding import Hit
 from ..kind import Kind
-from ..lexer import split_tokens
 from ..program import Program
+from ..rewrite import round_down
 from ..rule import Rule
 from .sources import V1_5, V1_13
 
@@ -27,14 +27,12 @@ def find(program: Program) -> Iterator[Hit]:
         )
         if Kind.WHOLE not in left or not is_whole_right:
             continue
-        gap = program.end(node.left), program.start(node.right)
-        slash = next(token for token in split_tokens(program.text, *gap) if token.text == "/")
         yield Hit(
             program.start(node),
             program.end(node),
             "`/` on tensors of integers gave integers until PyTorch 1.4, and gives fractions now; "
             "write `//` if this is an index",
-            Fix((Edit(slash.start, slash.end, "//"),), is_safe=False),
+            Fix((round_down(program, node),), is_safe=False),
         )
 
 

@@ -78,7 +78,7 @@ ALONE = Rule(
     code="ARC206",
     name="device-statement-without-effect",
     happens="`torch.cuda.device(0)` and `torch.accelerator.device_index(rank)` are context "
-    "managers: alone on a line they select nothing, and every rank goes on with GPU 0.",
+    "managers: alone on a line they select nothing, and every rank continues on GPU 0.",
     since=None,
     cure="Use them in a `with` statement, or call `set_device` or `set_device_index`.",
     source=page("accelerator.html"),

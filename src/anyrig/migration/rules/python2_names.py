@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from ..edit import Edit, Fix
 from ..finding import Hit
 from ..kind import Kind
-from ..lexer import split_tokens
 from ..program import Program
-from ..rewrite import constant, replace
+from ..rewrite import constant, replace, round_down
 from ..rule import Rule
 from .sources import PYTHON_3, V2_0
 
@@ -121,14 +120,12 @@ def find_division(program: Program) -> Iterator[Hit]:
         key = (program.scopes.scope(node), ast.dump(node.left), ast.dump(node.right))
         if key not in checked or Kind.TENSOR in program.kinds.of(node.left):
             continue
-        gap = program.end(node.left), program.start(node.right)
-        slash = next(token for token in split_tokens(program.text, *gap) if token.text == "/")
         yield Hit(
             program.start(node),
             program.end(node),
             "the program checks that this division leaves no remainder, and `/` gives a float in "
             "Python 3, which no `range` or layer accepts; write `//`",
-            Fix((Edit(slash.start, slash.end, "//"),), is_safe=False),
+            Fix((round_down(program, node),), is_safe=False),
         )
 
 
