@@ -121,7 +121,7 @@ def parse_visibility(text: str | None, *, order: str | None = None) -> Visibilit
 def _read_list(
     entries: list[str], read: Callable[[str], _Entry | None]
 ) -> tuple[tuple[_Entry, ...], str]:
-    """Return the valid entries at the beginning of the list, and what is wrong with the next one."""
+    """Return the valid first entries of the list, and what is wrong with the list, or ""."""
     values: list[_Entry] = []
     for position, entry in enumerate(entries):
         value = read(entry)
