@@ -14,8 +14,9 @@ import pytest
 
 from anyrig.errors import ReportError
 from anyrig.hardware import known_errors, spec_of_key
+from anyrig.rehearsal.reporting import Reporting
 from anyrig.rehearsal.step_ends import count_first_steps
-from anyrig.rehearsal.step_marker import StepMarker
+from anyrig.rehearsal.step_marker import StepMarker, check_name
 from anyrig.rehearsal.summary import describe
 from anyrig.rehearsal.texts import name_lines
 from anyrig.virtual.build import build_extension
@@ -143,6 +144,18 @@ def test_what_cannot_be_reported_is_refused_before_the_program_runs(tmp_path: Pa
     assert (status, out) == (1, "")
     assert "has no function 'train_stp' whose calls could be steps" in err
     assert "its functions are train_step" in err
+
+
+@pytest.mark.parametrize("output", ["json", "trace", "report"])
+def test_a_quiet_rehearsal_with_a_file_is_watched(output: str) -> None:
+    assert Reporting(quiet=True, **{output: Path("out")}).is_wanted
+    assert not Reporting(quiet=True).is_wanted
+
+
+@pytest.mark.parametrize("name", ["", "a.b.c", "None", "1st", "a b"])
+def test_names_that_no_function_has(name: str) -> None:
+    with pytest.raises(ReportError, match="cannot be the name of a function"):
+        check_name(name)
 
 
 def test_marked_functions() -> None:
