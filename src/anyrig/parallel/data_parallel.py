@@ -154,8 +154,10 @@ class DataParallel(TransparentModule):
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
         try:
+            call = self._call_alone if devices == 1 else self._call_spread
+            if self._layout.precision is None:  # entering a context takes a microsecond
+                return call(inputs, kwargs, gathers)
             with self._layout.computing():
-                call = self._call_alone if devices == 1 else self._call_spread
                 return call(inputs, kwargs, gathers)
         except TypeError as error:
             if self._loss is not None:
@@ -172,7 +174,7 @@ class DataParallel(TransparentModule):
         return output if output_device == lead else move_tensors(output, output_device)
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = self._loss_of(kwargs)
+        loss = loss_for_target(self.module, self._loss, kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
         others = kwargs.copy()
@@ -181,7 +183,8 @@ class DataParallel(TransparentModule):
         return value[0] / value[1] if type(value) is tuple else value
 
     def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, lead, dim = self._loss_of(kwargs), self._layout.lead, self._layout.dim
+        loss = loss_for_target(self.module, self._loss, kwargs)
+        lead, dim = self._layout.lead, self._layout.dim
         samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
             return self._note_backward(self.module(*inputs, **kwargs), samples)
@@ -197,9 +200,6 @@ class DataParallel(TransparentModule):
             return accumulation.note(output, combine_counts(counted, self._layout.lead), True)
         return accumulation.note(output, counted, False)
 
-    def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
-        return loss_for_target(self.module, self._loss) if "target" in kwargs else None
-
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
             inner = "a model within a replica of another"
@@ -212,7 +212,7 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         run = self._run
         run.side_by_side.wait()
-        loss = self._loss_of(kwargs)
+        loss = loss_for_target(self.module, self._loss, kwargs)
         clock = self._start_clock()  # before copies, which take longer for more samples
         layout = self._layout
         values, divided, by_entries = divide(
@@ -302,8 +302,7 @@ class DataParallel(TransparentModule):
     def no_sync(self) -> Iterator[None]:
         """Do nothing, like `join`, so that a loop written for the ranks of a group works here, too.
 
-        In one process every backward pass adds its gradients to the parameters, so a loop may clip
-        or zero gradients, or step the optimizer, at any time.
+        Every backward pass adds its gradients to the parameters, which may be clipped at any time.
         """
         refuse_with_accumulate(self._layout.accumulate, "no_sync() or join()")
         yield

@@ -148,7 +148,7 @@ class RankModule(TransparentModule):
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        loss = loss_for_target(self.module, self._loss, kwargs)
         if self._run is not None:
             self._run.buffers.finish()
         try:

@@ -158,8 +158,10 @@ def explain_loss(criterion: Criterion) -> str:
     )
 
 
-def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
-    """Return the loss that gets ``target=``; None if the forward gets it; else raise TypeError."""
+def loss_for_target(module: nn.Module, loss: Criterion | None, kwargs: Any) -> Criterion | None:
+    """Return the loss that gets ``target=``; None if the forward gets it or none was given."""
+    if "target" not in kwargs:
+        return None
     if loss is not None:
         return loss
     names = inspect.signature(module.forward).parameters

@@ -99,9 +99,7 @@ class StagedModule(TransparentModule):
             raise
 
     def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, target = None, None
-        if "target" in kwargs:
-            loss = loss_for_target(self.module, self._loss)
+        loss, target = loss_for_target(self.module, self._loss, kwargs), None
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
