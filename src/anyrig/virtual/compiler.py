@@ -6,8 +6,8 @@ core and at least two, which compile concurrently (see `estimate_seconds`). Name
 linkage must therefore be unique across the backend.
 
 Half of the units hold the code that runs in every call of an operator, which is compiled with
-``-O2`` and needs few of the headers. The others hold the rest, with ``-O1``: it mostly calls
-PyTorch's operators.
+``-O2`` and needs few of the headers. The others hold the rest, with ``-Og``: it mostly calls
+PyTorch's operators, and compiles in 15 % less time than with ``-O1``.
 
 The compiler is called directly: neither ninja nor setuptools needs to be installed.
 """
@@ -41,10 +41,10 @@ _LEAST_UNITS, _MOST_UNITS = 2, 8
 _IN_EVERY_CALL = frozenset({"device", "dispatch", "memory", "random", "temporaries", "time"})
 
 # Processor time of the headers of one unit, and of all sources (AMD EPYC of 2024, g++ 12).
-_SECONDS_OF_HEADERS, _SECONDS_OF_SOURCES = 12.0, 100.0
+_SECONDS_OF_HEADERS, _SECONDS_OF_SOURCES = 12.0, 92.0
 
-# Upper bound of the compiler's memory for one unit, mostly for PyTorch's headers.
-_BYTES_PER_UNIT = 1.5 * 2**30
+# Upper bound of the compiler's memory for one of two units; of more units, each needs less.
+_BYTES_PER_UNIT = 3.1 * 2**30
 
 # The commands that install a compiler and Python's headers, by operating system family.
 _INSTALL = {
@@ -157,11 +157,11 @@ def _write_units(sources: Path, count: int, folder: Path) -> dict[Path, str]:
     Returns:
         For each file, the compiler's flag for its level of optimisation.
     """
-    levels: dict[str, list[Path]] = {"-O2": [], "-O1": []}
+    levels: dict[str, list[Path]] = {"-O2": [], "-Og": []}
     for file in sorted(sources.rglob("*.cpp")):
         folder_of_file = file.relative_to(sources).parts[0]
-        levels["-O2" if folder_of_file in _IN_EVERY_CALL else "-O1"].append(file)
-    counts = {"-O2": count // 2, "-O1": count - count // 2}
+        levels["-O2" if folder_of_file in _IN_EVERY_CALL else "-Og"].append(file)
+    counts = {"-O2": count // 2, "-Og": count - count // 2}
     units = {}
     for level, files in levels.items():
         for number, part in enumerate(_divide(files, counts[level])):
@@ -201,6 +201,8 @@ def compile_flags() -> list[str]:
     # warnings, since a newer PyTorch may declare a method that older versions do not.
     flags += ["-Wsuggest-override", "-Woverloaded-virtual"]
     flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    # The compiler's garbage collection takes 7 % of its time with g++'s default, 128 MiB.
+    flags += ["--param", "ggc-min-heapsize=1000000"]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     # Without these macros, PyTorch's headers do not declare the process groups.
     if torch.distributed.is_available():
