@@ -21,7 +21,9 @@ from forked_programs import run_forked
 MIB = 2**20
 
 
-@pytest.mark.parametrize("model", ["perceptron", "convolutional", "transformer"])
+@pytest.mark.parametrize(
+    "model", ["perceptron", pytest.param("convolutional", marks=pytest.mark.sweep), "transformer"]
+)
 def test_the_batch_is_near_the_largest_one(model: str) -> None:
     program = f"import fitted_models; fitted_models.compare({model!r})"
     ended = run_forked("-c", program, cwd=Path(__file__).parent)
