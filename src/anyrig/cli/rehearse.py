@@ -14,13 +14,16 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
+from .compare import PRICES, compare_and_exit, plan_comparison, read_rigs
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
 if TYPE_CHECKING:
+    from ..processes.launcher import GroupResult
     from ..processes.options import RunOptions
+    from ..rehearsal.facts import ProgramError
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
@@ -38,14 +41,31 @@ def rehearse(
         ),
     ],
     rig: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--rig",
             metavar="RIG",
             help="The virtual GPUs: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for two nodes, or "
-            "2x16GiB for plain GPUs with that memory.",
+            "2x16GiB for plain GPUs with that memory. Required without --compare.",
         ),
-    ],
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="RIG,…",
+            help="Rehearse on each of these rigs, and print one table: what fits, how fast it is, "
+            "and what it costs.",
+        ),
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="With --compare: a TOML file with the price of an hour of each GPU.",
+        ),
+    ] = None,
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     explain_oom: EXPLAIN_OOM = False,
@@ -114,6 +134,7 @@ def rehearse(
     for each GPU that --device names on every node. This computer simulates all nodes of the rig,
     so --rdzv-endpoint and similar flags are not needed and have no effect.
     """
+    from ..rehearsal.comparison.prices import Prices
     from ..rehearsal.rehearsal import Rehearsal
     from ..rehearsal.reporting import Reporting, check_file
     from ..rehearsal.step_marker import check_name
@@ -124,9 +145,25 @@ def rehearse(
             "it needs --shape-only; other rehearsals compute all values",
             param_hint="--assume-values",
         )
-    with named_in_errors("--rig"):
-        virtual_rig = VirtualRig.parse(rig)
-    ranks = _plan_ranks(virtual_rig, flags) if flags.given else None
+    compared = None if compare is None else read_rigs(context, compare)
+    if compared is not None:
+        rigs = compared
+    elif rig is None:
+        raise typer.BadParameter(
+            "no rig is given; write --rig 4xA100-80GB, or --compare 4xA100-80GB,8xL4",
+            param_hint="--rig",
+        )
+    else:
+        with named_in_errors("--rig"):
+            rigs = (VirtualRig.parse(rig),)
+    known_prices = None
+    if prices is not None:
+        if compared is None:
+            raise typer.BadParameter("it needs --compare", param_hint=PRICES)
+        with _refused_as(PRICES):
+            known_prices = Prices.read(prices)
+    all_ranks = [_plan_ranks(each, flags) for each in rigs] if flags.given else None
+    ranks = None if all_ranks is None else all_ranks[0]
     if remedies and ranks is not None:
         raise typer.BadParameter(
             "it runs the script in one process again; drop it, or the flags for ranks",
@@ -148,9 +185,14 @@ def rehearse(
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     program = read_command([script, *arguments], is_module=module, is_python=not no_python)
+    if compared is not None:
+        command = (script, *context.args)
+        compare_and_exit(
+            plan_comparison(context, compared, known_prices, command, quiet=quiet), json
+        )
     rehearsal = Rehearsal(
         program,
-        virtual_rig,
+        rigs[0],
         shape_only=shape_only,
         assume_values=assume_values,
         explain_oom=explain_oom,
@@ -229,6 +271,19 @@ def _run_here(rehearsal: Rehearsal) -> int:
     return status
 
 
+def _error_of(result: GroupResult) -> ProgramError | None:
+    """Return the exception of the rank that caused a group's failure; None if there was none."""
+    from ..rehearsal.facts import ProgramError
+
+    first = None if result.failure is None else result.failure.first
+    if first is None or first.traceback is None or first.last_error is None:
+        return None
+    kind, _, text = first.last_error.partition(": ")
+    place = first.place
+    line = None if place is None else Path(place.partition(" in ")[0]).name
+    return ProgramError(kind.rpartition(".")[2], text, line)
+
+
 def _run_ranks(
     rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
 ) -> int:
@@ -253,5 +308,5 @@ def _run_ranks(
     with rehearsal.of_ranks() as report:
         environments = [role] * options.processes
         result = run_group(options, [*command, *program.arguments], environments)
-        report(result.exit_code)
+        report(result.exit_code, _error_of(result))
     return status_of(result)

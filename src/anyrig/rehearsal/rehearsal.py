@@ -169,18 +169,18 @@ class Rehearsal:
                 remove_unless_used(Path(inherited.cards))
 
     @contextmanager
-    def of_ranks(self) -> Iterator[Callable[[int], None]]:
+    def of_ranks(self) -> Iterator[Callable[[int, ProgramError | None], None]]:
         """Give the rig to the ranks that are started within the block.
 
-        Yields a function to call with the exit status of the ranks, once they have ended: it
-        reports what they did. Otherwise as `of_processes`.
+        Yields a function to call with the exit status of the ranks and the error that ended them,
+        once they have ended: it reports what they did. Otherwise as `of_processes`.
         """
         with self.of_processes():
             if not self.reporting.is_wanted:
-                yield lambda status: None
+                yield lambda status, error: None
                 return
             with RecordFolder.shared(self.reporting.steps) as folder:
-                yield lambda status: self._report(folder.read_all(), status)
+                yield lambda status, error: self._report(folder.read_all(), status, error)
 
     def _hand_down(self) -> Inheritance | None:
         from ..virtual.installed import Installation, hand_down_before_install
