@@ -132,7 +132,12 @@ POSSIBLE = {
 }
 
 # What stands before a flag of `anyrig rehearse`, if not --rig T4.
-BEFORE = {"--rig": [], "--compare": [], "--prices": ["--compare", "T4"]}
+BEFORE = {
+    "--rig": [],
+    "--compare": [],
+    "--prices": ["--compare", "T4"],
+    "--fail": ["--rig", "2xT4", "--nproc-per-device", "1"],
+}
 
 # Their errors depend on the checkpoint: tests/cli/test_checkpoint.py tries these values.
 ELSEWHERE = ("--key", "--output")

@@ -172,6 +172,11 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
         (["--compare", "T4,A1000"], "error: --compare: no GPU is called 'A1000'"),
         (["--rig", "T4", "--prices", "x.toml"], "Invalid value for --prices: it needs --compare"),
         (["--compare", "T4", "--prices", "x.toml"], "Invalid value for --prices: 'x.toml' cannot"),
+        (["--rig", "2xT4", "--fail", "rank=0,step=1"], "for --fail: it needs several ranks"),
+        (
+            ["--rig", "2xT4", "--device", "all", "--fail", "rank=2,step=1"],
+            "for --fail: there is no rank 2; the ranks are 0 to 1",
+        ),
         ([], "no rig is given; write --rig 4xA100-80GB"),
     ],
 )

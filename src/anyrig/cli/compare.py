@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMPARE, PRICES = "--compare", "--prices"
 # The flags of one rehearsal that mean something else here.
 _OWN = frozenset({COMPARE, PRICES, "--rig", "--json", "--quiet"})
-_OF_ONE_RIG = ("--trace", "--report", "--remedies")
+_OF_ONE_RIG = ("--trace", "--report", "--remedies", "--fail")
 
 # A table is not broken into lines where nobody sees the width.
 _WIDEST_COLUMNS = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
 from .compare import PRICES, compare_and_exit, plan_comparison, read_rigs
+from .fail import account_for_fault, read_fault
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ..processes.launcher import GroupResult
     from ..processes.options import RunOptions
     from ..rehearsal.facts import ProgramError
+    from ..rehearsal.failing.fault import Fault
+    from ..rehearsal.failing.watched_fault import WatchedFault
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
@@ -68,6 +71,15 @@ def rehearse(
     ] = None,
     module: MODULE = False,
     no_python: NO_PYTHON = False,
+    fail: Annotated[
+        str | None,
+        typer.Option(
+            "--fail",
+            metavar="rank=N,step=N[,kill|slow=X|link]",
+            help="Over several ranks: kill a rank in this step of its optimizer, slow its GPU down "
+            "by a factor, or cut its connections, and report how the program goes on.",
+        ),
+    ] = None,
     explain_oom: EXPLAIN_OOM = False,
     remedies: Annotated[
         bool,
@@ -164,6 +176,7 @@ def rehearse(
             known_prices = Prices.read(prices)
     all_ranks = [_plan_ranks(each, flags) for each in rigs] if flags.given else None
     ranks = None if all_ranks is None else all_ranks[0]
+    fault = None if fail is None else read_fault(fail, ranks)
     if remedies and ranks is not None:
         raise typer.BadParameter(
             "it runs the script in one process again; drop it, or the flags for ranks",
@@ -202,7 +215,7 @@ def rehearse(
     if ranks is None:
         raise typer.Exit(_run_here(rehearsal))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
-    raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, role, fault))
 
 
 @contextmanager
@@ -285,7 +298,11 @@ def _error_of(result: GroupResult) -> ProgramError | None:
 
 
 def _run_ranks(
-    rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
+    rehearsal: Rehearsal,
+    placement: Placement,
+    options: RunOptions,
+    role: dict[str, str],
+    fault: Fault | None,
 ) -> int:
     """Run the program in every rank; return the group's exit status.
 
@@ -297,6 +314,7 @@ def _run_ranks(
         return _run_here(rehearsal)
 
     from ..processes.launcher import run_group
+    from ..rehearsal.rehearsal import RanksEnd
     from ..virtual.build import build_extension
 
     build_extension()  # once, before the ranks would each wait for the build
@@ -305,8 +323,17 @@ def _run_ranks(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
     )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
-    with rehearsal.of_ranks() as report:
-        environments = [role] * options.processes
-        result = run_group(options, [*command, *program.arguments], environments)
-        report(result.exit_code, _error_of(result))
+    with rehearsal.of_ranks() as report, _watched(fault) as watched:
+        variables = role if watched is None else role | watched.environment
+        folders = [] if watched is None else [watched.folder]
+        words = [*command, *program.arguments]
+        result = run_group(options, words, [variables] * options.processes, folders)
+        account = None if watched is None else partial(account_for_fault, watched, result, options)
+        report(RanksEnd(result.exit_code, _error_of(result), account))
     return status_of(result)
+
+
+def _watched(fault: Fault | None) -> AbstractContextManager[WatchedFault | None]:
+    from ..rehearsal.failing.watched_fault import WatchedFault
+
+    return nullcontext() if fault is None else WatchedFault.of(fault)

@@ -49,7 +49,7 @@ class Reporting:
         Raises:
             ReportError: a file cannot be written.
         """
-        if not self.quiet and facts.devices:
+        if not self.quiet and (facts.devices or facts.fault is not None):
             from .summary import describe
 
             sys.stderr.write(f"{describe(facts)}\n")

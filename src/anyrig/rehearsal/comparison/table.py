@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ...units import format_bytes
+from ...units import format_bytes, format_seconds
 from ..facts import ClockError
-from ..summary import format_seconds
 from .compared_rig import ComparedRig, Outcome
 
 _UNKNOWN = "-"
