@@ -1,0 +1,30 @@
+"""All findings of a rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..facts import Finding
+from . import (
+    blocking_copies,
+    channels_first,
+    host_waits,
+    matrix_units,
+    pageable_copies,
+)
+from .analysis import Analysis
+
+# A new finding is a file of this folder, and a line here.
+FINDERS: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
+    blocking_copies.find,
+    pageable_copies.find,
+    host_waits.find,
+    matrix_units.find,
+    channels_first.find,
+)
+
+
+def find_all(analysis: Analysis) -> tuple[Finding, ...]:
+    """Return what was found, the largest saving first."""
+    found = [finding for find in FINDERS for finding in find(analysis)]
+    return tuple(sorted(found, key=lambda finding: -(finding.saved_seconds or 0.0)))

@@ -1,0 +1,130 @@
+"""Which work records belong to which intervals, and what the cost model says about other ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...hardware import coefficients_of, values_of
+from ...virtual.build import load_extension
+from ...virtual.gpu_facts import gpu_facts_of
+from ...virtual.record_reading import IntervalKind, Record
+from ...virtual.rig import VirtualDevice
+from ..process_record import ProcessRecord
+from .schedule import KernelBatch
+
+# One work record: the fields of `Work` in csrc/time/work.h, and `seconds`.
+Work = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The work of one interval.
+
+    Attributes:
+        works: its work records.
+        seconds: what the clock predicted for them.
+    """
+
+    works: tuple[Work, ...]
+    seconds: float
+
+
+def predict(device: VirtualDevice, works: Sequence[Work]) -> list[float]:
+    """Return the seconds that a device takes for each of the works."""
+    if not works:
+        return []
+    core = load_extension()
+    fields = [name for name in works[0] if name != "seconds"]
+    columns = {name: [work[name] for work in works] for name in fields}
+    facts = gpu_facts_of(core, device.rates)
+    return list(core.predict_seconds(facts, core.Works(columns)))
+
+
+def launch_seconds_of(device: VirtualDevice) -> float:
+    """Return how long the host takes to launch one more kernel of a call."""
+    return float(values_of(coefficients_of(device.rates))["host.launch_seconds"][0])
+
+
+def kernels_of_step(
+    record: Record, process: ProcessRecord, launched: Iterable[int]
+) -> dict[int, Kernel]:
+    """Return the kernels of the step whose works were read, by their intervals.
+
+    Args:
+        record: the record of all processes.
+        process: the process.
+        launched: the intervals of the step's work on the devices of the process, in the order of
+            their recording.
+
+    Returns nothing if the works do not match the intervals.
+    """
+    if process.works is None:
+        return {}
+    names = list(process.works.columns)
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in zip(*process.works.columns.values(), strict=True)
+    ]
+    rows = [row for row in rows if row["seconds"] > 0]
+    found: dict[int, Kernel] = {}
+    next_row = 0
+    for number in launched:
+        bytes_ = record.intervals.bytes[number]
+        if record.intervals.kind[number] != IntervalKind.KERNEL or bytes_ < 0:
+            continue
+        works, sum_ = [], 0.0
+        while next_row < len(rows) and (not works or sum_ < bytes_):
+            works.append(rows[next_row])
+            sum_ += rows[next_row]["bytes_read"] + rows[next_row]["bytes_written"]
+            next_row += 1
+        if not works or abs(sum_ - bytes_) > 1e-6 * max(bytes_, 1.0):
+            return {}
+        found[number] = Kernel(tuple(works), sum(work["seconds"] for work in works))
+    return found if next_row == len(rows) else {}
+
+
+def kernels_of_like_step(
+    record: Record, known: Mapping[int, Kernel], intervals: Iterable[int]
+) -> dict[int, Kernel]:
+    """Return the kernels of another step: those of the known step, in the order on each stream.
+
+    Returns nothing if the steps differ.
+    """
+    known_by_track, by_track = _by_track(record, known), _by_track(record, intervals)
+    if known_by_track.keys() != by_track.keys():
+        return {}
+    found = {}
+    for track, numbers in by_track.items():
+        originals = known_by_track[track]
+        if _shape_of(record, originals) != _shape_of(record, numbers):
+            return {}
+        found |= {number: known[one] for number, one in zip(numbers, originals, strict=True)}
+    return found
+
+
+def batches_of(kernels: Mapping[int, Kernel], launch_seconds: float) -> dict[int, KernelBatch]:
+    """Return those intervals whose calls launch several kernels."""
+    batches = {}
+    for number, kernel in kernels.items():
+        count = sum(work["kernels"] for work in kernel.works)
+        if count > 1:
+            batches[number] = KernelBatch(
+                (count - 1) * launch_seconds, kernel.seconds, kernel.seconds / count
+            )
+    return batches
+
+
+def _by_track(record: Record, intervals: Iterable[int]) -> dict[int, list[int]]:
+    found = defaultdict(list)
+    for number in sorted(intervals):
+        is_kernel = record.intervals.kind[number] == IntervalKind.KERNEL
+        if is_kernel and record.intervals.bytes[number] >= 0:
+            found[record.intervals.track[number]].append(number)
+    return dict(found)
+
+
+def _shape_of(record: Record, numbers: Iterable[int]) -> list[tuple[int, float]]:
+    columns = record.intervals
+    return [(columns.name[number], columns.bytes[number]) for number in numbers]
