@@ -77,6 +77,8 @@ class StepWatch:
         first = None if self._optimizer is None else self._optimizer()
         if first is None:
             self._optimizer = weakref.ref(optimizer)
+            groups = optimizer.param_groups
+            self._log.note_shapes(one.shape for group in groups for one in group["params"])
         elif first is not optimizer:
             return
         self.end_step()

@@ -40,6 +40,7 @@ class Analysis:
         step_seconds: how long a typical step takes.
         samples: the samples of a step; None if unknown.
         kernels: the works of the tasks that are kernels, by place; empty if unknown.
+        layer_sizes: the sizes of the optimizer's matrices and filters.
         cards: the devices of the rig by (rank, CUDA index).
         devices: the facts of the devices.
         lines: the names of the record's lines, as ``train.py:31``.
@@ -50,6 +51,7 @@ class Analysis:
     step_seconds: float
     samples: int | None
     kernels: Mapping[int, Kernel]
+    layer_sizes: frozenset[int]
     cards: Mapping[tuple[int, int], VirtualDevice]
     devices: tuple[DeviceFacts, ...]
     lines: tuple[str, ...]
@@ -80,6 +82,10 @@ class Analysis:
     def bytes(self, place: int) -> float:
         """Return the bytes of a task; -1 if unknown."""
         return self.record.intervals.bytes[self.schedule.tasks[place].interval]
+
+    def flow(self, place: int) -> int:
+        """Return a number that both ends of a copy, or the parts of a collective, have; or -1."""
+        return self.record.intervals.flow[self.schedule.tasks[place].interval]
 
     def device(self, place: int) -> tuple[int, int] | None:
         """Return the (rank, CUDA index) of a task; None on the host."""
@@ -156,6 +162,12 @@ def analyse(
             for place, task in enumerate(schedule.tasks)
             if task.interval in kernels
         },
+        frozenset(
+            size
+            for process in processes
+            if process.works is not None
+            for size in process.works.layer_sizes
+        ),
         cards,
         tuple(devices),
         tuple(name_lines(record.lines)),

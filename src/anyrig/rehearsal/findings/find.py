@@ -7,10 +7,16 @@ from collections.abc import Callable, Iterator
 from ..facts import Finding
 from . import (
     blocking_copies,
+    busy_lead,
     channels_first,
     host_waits,
     matrix_units,
     pageable_copies,
+    rebuilt_replicas,
+    recomputation,
+    small_kernels,
+    tile_sizes,
+    uneven_parts,
 )
 from .analysis import Analysis
 
@@ -19,8 +25,14 @@ FINDERS: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     blocking_copies.find,
     pageable_copies.find,
     host_waits.find,
+    busy_lead.find,
+    rebuilt_replicas.find,
+    uneven_parts.find,
+    small_kernels.find,
     matrix_units.find,
     channels_first.find,
+    tile_sizes.find,
+    recomputation.find,
 )
 
 
