@@ -50,6 +50,7 @@ class ProcessRecord:
         ends: the ends of its steps.
         devices: the devices that it used.
         works: what the kernels of one of its steps computed; None if unknown.
+        positions: the place in the rig of each device that it sees, by CUDA index.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class ProcessRecord:
     ends: tuple[StepEnd, ...]
     devices: tuple[UsedDevice, ...]
     works: StepWorks | None = None
+    positions: tuple[int, ...] = ()
 
 
 def record_of_process(
@@ -69,13 +71,21 @@ def record_of_process(
     works: StepWorks | None = None,
 ) -> ProcessRecord:
     """Return what this process has done since `begin`, when its host had come to `host_begin`."""
+    seen = load_extension().devices()
     devices = []
-    for index, device in enumerate(load_extension().devices()):
+    for index, device in enumerate(seen):
         curve = read_memory_curve(index)
         if curve is not None:
             devices.append(UsedDevice(index, device.position, _since(host_begin, curve)))
     return ProcessRecord(
-        rank, read_record(), begin, host_begin, tuple(ends), tuple(devices), works
+        rank,
+        read_record(),
+        begin,
+        host_begin,
+        tuple(ends),
+        tuple(devices),
+        works,
+        tuple(device.position for device in seen),
     )
 
 

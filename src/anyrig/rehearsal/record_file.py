@@ -37,6 +37,7 @@ def write_record(path: Path, process: ProcessRecord) -> None:
         "ends": [asdict(end) for end in process.ends],
         "devices": [asdict(device) for device in process.devices],
         "works": None if process.works is None else asdict(process.works),
+        "positions": process.positions,
         "tracks": [asdict(track) for track in process.record.tracks],
         "names": process.record.names,
         "lines": process.record.lines,
@@ -78,6 +79,7 @@ def read_record_file(path: Path) -> ProcessRecord:
             for device in header["devices"]
         ),
         None if header["works"] is None else StepWorks(**header["works"]),
+        tuple(header["positions"]),
     )
 
 

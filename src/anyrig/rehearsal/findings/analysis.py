@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...virtual.predicted_seconds import launch_seconds, predict_works
 from ...virtual.record_reading import IntervalKind, Record
 from ...virtual.rig import VirtualDevice, VirtualRig
 from ..facts import DeviceFacts, StepFacts, TypicalStep
@@ -16,8 +19,6 @@ from .kernel_works import (
     batches_of,
     kernels_of_like_step,
     kernels_of_step,
-    launch_seconds_of,
-    predict,
 )
 from .schedule import Schedule, StepSpan, schedule_of
 
@@ -41,7 +42,7 @@ class Analysis:
         samples: the samples of a step; None if unknown.
         kernels: the works of the tasks that are kernels, by place; empty if unknown.
         layer_sizes: the sizes of the optimizer's matrices and filters.
-        cards: the devices of the rig by (rank, CUDA index).
+        cards: the used devices of the rig by (rank, CUDA index).
         devices: the facts of the devices.
         lines: the names of the record's lines, as ``train.py:31``.
     """
@@ -113,13 +114,17 @@ class Analysis:
             by_device.setdefault(device, []).append(place)
         seconds = {}
         for device, places in by_device.items():
-            flat = [dict(work) for place in places for work in works[place]]
-            predicted = iter(predict(self.cards[device], flat))
+            flat = [_fields_of(work) for place in places for work in works[place]]
+            predicted = iter(predict_works(self.cards[device], flat))
             for place in places:
                 new = sum(next(predicted) for _ in works[place])
                 old = self.kernels[place].seconds
                 seconds[place] = self.schedule.tasks[place].seconds * new / old
         return seconds
+
+
+def _fields_of(work: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in work.items() if name != "seconds"}
 
 
 def analyse(
@@ -138,19 +143,22 @@ def analyse(
     if typical is None or steps[typical.of_steps[0] - 1].is_first:
         return None
     cards = {
-        (process.rank, used.index): rig.devices[used.position]
+        (process.rank, index): rig.devices[position]
         for process in processes
-        for used in process.devices
+        for index, position in enumerate(process.positions)
     }
     kernels, first, last = _choose_steps(record, processes, typical)
     begin = steps[first - 1].begin_seconds
     if begin < record.intervals.complete_from:
         return None
-    launch_seconds = max(map(launch_seconds_of, cards.values()), default=0.0)
+    seconds_of_launch = max(map(launch_seconds, cards.values()), default=0.0)
     span = StepSpan(begin, {one.rank: _hosts_of(one)[first - 1 : last + 1] for one in processes})
-    schedule = schedule_of(record, span, batches_of(kernels, launch_seconds))
+    schedule = schedule_of(record, span, batches_of(kernels, seconds_of_launch))
     expected = typical_seconds_of([steps[number - 1].seconds for number in range(first, last + 1)])
-    if abs(typical_seconds(schedule) - expected) > _TOLERANCE * expected:
+    tracks = {record.tracks[task.track] for task in schedule.tasks}
+    used = {(track.rank, track.device) for track in tracks if track.device is not None}
+    is_off = abs(typical_seconds(schedule) - expected) > _TOLERANCE * expected
+    if is_off or not used <= cards.keys():
         return None
     return Analysis(
         record,
@@ -168,7 +176,7 @@ def analyse(
             if process.works is not None
             for size in process.works.layer_sizes
         ),
-        cards,
+        {device: card for device, card in cards.items() if device in used},
         tuple(devices),
         tuple(name_lines(record.lines)),
     )
@@ -176,8 +184,6 @@ def analyse(
 
 def typical_seconds_of(seconds: Sequence[float]) -> float:
     """Return the median of the steps after the first one, as `typical_seconds` does."""
-    import statistics
-
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -216,12 +222,8 @@ def _of_rank(record: Record, numbers: Iterable[int], rank: int) -> list[int]:
     return [number for number in numbers if tracks[track[number]].rank == rank]
 
 
-def _intervals_by_step(
-    record: Record, processes: Sequence[ProcessRecord]
-) -> dict[int, list[int]]:
+def _intervals_by_step(record: Record, processes: Sequence[ProcessRecord]) -> dict[int, list[int]]:
     """Return the intervals of the devices by the step that launched them."""
-    from bisect import bisect_right
-
     columns, tracks = record.intervals, record.tracks
     hosts = {process.rank: _hosts_of(process) for process in processes}
     found: dict[int, list[int]] = {

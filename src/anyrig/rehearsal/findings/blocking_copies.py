@@ -32,17 +32,10 @@ CODE = "R02"
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter with copies ahead."""
-    candidates = copies_named(analysis, lambda name: name in (PAGEABLE, PINNED))
-    waits = waits_for(analysis, candidates)
-    copies = sorted(set(waits.values()))
+    copies = _blocking(analysis)
     if not copies:
         return
-    change = Change(
-        removed=frozenset(waits),
-        seconds={place: pinned_seconds(analysis, place) for place in copies},
-        edges=edges_ahead(analysis, copies),
-    )
-    saved = analysis.saving(change)
+    saved = analysis.saving(copied_ahead(analysis))
     if not analysis.matters(saved):
         return
     share = sum(map(analysis.seconds_on_record, copies)) / analysis.schedule.steps
@@ -57,3 +50,18 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         "Take the batches from anyrig.prefetch(loader, rig): it pins them, and copies the next "
         "one while the GPU computes.",
     )
+
+
+def copied_ahead(analysis: Analysis) -> Change:
+    """Return the change that copies one step ahead."""
+    copies = _blocking(analysis)
+    return Change(
+        removed=frozenset(waits_for(analysis, copies)),
+        seconds={place: pinned_seconds(analysis, place) for place in copies},
+        edges=edges_ahead(analysis, copies),
+    )
+
+
+def _blocking(analysis: Analysis) -> list[int]:
+    candidates = copies_named(analysis, lambda name: name in (PAGEABLE, PINNED))
+    return sorted(set(waits_for(analysis, candidates).values()))

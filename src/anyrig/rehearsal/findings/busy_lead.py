@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ...hardware import coefficients_of, values_of
+from ...virtual.predicted_seconds import copy_start_seconds
 from ...virtual.record_reading import IntervalKind
 from ..facts import Finding
 from .analysis import Analysis
@@ -55,9 +55,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         return
     replicas = set(shared)
     lead = max(devices, key=lambda device: _seconds_of(analysis, device))
-    works = [
-        _lead_work(analysis, step, lead, replicas) for step in range(analysis.schedule.steps)
-    ]
+    works = [_lead_work(analysis, step, lead, replicas) for step in range(analysis.schedule.steps)]
     kernels = [place for one in works for place in one.kernels if place in analysis.kernels]
     if not kernels:
         return
@@ -124,15 +122,10 @@ def _lead_work(
     return found
 
 
-def _divided(
-    analysis: Analysis, works: list[_LeadWork], kernels: list[int], parts: int
-) -> Change:
+def _divided(analysis: Analysis, works: list[_LeadWork], kernels: list[int], parts: int) -> Change:
     tasks, tracks = analysis.schedule.tasks, analysis.record.tracks
     seconds = analysis.repriced(
-        {
-            place: [_part(work, parts) for work in analysis.kernels[place].works]
-            for place in kernels
-        }
+        {place: [_part(work, parts) for work in analysis.kernels[place].works] for place in kernels}
     )
     for place in kernels:
         launch = tasks[place].launch
@@ -142,8 +135,7 @@ def _divided(
         for place in one.copies:
             device = analysis.device(place)
             assert device is not None
-            values = values_of(coefficients_of(analysis.cards[device].rates))
-            seconds[place] = float(values["copy.start_seconds"][0])
+            seconds[place] = copy_start_seconds(analysis.cards[device])
     return Change(
         seconds=seconds, removed=frozenset(place for one in works for place in one.joining)
     )

@@ -25,6 +25,14 @@ class Change:
     seconds: Mapping[int, float] = field(default_factory=dict)
     edges: Mapping[int, tuple[Edge, ...]] = field(default_factory=dict)
 
+    def __or__(self, other: Change) -> Change:
+        """Return both changes together; the other one counts where both change a task."""
+        return Change(
+            self.removed | other.removed,
+            {**self.seconds, **other.seconds},
+            {**self.edges, **other.edges},
+        )
+
 
 def step_seconds(schedule: Schedule, change: Change | None = None) -> list[float]:
     """Return how long each of the steps takes with the change."""

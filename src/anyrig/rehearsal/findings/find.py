@@ -14,6 +14,7 @@ from . import (
     pageable_copies,
     rebuilt_replicas,
     recomputation,
+    shared_host,
     small_kernels,
     tile_sizes,
     uneven_parts,
@@ -22,6 +23,7 @@ from .analysis import Analysis
 
 # A new finding is a file of this folder, and a line here.
 FINDERS: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
+    shared_host.find,
     blocking_copies.find,
     pageable_copies.find,
     host_waits.find,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...hardware import coefficients_of, values_of
+from ...virtual.predicted_seconds import predict_pinned_copy
 from ...virtual.record_reading import IntervalKind
-from ...virtual.rig import VirtualDevice
 from .analysis import Analysis
 
 PINNED = "aten::copy_ (Pinned -> Device)"
@@ -35,16 +34,10 @@ def copies_named(analysis: Analysis, is_wanted: Callable[[str], bool]) -> list[i
 
 
 def pinned_seconds(analysis: Analysis, place: int) -> float:
-    """Return how long a copy from the host takes from pinned memory: ``cost/copy_cost.cpp``."""
+    """Return how long a copy from the host takes from pinned memory."""
     device = analysis.device(place)
     assert device is not None
-    return _copy_seconds(analysis.cards[device], analysis.bytes(place))
-
-
-def _copy_seconds(device: VirtualDevice, bytes_: float) -> float:
-    values = values_of(coefficients_of(device.rates))
-    rate = device.rates.pcie_bytes_per_second * values["copy.pcie_fraction"][0]
-    return float(values["copy.start_seconds"][0] + bytes_ / rate)
+    return predict_pinned_copy(analysis.cards[device], analysis.bytes(place))
 
 
 def line_of_most(analysis: Analysis, places: Iterable[int]) -> str | None:

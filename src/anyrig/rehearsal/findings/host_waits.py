@@ -1,4 +1,4 @@
-"""R04: the host waits for a device in each step: ``.item()``, ``print``, ``.cpu()``, ``synchronize``.
+"""R04: ``.item()``, ``print``, ``.cpu()`` or ``synchronize`` in each step: the host waits.
 
 The saving: the waits and the copies that they are for are taken out of the schedule, with their
 launches, so that the host runs ahead.
@@ -19,16 +19,8 @@ CODE = "R04"
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter without the waits."""
-    waits = [place for place in analysis.of_kind(IntervalKind.WAIT) if _reads(analysis, place)]
-    lines = {analysis.line(place) for place in waits}
-    copies = [
-        place
-        for place in analysis.of_kind(IntervalKind.COPY)
-        if _reads(analysis, place) and analysis.line(place) in lines
-    ]
-    launches = {analysis.schedule.tasks[place].launch for place in copies} - {None}
-    removed = frozenset([*waits, *copies, *(one for one in launches if one is not None)])
-    saved = analysis.saving(Change(removed=removed)) if waits else 0.0
+    waits = _waits(analysis)
+    saved = analysis.saving(without_waits(analysis)) if waits else 0.0
     if not analysis.matters(saved):
         return
     seconds: dict[str | None, float] = defaultdict(float)
@@ -49,6 +41,23 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         "Keep values on the GPU, for example a sum of loss.detach(), and read or print them once "
         "in many steps; remove torch.cuda.synchronize().",
     )
+
+
+def without_waits(analysis: Analysis) -> Change:
+    """Return the change that takes out the waits, and the copies that they are for."""
+    waits = _waits(analysis)
+    lines = {analysis.line(place) for place in waits}
+    copies = [
+        place
+        for place in analysis.of_kind(IntervalKind.COPY)
+        if _reads(analysis, place) and analysis.line(place) in lines
+    ]
+    launches = [launch for one in copies if (launch := analysis.schedule.tasks[one].launch)]
+    return Change(removed=frozenset([*waits, *copies, *launches]))
+
+
+def _waits(analysis: Analysis) -> list[int]:
+    return [place for place in analysis.of_kind(IntervalKind.WAIT) if _reads(analysis, place)]
 
 
 def _reads(analysis: Analysis, place: int) -> bool:

@@ -1,16 +1,12 @@
-"""Which work records belong to which intervals, and what the cost model says about other ones."""
+"""Which work records belong to which intervals."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...hardware import coefficients_of, values_of
-from ...virtual.build import load_extension
-from ...virtual.gpu_facts import gpu_facts_of
 from ...virtual.record_reading import IntervalKind, Record
-from ...virtual.rig import VirtualDevice
 from ..process_record import ProcessRecord
 from .schedule import KernelBatch
 
@@ -29,22 +25,6 @@ class Kernel:
 
     works: tuple[Work, ...]
     seconds: float
-
-
-def predict(device: VirtualDevice, works: Sequence[Work]) -> list[float]:
-    """Return the seconds that a device takes for each of the works."""
-    if not works:
-        return []
-    core = load_extension()
-    fields = [name for name in works[0] if name != "seconds"]
-    columns = {name: [work[name] for work in works] for name in fields}
-    facts = gpu_facts_of(core, device.rates)
-    return list(core.predict_seconds(facts, core.Works(columns)))
-
-
-def launch_seconds_of(device: VirtualDevice) -> float:
-    """Return how long the host takes to launch one more kernel of a call."""
-    return float(values_of(coefficients_of(device.rates))["host.launch_seconds"][0])
 
 
 def kernels_of_step(
@@ -74,7 +54,8 @@ def kernels_of_step(
         bytes_ = record.intervals.bytes[number]
         if record.intervals.kind[number] != IntervalKind.KERNEL or bytes_ < 0:
             continue
-        works, sum_ = [], 0.0
+        works: list[Work] = []
+        sum_ = 0.0
         while next_row < len(rows) and (not works or sum_ < bytes_):
             works.append(rows[next_row])
             sum_ += rows[next_row]["bytes_read"] + rows[next_row]["bytes_written"]
@@ -95,7 +76,7 @@ def kernels_of_like_step(
     known_by_track, by_track = _by_track(record, known), _by_track(record, intervals)
     if known_by_track.keys() != by_track.keys():
         return {}
-    found = {}
+    found: dict[int, Kernel] = {}
     for track, numbers in by_track.items():
         originals = known_by_track[track]
         if _shape_of(record, originals) != _shape_of(record, numbers):
@@ -104,20 +85,20 @@ def kernels_of_like_step(
     return found
 
 
-def batches_of(kernels: Mapping[int, Kernel], launch_seconds: float) -> dict[int, KernelBatch]:
+def batches_of(kernels: Mapping[int, Kernel], seconds_of_launch: float) -> dict[int, KernelBatch]:
     """Return those intervals whose calls launch several kernels."""
     batches = {}
     for number, kernel in kernels.items():
         count = sum(work["kernels"] for work in kernel.works)
         if count > 1:
             batches[number] = KernelBatch(
-                (count - 1) * launch_seconds, kernel.seconds, kernel.seconds / count
+                (count - 1) * seconds_of_launch, kernel.seconds, kernel.seconds / count
             )
     return batches
 
 
 def _by_track(record: Record, intervals: Iterable[int]) -> dict[int, list[int]]:
-    found = defaultdict(list)
+    found: dict[int, list[int]] = defaultdict(list)
     for number in sorted(intervals):
         is_kernel = record.intervals.kind[number] == IntervalKind.KERNEL
         if is_kernel and record.intervals.bytes[number] >= 0:

@@ -18,15 +18,8 @@ CODE = "R03"
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter with pinned memory."""
-    copies = copies_named(analysis, lambda name: name == NON_BLOCKING)
-    if not copies:
-        return
-    saved = analysis.saving(
-        Change(
-            removed=frozenset(waits_for(analysis, copies)),
-            seconds={place: pinned_seconds(analysis, place) for place in copies},
-        )
-    )
+    copies = _pageable(analysis)
+    saved = analysis.saving(from_pinned_memory(analysis)) if copies else 0.0
     if not analysis.matters(saved):
         return
     yield Finding(
@@ -39,3 +32,16 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         "host waits, whatever non_blocking says.",
         "Pass pin_memory=True to the DataLoader, or call .pin_memory() on what is copied.",
     )
+
+
+def from_pinned_memory(analysis: Analysis) -> Change:
+    """Return the change that pins what is copied."""
+    copies = _pageable(analysis)
+    return Change(
+        removed=frozenset(waits_for(analysis, copies)),
+        seconds={place: pinned_seconds(analysis, place) for place in copies},
+    )
+
+
+def _pageable(analysis: Analysis) -> list[int]:
+    return copies_named(analysis, lambda name: name == NON_BLOCKING)

@@ -125,6 +125,4 @@ def _key(analysis: Analysis, place: int) -> _Key:
 
 
 def _bytes_written(analysis: Analysis, places: dict[int, int]) -> float:
-    return sum(
-        work["bytes_written"] for place in places for work in analysis.kernels[place].works
-    )
+    return sum(work["bytes_written"] for place in places for work in analysis.kernels[place].works)

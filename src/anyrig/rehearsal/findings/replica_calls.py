@@ -9,9 +9,7 @@ from .analysis import Analysis
 
 def flops_by_device(analysis: Analysis) -> tuple[dict[tuple[int, int], float], list[int]]:
     """Return the FLOPs of the calls that all devices make, and these calls."""
-    by_call: dict[object, dict[tuple[int, int], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    by_call: dict[object, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, kernel in analysis.kernels.items():
         device = analysis.device(place)
         if device is not None and any(work["flops"] > 0 for work in kernel.works):

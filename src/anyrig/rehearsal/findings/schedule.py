@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -242,8 +242,8 @@ class _Builder:
         if track.device is None:
             follow(self._previous(columns.track[number], begin, number), Follows.TRACK)
             # A backward pass has threads of its own. The program's goes on after all of them.
-            key = ("host", track.rank, not track.in_backward)
-            follow(self._previous(key, begin, number), Follows.TRACK)
+            others = ("host", track.rank, not track.in_backward)
+            follow(self._previous(others, begin, number), Follows.TRACK)
         else:
             launched_by = columns.launch[number]
             if launched_by >= 0:

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from ...virtual.record_reading import IntervalKind
 from ..facts import Finding
 from .analysis import Analysis
+from .blocking_copies import copied_ahead
 from .change import Change, typical_seconds
+from .host_waits import without_waits
+from .pageable_copies import from_pinned_memory
 
 CODE = "R08"
 
@@ -29,11 +32,11 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         if tasks[place].launch is not None
     ]  # fmt: skip
     launches = {launch: 0.0 for place in kernels if (launch := tasks[place].launch) is not None}
-    waits = frozenset(analysis.of_kind(IntervalKind.WAIT))
-    before = typical_seconds(analysis.schedule, Change(removed=waits))
-    after = typical_seconds(
-        analysis.schedule, Change(removed=waits, seconds=launches)
-    )
+    remedied = (
+        without_waits(analysis) | from_pinned_memory(analysis) | copied_ahead(analysis)
+    )  # fmt: skip
+    before = typical_seconds(analysis.schedule, remedied)
+    after = typical_seconds(analysis.schedule, remedied | Change(seconds=launches))
     saved = before - after
     if not analysis.matters(saved):
         return

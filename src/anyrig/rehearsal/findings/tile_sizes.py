@@ -36,7 +36,8 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         if rounded == size or size - rounded > _MOST_ROUNDED * size:
             continue
         seconds = replace_works(
-            analysis, lambda _, work, a=size, b=rounded: _with_size(work, a, b)  # type: ignore[misc]
+            analysis,
+            lambda _, work, a=size, b=rounded: _with_size(work, a, b),  # type: ignore[misc]
         )
         saved = analysis.saving(Change(seconds=seconds))
         if best is None or saved > best[0]:
@@ -78,8 +79,8 @@ def _with_size(work: Work, size: int, rounded: int) -> Work | None:
     before, after = _elements(work), _elements(new)
     for name in ("bytes_read", "bytes_written", "footprint_bytes"):
         new[name] = work[name] * after / before
-    new["flops"] = work["flops"] * (new["m"] * new["n"] * new["k"]) / (
-        work["m"] * work["n"] * work["k"]
+    new["flops"] = (
+        work["flops"] * (new["m"] * new["n"] * new["k"]) / (work["m"] * work["n"] * work["k"])
     )
     return new
 
