@@ -36,12 +36,8 @@ class Change:
 
 def step_seconds(schedule: Schedule, change: Change | None = None) -> list[float]:
     """Return how long each of the steps takes with the change."""
-    change = change or Change()
-    ends: list[float] = []
     last = [schedule.begin] * schedule.steps
-    for place, task in enumerate(schedule.tasks):
-        end = _end_of(place, task, change, ends)
-        ends.append(end)
+    for task, end in zip(schedule.tasks, end_moments(schedule, change), strict=True):
         last[task.step] = max(last[task.step], end)
     seconds, before = [], schedule.begin
     for end in last:
@@ -49,6 +45,15 @@ def step_seconds(schedule: Schedule, change: Change | None = None) -> list[float
         seconds.append(end - before)
         before = end
     return seconds
+
+
+def end_moments(schedule: Schedule, change: Change | None = None) -> list[float]:
+    """Return when each task ends with the change, in seconds."""
+    change = change or Change()
+    ends: list[float] = []
+    for place, task in enumerate(schedule.tasks):
+        ends.append(_end_of(place, task, change, ends))
+    return ends
 
 
 def typical_seconds(schedule: Schedule, change: Change | None = None) -> float:

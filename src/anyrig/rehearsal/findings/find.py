@@ -10,6 +10,7 @@ from . import (
     busy_lead,
     channels_first,
     host_waits,
+    late_reduction,
     matrix_units,
     pageable_copies,
     rebuilt_replicas,
@@ -34,6 +35,7 @@ FINDERS: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     matrix_units.find,
     channels_first.find,
     tile_sizes.find,
+    late_reduction.find,
     recomputation.find,
 )
 
