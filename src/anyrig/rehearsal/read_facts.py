@@ -27,6 +27,8 @@ from .facts import (
     Track,
     TypicalStep,
 )
+from .findings.analysis import analyse
+from .findings.find import find_all
 from .occupation import Occupation, occupation_of
 from .process_record import ProcessRecord, UsedDevice, merge_records
 from .step_ends import StepEnd, count_first_steps
@@ -57,6 +59,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
             device = rig.devices[used.position]
             devices.append(_device_facts(process.rank, used, device, occupation))
             memory.append(_memory_facts(process.rank, used))
+    analysis = analyse(record, processes, rig, steps, typical, devices)
     return replace(
         about,
         devices=tuple(devices),
@@ -67,6 +70,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
         intervals=texts.intervals(record),
         texts=texts.all(),
         memory=tuple(memory),
+        findings=() if analysis is None else find_all(analysis),
     )
 
 
