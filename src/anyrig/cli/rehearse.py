@@ -126,7 +126,7 @@ def rehearse(
         )
     with named_in_errors("--rig"):
         virtual_rig = VirtualRig.parse(rig)
-    ranks = _plan_ranks(virtual_rig, flags) if flags.given else None
+    ranks = plan_ranks(virtual_rig, flags) if flags.given else None
     if remedies and ranks is not None:
         raise typer.BadParameter(
             "it runs the script in one process again; drop it, or the flags for ranks",
@@ -134,10 +134,10 @@ def rehearse(
         )
     for flag, path in {"--json": json, "--trace": trace, "--report": report}.items():
         if path is not None:
-            with _refused_as(flag):
+            with refused_as(flag):
                 check_file(path)
     if step_marker is not None:
-        with _refused_as("--step-marker"):
+        with refused_as("--step-marker"):
             check_name(step_marker)
     reporting = Reporting(quiet, json, trace, report, steps, step_marker)
     if ranks is not None and step_marker is not None:
@@ -164,7 +164,7 @@ def rehearse(
 
 
 @contextmanager
-def _refused_as(flag: str) -> Iterator[None]:
+def refused_as(flag: str) -> Iterator[None]:
     """Name `flag` in the error if the block raises a `ReportError`."""
     from ..errors import ReportError
 
@@ -174,7 +174,7 @@ def _refused_as(flag: str) -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
-def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
+def plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     """Return the placement of the ranks that `flags` ask for, and the options of their group."""
     from ..errors import GroupOptionError
     from ..processes.options import read_node_counts

@@ -1,0 +1,138 @@
+"""One device's batches from those of the ranks.
+
+::
+
+    rank 0: [a b] [c d]       one device: [a c e g] [b d f h]
+    rank 1: [e f] [g h]
+
+The batches that the ranks loaded at the same time are put together, in the order of ranks; equal
+ones, such as those of the ranks of tensor parallelism, once. Then the samples of a step with
+several micro-batches are dealt anew: the gradient of a correct program does not depend on that,
+whereas a mean of means over unequal numbers of tokens does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import VerificationError
+from .records import LoadedBatch, RankRecord
+from .samples import digest_of
+
+Batches = Mapping[tuple[int, int], LoadedBatch]
+
+
+def merge_batches(records: Sequence[RankRecord]) -> Batches:
+    """Return the batches of one device, by the iteration over a loader and the number in it.
+
+    Raises:
+        VerificationError: the batches of the ranks cannot be put together.
+    """
+    by_place: dict[tuple[int, int], list[LoadedBatch]] = {}
+    for record in records:
+        for one in record.batches:
+            by_place.setdefault((one.iteration, one.number), []).append(one)
+    merged = {place: _merge_ranks(batches) for place, batches in by_place.items()}
+    by_step: dict[tuple[int, int], list[LoadedBatch]] = {}
+    for one in merged.values():
+        if one.batch is not None:
+            by_step.setdefault((one.iteration, one.step), []).append(one)
+    for group in by_step.values():
+        for one in deal_anew(sorted(group, key=lambda each: each.number)):
+            merged[one.iteration, one.number] = one
+    return merged
+
+
+def deal_anew(batches: Sequence[LoadedBatch]) -> list[LoadedBatch]:
+    """Deal the samples of micro-batches anew, one to each in turn; their sizes stay."""
+    if len(batches) < 2:
+        return [*batches]
+    sizes = [_count(one.batch) for one in batches]
+    try:
+        whole = join_values([one.batch for one in batches])
+    except VerificationError:  # micro-batches of unequal shapes stay as they are
+        return [*batches]
+    total, parts = sum(sizes), len(batches)
+    order = torch.tensor([i for first in range(parts) for i in range(first, total, parts)])
+    dealt, begin = [], 0
+    for one, size in zip(batches, sizes, strict=True):
+        chosen = order[begin : begin + size]
+        begin += size
+        dealt.append(LoadedBatch(one.iteration, one.number, one.step, _select(whole, chosen)))
+    return dealt
+
+
+def _merge_ranks(batches: Sequence[LoadedBatch]) -> LoadedBatch:
+    first = batches[0]
+    present = {digest_of(one.batch): one.batch for one in batches if one.batch is not None}
+    if not present:
+        return first
+    values = join_values([*present.values()])
+    return LoadedBatch(first.iteration, first.number, first.step, values)
+
+
+def join_values(values: Sequence[Any]) -> Any:
+    """Join batches of the same structure along the dimension of their samples.
+
+    Raises:
+        VerificationError: their tensors have other dimensions of different sizes, or they have
+            parts that are neither tensors nor text nor equal numbers.
+    """
+    first = values[0]
+    if len(values) == 1:
+        return first
+    if isinstance(first, Tensor):
+        if first.dim() == 0 or any(one.shape[1:] != first.shape[1:] for one in values):
+            shapes = ", ".join(str(tuple(one.shape)) for one in values)
+            raise VerificationError(
+                f"the ranks loaded batches of the shapes {shapes}, which cannot be put together "
+                "for one device; pad all samples to one length"
+            )
+        return torch.cat([*values])
+    if isinstance(first, tuple | list) and all(isinstance(one, str) for one in first):
+        return type(first)(text for one in values for text in one)
+    return _rebuild(first, values, join_values)
+
+
+def _rebuild(first: Any, values: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
+    """Join containers part by part; other objects must be equal."""
+    if isinstance(first, Mapping):
+        return {key: join([one[key] for one in values]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(join([*parts]) for parts in zip(*values, strict=True)))
+    if isinstance(first, tuple | list):
+        return type(first)(join([*parts]) for parts in zip(*values, strict=True))
+    if all(one == first for one in values):
+        return first
+    raise VerificationError(
+        f"the ranks loaded batches with parts of the type {type(first).__name__}, which cannot be "
+        "put together for one device; return tensors from the data set"
+    )
+
+
+def _select(values: Any, chosen: Tensor) -> Any:
+    """Return some samples of a batch."""
+    if isinstance(values, Tensor):
+        return values[chosen] if values.dim() else values
+    if isinstance(values, Mapping):
+        return {key: _select(one, chosen) for key, one in values.items()}
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*(_select(one, chosen) for one in values))
+    if isinstance(values, tuple | list):
+        if values and all(isinstance(one, str) for one in values):
+            return type(values)(values[int(i)] for i in chosen)
+        return type(values)(_select(one, chosen) for one in values)
+    return values
+
+
+def _count(values: Any) -> int:
+    if isinstance(values, Tensor):
+        return values.shape[0] if values.dim() else 0
+    parts = values.values() if isinstance(values, Mapping) else values
+    if isinstance(parts, str | bytes) or not hasattr(parts, "__iter__"):
+        return 0
+    return next((found for one in parts if (found := _count(one))), 0)
