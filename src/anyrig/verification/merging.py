@@ -7,13 +7,14 @@
 
 The batches that the ranks loaded at the same time are put together, in the order of ranks; equal
 ones, such as those of the ranks of tensor parallelism, once. Then the samples of a step with
-several micro-batches are dealt anew: the gradient of a correct program does not depend on that,
-whereas a mean of means over unequal numbers of tokens does.
+several equal micro-batches are dealt anew: the gradient of a correct program does not depend on
+that, whereas a mean of means over unequal numbers of tokens does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ def merge_batches(records: Sequence[RankRecord]) -> Batches:
         for one in record.batches:
             by_place.setdefault((one.iteration, one.number), []).append(one)
     merged = {place: _merge_ranks(batches) for place, batches in by_place.items()}
+    if any(record.has_batch_statistics for record in records):
+        return merged  # which depend on the samples that are together in a batch
     by_step: dict[tuple[int, int], list[LoadedBatch]] = {}
     for one in merged.values():
         if one.batch is not None:
@@ -48,22 +51,19 @@ def merge_batches(records: Sequence[RankRecord]) -> Batches:
 
 
 def deal_anew(batches: Sequence[LoadedBatch]) -> list[LoadedBatch]:
-    """Deal the samples of micro-batches anew, one to each in turn; their sizes stay."""
-    if len(batches) < 2:
-        return [*batches]
+    """Deal the samples of micro-batches of equal size anew, one to each in turn."""
     sizes = [_count(one.batch) for one in batches]
+    if len(batches) < 2 or len(set(sizes)) > 1:
+        return [*batches]
     try:
         whole = join_values([one.batch for one in batches])
     except VerificationError:  # micro-batches of unequal shapes stay as they are
         return [*batches]
     total, parts = sum(sizes), len(batches)
-    order = torch.tensor([i for first in range(parts) for i in range(first, total, parts)])
-    dealt, begin = [], 0
-    for one, size in zip(batches, sizes, strict=True):
-        chosen = order[begin : begin + size]
-        begin += size
-        dealt.append(LoadedBatch(one.iteration, one.number, one.step, _select(whole, chosen)))
-    return dealt
+    return [
+        replace(one, batch=_select(whole, torch.arange(first, total, parts)))
+        for first, one in enumerate(batches)
+    ]
 
 
 def _merge_ranks(batches: Sequence[LoadedBatch]) -> LoadedBatch:
@@ -72,7 +72,7 @@ def _merge_ranks(batches: Sequence[LoadedBatch]) -> LoadedBatch:
     if not present:
         return first
     values = join_values([*present.values()])
-    return LoadedBatch(first.iteration, first.number, first.step, values)
+    return replace(first, batch=values)
 
 
 def join_values(values: Sequence[Any]) -> Any:

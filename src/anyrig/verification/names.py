@@ -15,11 +15,19 @@ _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 @dataclass(frozen=True)
 class NamedParameter:
-    """A parameter with its name, and the module that owns it; None if no module does."""
+    """A parameter with its name.
+
+    Attributes:
+        name: its name in `root`, without the attributes of wrappers.
+        parameter: the parameter.
+        owner: the module that has it; None if no module does.
+        root: the outermost module around `owner`.
+    """
 
     name: str
     parameter: Tensor
-    owner: nn.Module | None
+    owner: nn.Module | None = None
+    root: nn.Module | None = None
 
 
 def clean_name(name: str) -> str:
@@ -46,12 +54,12 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
     named = []
     for number, parameter in enumerate(parameters):
         if id(parameter) not in found:
-            named.append(NamedParameter(f"parameter {number}", parameter, None))
+            named.append(NamedParameter(f"parameter {number}", parameter))
             continue
         root, name, module = found[id(parameter)]
         if len(roots_of_name[name]) > 1:
             name = f"{type(unwrap(root)).__name__}.{name}"
-        named.append(NamedParameter(name, parameter, module))
+        named.append(NamedParameter(name, parameter, module, root))
     return named
 
 

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
@@ -89,7 +91,7 @@ class Recorder:
         self._labels = LabelCounts()
         self._dtypes: set[str] = set()
         self._norms: dict[str, None] = {}
-        self._draws = False
+        self._draws = self._has_batch_statistics = self._shards_data = False
         self._running: list[nn.Module] = []
         self._random_before = ""
         self._lines: weakref.WeakKeyDictionary[nn.Module, tuple[str | None, int]] = (
@@ -143,6 +145,8 @@ class Recorder:
             dict(self._parameters),
             tuple(sorted(self._dtypes)),
             tuple(self._norms),
+            self._has_batch_statistics,
+            self._shards_data,
             self._draws,
             self._dropout.was_called,
             tuple(self._loaders.batches),
@@ -172,8 +176,6 @@ class Recorder:
         return len(self._steps) < self._most_steps and threading.get_ident() == self._thread
 
     def _note_loss(self, loss: Tensor) -> None:
-        from torch.distributed.tensor import DTensor
-
         if isinstance(loss, DTensor):
             if not all(placement.is_replicate() for placement in loss.placements):
                 return
@@ -282,6 +284,9 @@ class Recorder:
             if one.owner is None:
                 self._parameters[one.name] = ParameterFacts("no module")
                 continue
+            self._shards_data |= _is_sharded_data(one)
+            if isinstance(one.owner, _BatchNorm) and one.owner.training:
+                self._has_batch_statistics = True
             if is_norm_of_one_rank(one.owner):
                 self._norms.setdefault(one.name.rpartition(".")[0])
             line, order = self._lines.get(one.owner, (None, -1))
@@ -301,6 +306,15 @@ def is_norm_of_one_rank(module: nn.Module) -> bool:
         isinstance(module, _BatchNorm)
         and module.training
         and not isinstance(module, nn.SyncBatchNorm)
+    )
+
+
+def _is_sharded_data(one: NamedParameter) -> bool:
+    """Return whether FSDP2 alone divides a parameter, so that ranks share no samples."""
+    return (
+        isinstance(one.parameter, DTensor)
+        and one.parameter.device_mesh.ndim == 1
+        and isinstance(one.root, FSDPModule)
     )
 
 

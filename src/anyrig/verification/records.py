@@ -96,6 +96,9 @@ class RankRecord:
         parameters: where each parameter is.
         dtypes: the floating-point types of the parameters and of the computation of the loss.
         batch_norms: the names of batch norms that use the samples of one rank alone.
+        has_batch_statistics: whether the model normalises by statistics of a batch.
+        shards_data: whether the ranks divide samples and parameters alike, as FSDP does; then
+            ranks with the same samples repeat work.
         draws_random_numbers: whether a forward pass drew random numbers other than for dropout.
         has_dropout: whether a forward pass had dropout, which verification turns off.
         batches: what data loaders delivered.
@@ -107,6 +110,8 @@ class RankRecord:
     parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
+    has_batch_statistics: bool = False
+    shards_data: bool = False
     draws_random_numbers: bool = False
     has_dropout: bool = False
     batches: tuple[LoadedBatch, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +17,12 @@ from .records import RankRecord
 from .verdict import Verdict
 
 _MOST_LINES = 25
+# What the errors of PyTorch about types have in common, as in "expected scalar type Double".
+_OF_TYPES = re.compile(r"dtype|scalar type|Double|Float|float64|float32")
+
+
+class _TypesError(VerificationError):
+    """A run failed with an error about types."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,10 @@ class ScriptRuns:
     def verify(self) -> Verdict:
         """Run the script on the rig and on one device, in float64 if it can, and compare."""
         try:
-            return self._attempt(widens=True)
-        except VerificationError:
-            pass
-        try:
-            verdict = self._attempt(widens=False)
+            try:
+                return self._attempt(widens=True)
+            except _TypesError:
+                verdict = self._attempt(widens=False)
         except VerificationError as error:
             return Verdict(2, reason=str(error))
         note = "the script does not run in float64, so it ran in its own types"
@@ -92,7 +98,8 @@ class ScriptRuns:
         is_complete = bool(records) and all(len(one.steps) == self.steps for one in records)
         if ended.status != 0 and not is_complete:
             tail = "\n".join(ended.output.strip().splitlines()[-_MOST_LINES:])
-            raise VerificationError(
+            kind = _TypesError if _OF_TYPES.search(tail) else VerificationError
+            raise kind(
                 f"the script fails {where}, with status {ended.status}; run it with anyrig "
                 f"rehearse first\n{tail}"
             )

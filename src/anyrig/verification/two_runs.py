@@ -14,6 +14,8 @@ from torch import Tensor
 from ..devices.place import Places, as_rig
 from ..devices.rig import Rig
 from ..errors import VerificationError
+from ..processes.group.membership import join_group
+from ..processes.launch import launch
 from .diagnosis import judge
 from .initial_values import initial_values
 from .merging import Batches, merge_batches
@@ -26,7 +28,12 @@ Train = Callable[[Rig], object]
 
 
 def verify(
-    train: Train, rig: Places | None = None, *, steps: int = 3, dtype: torch.dtype = torch.float64
+    train: Train,
+    rig: Places | None = None,
+    *,
+    steps: int = 3,
+    dtype: torch.dtype = torch.float64,
+    ranks: bool = False,
 ) -> Verdict:
     """Call `train` on a rig and on its first device, and compare their steps.
 
@@ -42,8 +49,9 @@ def verify(
 
         assert anyrig.verification.verify(train, "cuda:0,1")
 
-    In a process group, all ranks call `verify`: `train` then runs on all ranks, and once more on
-    rank 0, in a world of one rank.
+    With `ranks`, one rank for each device of the rig calls `train`, in a process group; and so do
+    all ranks of a group that call `verify`. Rank 0 then calls `train` once more, in a world of one
+    rank.
 
     `train` makes its model, optimizer and loader itself, so that both calls begin alike. Before
     each, the random numbers are seeded. The call on one device gets the batches that the ranks'
@@ -54,20 +62,33 @@ def verify(
         rig: the devices; None for every accelerator, or, in a group, this rank's.
         steps: how many steps of an optimizer to compare.
         dtype: the default type of floating-point numbers in both calls.
+        ranks: start a rank for each device of the rig.
 
     Returns:
         the verdict, which is true if the steps are the same; in a group, on every rank.
 
     Raises:
         Exception: `train` raised it.
+        LaunchError: `train` raised in a rank that was started here.
     """
+    if ranks:
+        return launch(_verify_in_rank, (train, steps, dtype), rig=rig)
     group = new_group_of_first_rank() if _world_size() > 1 else None
     whole = as_rig("auto" if rig is None else rig)
-    ranks = _gather(_record(train, whole, steps, dtype, _rank()))
+    records = _gather(_record(train, whole, steps, dtype, _rank()))
     verdict = None
     if _rank() == 0:
-        verdict = _compare_with_one(train, whole, steps, dtype, ranks, group)
+        verdict = _compare_with_one(train, whole, steps, dtype, records, group)
     return _from_first_rank(verdict)
+
+
+def _verify_in_rank(train: Train, steps: int, dtype: torch.dtype) -> Verdict:
+    join_group()
+    try:
+        return verify(train, steps=steps, dtype=dtype)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _compare_with_one(
