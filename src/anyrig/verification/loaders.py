@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -71,6 +72,8 @@ class RecordedLoaders:
         iteration, number = place
         place[1] += 1
         if self._replayed is not None:
+            with contextlib.suppress(StopIteration):
+                original(iterator)  # its sampler may keep count
             return self._deliver(iteration, number)
         try:
             batch = widen(original(iterator)) if self._widens else original(iterator)

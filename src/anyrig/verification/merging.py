@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..errors import VerificationError
 from .records import LoadedBatch, RankRecord
-from .samples import digest_of
+from .samples import digest_of, hash_samples
 
 Batches = Mapping[tuple[int, int], LoadedBatch]
 
@@ -40,14 +40,35 @@ def merge_batches(records: Sequence[RankRecord]) -> Batches:
     merged = {place: _merge_ranks(batches) for place, batches in by_place.items()}
     if any(record.has_batch_statistics for record in records):
         return merged  # which depend on the samples that are together in a batch
+    steps = _steps_of_samples(records)
     by_step: dict[tuple[int, int], list[LoadedBatch]] = {}
     for one in merged.values():
-        if one.batch is not None:
-            by_step.setdefault((one.iteration, one.step), []).append(one)
+        step = None if one.batch is None else _step_of(one.batch, steps)
+        if step is not None:
+            by_step.setdefault((one.iteration, step), []).append(one)
     for group in by_step.values():
         for one in deal_anew(sorted(group, key=lambda each: each.number)):
             merged[one.iteration, one.number] = one
     return merged
+
+
+def _steps_of_samples(records: Sequence[RankRecord]) -> Mapping[str, set[int]]:
+    """Return the steps in which each sample was computed: it may have been loaded before."""
+    steps: dict[str, set[int]] = {}
+    for record in records:
+        for number, step in enumerate(record.steps):
+            for sample in (one for call in step.forwards for one in call):
+                steps.setdefault(sample, set()).add(number)
+    return steps
+
+
+def _step_of(batch: Any, steps: Mapping[str, set[int]]) -> int | None:
+    """Return the step that computed a batch; None if that is not certain."""
+    hashed = hash_samples(batch)
+    found = [] if hashed is None else [steps.get(sample, set()) for sample in hashed[0]]
+    every = set().union(*found)
+    is_certain = len(every) == 1 and all(found)
+    return next(iter(every)) if is_certain else None
 
 
 def deal_anew(batches: Sequence[LoadedBatch]) -> list[LoadedBatch]:
