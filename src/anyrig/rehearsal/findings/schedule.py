@@ -150,15 +150,19 @@ class _Builder:
         self._step_of = self._find_steps()
         self._order = sorted(self._step_of, key=lambda number: (self._moment_of(number), number))
         self._place = {number: place for place, number in enumerate(self._order)}
+        # What ended before the host began with the steps has delayed none of their tasks.
+        earliest = min((hosts[0] for hosts in span.hosts.values() if hosts), default=0.0)
+        ends = self._columns.end
+        self._recent = [number for number, end in enumerate(ends) if end >= earliest]
         self._ended_at: dict[float, list[int]] = defaultdict(list)
-        for number, end in enumerate(self._columns.end):
-            self._ended_at[end].append(number)
+        for number in self._recent:
+            self._ended_at[ends[number]].append(number)
         self._last: dict[object, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
 
     def build(self) -> Schedule:
         # Ends in order, for each track and resource: what came before the steps counts too.
         columns = self._columns
-        for number in sorted(range(len(columns)), key=columns.end.__getitem__):
+        for number in sorted(self._recent, key=columns.end.__getitem__):
             for key in self._resources_of(number):
                 ends, numbers = self._last[key]
                 ends.append(columns.end[number])
