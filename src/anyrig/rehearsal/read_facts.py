@@ -7,11 +7,11 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
-from operator import attrgetter
 
 from ..virtual.known_errors import error_shares
-from ..virtual.record_reading import IntervalKind, Record, RecordedTrack
+from ..virtual.record_reading import IntervalKind, Record, RecordedIntervals, RecordedTrack
 from ..virtual.rig import VirtualDevice, VirtualRig
 from . import facts as of
 from .critical_path import Piece, Timeline
@@ -40,7 +40,6 @@ _KIND_NAMES: dict[int, str] = {
     IntervalKind.WAIT: of.WAIT,
     IntervalKind.HOST: of.HOST,
 }
-_KIND_MODULE_AND_LINE = attrgetter("kind", "module", "line")
 
 
 def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]) -> Facts:
@@ -102,21 +101,39 @@ class _RecordTexts(Texts):
             flow=ordered(columns.flow),
         )
 
-    def piece(self, record: Record, piece: Piece) -> PathPiece:
-        """Return a piece of a critical path as facts."""
-        seconds = piece.end - piece.begin
-        if piece.interval is None:
-            kind = of.WAIT if piece.is_wait else of.HOST
-            return PathPiece(kind, seconds, None, None, None, None)
-        number, columns = piece.interval, record.intervals
-        return PathPiece(
+    def path(self, record: Record, pieces: Iterable[Piece]) -> tuple[PathPiece, ...]:
+        """Return a critical path as facts, with neighbours of one kind, module and line joined.
+
+        What the neighbours do not have in common, of the track and the name, becomes None.
+        """
+        columns, joined = record.intervals, []
+        for (kind, module, line), group in groupby(pieces, key=partial(self._place, columns)):
+            seconds = 0.0
+            tracks, names = set(), set()
+            for begin, end, number, _ in group:
+                seconds += end - begin
+                tracks.add(None if number is None else columns.track[number])
+                names.add(None if number is None else _named(self._names, columns.name[number]))
+            joined.append(PathPiece(kind, seconds, _only(tracks), _only(names), module, line))
+        return tuple(joined)
+
+    def _place(
+        self, columns: RecordedIntervals, piece: Piece
+    ) -> tuple[str, int | None, int | None]:
+        """Return the kind, the module and the line of a piece of a critical path."""
+        number = piece.interval
+        if number is None:
+            return (of.WAIT if piece.is_wait else of.HOST), None, None
+        return (
             _KIND_NAMES[columns.kind[number]],
-            seconds,
-            columns.track[number],
-            _named(self._names, columns.name[number]),
             _named(self._modules, columns.module[number]),
             _named(self._lines, columns.line[number]),
         )
+
+
+def _only(values: set[int | None]) -> int | None:
+    """Return the one value of a set; None if there are several."""
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _named(names: list[int], number: int) -> int | None:
@@ -142,10 +159,7 @@ def _steps_of(
             samples=_sum_samples(ends),
             waits=max(found[i] for found in waits),
             loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
-            path=join_pieces(
-                texts.piece(record, piece)
-                for piece in timeline.critical_path(begins[i], moments[i])
-            ),
+            path=texts.path(record, timeline.critical_path(begins[i], moments[i])),
         )
         for i, ends in enumerate(ends_by_step)
     )
@@ -169,23 +183,6 @@ def _count_waits(process: ProcessRecord) -> list[int]:
 def _sum_samples(ends: Sequence[StepEnd]) -> int | None:
     samples = [end.samples for end in ends if end.samples is not None]
     return sum(samples) if len(samples) == len(ends) else None
-
-
-def join_pieces(pieces: Iterable[PathPiece]) -> tuple[PathPiece, ...]:
-    """Join neighbours of one kind, module and line.
-
-    What they do not have in common, of the track and the name, becomes None.
-    """
-    joined = []
-    for (kind, module, line), group in groupby(pieces, key=_KIND_MODULE_AND_LINE):
-        first, *others = group
-        seconds, track, name = first.seconds, first.track, first.name
-        for piece in others:
-            seconds += piece.seconds
-            track = track if piece.track == track else None
-            name = name if piece.name == name else None
-        joined.append(PathPiece(kind, seconds, track, name, module, line) if others else first)
-    return tuple(joined)
 
 
 def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
