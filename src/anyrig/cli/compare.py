@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from rich.console import Console
 
 from .chosen_device import named_in_errors
 
@@ -74,6 +73,8 @@ def compare_and_exit(comparison: Comparison, file: Path | None) -> NoReturn:
 
     The exit status is 0 if the script ran to its end on one rig at least.
     """
+    from rich.console import Console
+
     from ..rehearsal.comparison.compared_rig import Outcome
     from ..rehearsal.comparison.table import comparison_table
     from ..rehearsal.reporting import write_text
