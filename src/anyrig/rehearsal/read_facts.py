@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -42,11 +43,21 @@ _KIND_NAMES: dict[int, str] = {
 }
 
 
-def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]) -> Facts:
-    """Return `about` with all that is known about the processes of a program."""
+def read_facts(
+    about: Facts,
+    rig: VirtualRig,
+    processes: Sequence[ProcessRecord],
+    *,
+    with_timelines: bool = True,
+) -> Facts:
+    """Return `about` with all that is known about the processes of a program.
+
+    Without `with_timelines`, the intervals and the critical paths are left out: a summary does not
+    show them.
+    """
     record = merge_records(processes)
     texts = _RecordTexts(record)
-    steps = _steps_of(record, texts, processes)
+    steps = _steps_of(record, texts if with_timelines else None, processes)
     typical = _typical_step(steps)
     window = _window_of(record, steps, typical)
     devices, memory = [], []
@@ -63,7 +74,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
         steps=steps,
         typical_step=typical,
         tracks=_name_tracks(record.tracks),
-        intervals=texts.intervals(record),
+        intervals=texts.intervals(record) if with_timelines else Intervals(),
         texts=texts.all(),
         memory=tuple(memory),
     )
@@ -141,10 +152,19 @@ def _named(names: list[int], number: int) -> int | None:
 
 
 def _steps_of(
-    record: Record, texts: _RecordTexts, processes: Sequence[ProcessRecord]
+    record: Record, texts: _RecordTexts | None, processes: Sequence[ProcessRecord]
 ) -> tuple[StepFacts, ...]:
-    """Return the steps that all processes have taken; a step ends with the last of them."""
-    timeline = Timeline(record)
+    """Return the steps that all processes have taken; a step ends with the last of them.
+
+    Without `texts`, they have no critical paths.
+    """
+    timeline = None if texts is None else Timeline(record)
+
+    def path(begin: float, end: float) -> tuple[PathPiece, ...]:
+        if texts is None or timeline is None:
+            return ()
+        return texts.path(record, timeline.critical_path(begin, end))
+
     ends_by_step = list(zip(*(process.ends for process in processes), strict=False))
     moments = [max(end.seconds for end in ends) for ends in ends_by_step]
     begins = [min(process.begin for process in processes), *moments]
@@ -159,7 +179,7 @@ def _steps_of(
             samples=_sum_samples(ends),
             waits=max(found[i] for found in waits),
             loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
-            path=texts.path(record, timeline.critical_path(begins[i], moments[i])),
+            path=path(begins[i], moments[i]),
         )
         for i, ends in enumerate(ends_by_step)
     )
@@ -171,13 +191,14 @@ def _count_waits(process: ProcessRecord) -> list[int]:
     A value that is read after the optimizer's step counts in the next step, if there is one.
     """
     intervals = process.record.intervals
-    waits = [
+    waits = sorted(
         intervals.begin[i] for i, kind in enumerate(intervals.kind) if kind == IntervalKind.WAIT
-    ]
+    )
     begins = [process.host_begin, *(end.host_seconds for end in process.ends)]
     if len(process.ends) == 1:
         begins[1] = float("inf")
-    return [sum(begin <= wait < end for wait in waits) for begin, end in pairwise(begins)]
+    before = [bisect_left(waits, begin) for begin in begins]
+    return [until - since for since, until in pairwise(before)]
 
 
 def _sum_samples(ends: Sequence[StepEnd]) -> int | None:
