@@ -116,11 +116,15 @@ def merge_records(processes: Sequence[ProcessRecord]) -> Record:
         """Return a column of indexes into parts that have these sizes in the records."""
         column = array("q")
         for intervals, offset in zip(all_intervals, accumulate(sizes, initial=0), strict=False):
-            column.extend(one + offset if one >= 0 else -1 for one in get(intervals))
+            own = get(intervals)
+            column.extend(own if offset == 0 else (one + offset if one >= 0 else -1 for one in own))
         return column
 
     def floats(get: Callable[[RecordedIntervals], array[float]]) -> array[float]:
-        return array("d", chain.from_iterable(map(get, all_intervals)))
+        column = array("d")
+        for intervals in all_intervals:
+            column.extend(get(intervals))
+        return column
 
     flows = _FlowNumbers()
     intervals = RecordedIntervals(

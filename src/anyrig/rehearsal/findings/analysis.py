@@ -106,7 +106,7 @@ class Analysis:
     def repriced(self, works: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[int, float]:
         """Return the seconds of kernels with other works, by place.
 
-        What a kernel lost to a collective at the same time, it still loses.
+        A kernel that a concurrent collective slowed down stays slowed down by as much.
         """
         by_device: dict[tuple[int, int], list[int]] = {}
         for place in works:
