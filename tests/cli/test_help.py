@@ -52,6 +52,7 @@ def test_all_commands_are_known() -> None:
         "doctor",
         "run",
         "rehearse",
+        "verify",
         "check",
         "migrate",
         "virtual",

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -29,7 +29,11 @@ from anyrig import Rig
 FEATURES, CLASSES = 6, 5
 STEPS = 2
 
-WAYS = ("ddp", "fsdp", "hsdp", "tensor", "spread", "spread-shards", "by hand")
+WAYS = (
+    *("ddp", "fsdp", "fsdp1", "fsdp1-flat", "hsdp", "tensor"),
+    *("spread", "spread-shards", "pipeline", "by hand"),
+)
+WITH_WHOLE_BATCHES = ("tensor", "pipeline")
 BATCHES = (16, 13)  # 13 leaves the ranks unequal numbers of samples
 ACCUMULATION = (1, 3)
 CLIPPING = (None, 0.05)
@@ -52,6 +56,14 @@ class Net(nn.Module):
         return self.down(self.dropout(torch.tanh(self.up(self.norm(x)))))
 
 
+def deep() -> nn.Module:
+    """Return a model with layers for four stages."""
+    return nn.Sequential(
+        *(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()),
+        *(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, CLASSES)),
+    )
+
+
 def combinations() -> Iterator[tuple[str, int, int, float | None, str, str, bool]]:
     """Yield way, batch, micro-batches, clipping, optimizer, loading, dropout."""
     everything = itertools.product(
@@ -60,8 +72,10 @@ def combinations() -> Iterator[tuple[str, int, int, float | None, str, str, bool
     for way, batch, parts, clip, optimizer, loading, dropout in everything:
         if loading == "sampler" and batch % 4:
             continue  # a DistributedSampler repeats samples to make the ranks' parts equal
-        if way == "tensor" and (loading == "sampler" or dropout):
+        if way in WITH_WHOLE_BATCHES and (loading == "sampler" or dropout):
             continue
+        if clip is not None and way in ("pipeline", "fsdp1", "fsdp1-flat"):
+            continue  # each rank has the norm of its part only; FSDP1's clip has no float64
         yield way, batch, parts, clip, optimizer, loading, dropout
 
 
@@ -71,11 +85,14 @@ SAMPLE = [
     ("ddp", 13, 3, 0.05, "adamw", "slices", False),
     ("fsdp", 16, 3, 0.05, "adamw", "sampler", False),
     ("fsdp", 13, 1, None, "sgd", "slices", False),
+    ("fsdp1", 13, 1, None, "adamw", "slices", False),
+    ("fsdp1-flat", 16, 3, None, "sgd", "sampler", False),
     ("hsdp", 16, 1, 0.05, "sgd", "sampler", False),
     ("tensor", 16, 3, 0.05, "adamw", "slices", False),
     ("tensor", 13, 1, None, "sgd", "slices", False),
     ("spread", 13, 3, 0.05, "adamw", "slices", True),
     ("spread-shards", 13, 1, None, "sgd", "slices", False),
+    ("pipeline", 16, 3, None, "adamw", "slices", False),
     ("by hand", 13, 3, 0.05, "sgd", "slices", False),
 ]
 
@@ -87,7 +104,7 @@ def training(
 
     def train(rig: Rig) -> None:
         torch.manual_seed(0)
-        model = _spread(Net(dropout), way, rig)
+        model = _spread(deep() if way == "pipeline" else Net(dropout), way, rig)
         made = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[kind]
         optimizer = made(model.parameters(), 0.05)
         torch.manual_seed(100 + dist.get_rank())  # other dropout on each rank
@@ -96,10 +113,13 @@ def training(
             optimizer.zero_grad()
             for _ in range(parts):
                 x, y, total = next(batches)
+                if way == "pipeline":  # a mean over the samples, on every rank
+                    (model(x, target=y) / parts).backward()
+                    continue
                 # A sum over this rank's samples, by those of all ranks and micro-batches.
                 sums = nn.functional.cross_entropy(model(x), y, reduction="sum")
                 loss = sums / (total * parts)
-                if way in ("ddp", "fsdp", "hsdp"):  # which average over the ranks
+                if way == "ddp" or "fsdp" in way or way == "hsdp":  # which average over the ranks
                     loss = loss * dist.get_world_size()
                 elif way.startswith("spread"):  # which averages over the samples of all ranks
                     loss = sums / max(1, len(x)) / parts
@@ -123,6 +143,10 @@ def _spread(model: nn.Module, way: str, rig: Rig) -> nn.Module:
     if way == "fsdp":
         fully_shard(model.up)
         return fully_shard(model)
+    if way.startswith("fsdp1"):
+        one = torch.device("cpu")
+        model.up = FullyShardedDataParallel(model.up, device_id=one, use_orig_params=way == "fsdp1")
+        return FullyShardedDataParallel(model, device_id=one, use_orig_params=way == "fsdp1")
     if way == "hsdp":
         outer = 2 if ranks == 4 else 1
         mesh = init_device_mesh("cpu", (outer, ranks // outer), mesh_dim_names=("copy", "shard"))
@@ -134,6 +158,9 @@ def _spread(model: nn.Module, way: str, rig: Rig) -> nn.Module:
         return anyrig.spread(model, rig)
     if way == "spread-shards":
         return anyrig.spread(model, rig, how="shard")
+    if way == "pipeline":
+        how = "pipeline" if ranks > 1 else "auto"
+        return anyrig.spread(model, rig, how=how, loss=nn.CrossEntropyLoss())
     return model
 
 
@@ -162,13 +189,13 @@ def _batches(
             yield x, y, batch
         return
     for x, y in DataLoader(dataset, batch, shuffle=False):
-        if way == "tensor":
+        if way in WITH_WHOLE_BATCHES:
             yield x, y, batch
         else:
             yield x[rank::ranks], y[rank::ranks], len(x)
 
 
-def run_rank(cases: str, folder: str) -> None:
+def run_rank(cases: str, folder: str, dtype: str = "float64") -> None:
     """Verify correct runs on this rank; rank 0 writes what was reported to a file of `folder`."""
     import json
     import os
@@ -185,7 +212,7 @@ def run_rank(cases: str, folder: str) -> None:
     for case in json.loads(cases):
         begin = time.perf_counter()
         try:
-            verdict = verify(training(*case), steps=STEPS)
+            verdict = verify(training(*case), steps=STEPS, dtype=getattr(torch, dtype))
         except Exception:
             verdicts.append([case, -1, traceback.format_exc()])
             break

@@ -91,3 +91,43 @@ def test_nothing_is_watched_afterwards() -> None:
         verify(lambda rig: 1 / 0, "cpu")
     assert (nn.functional.dropout, torch.autograd.backward, torch.Tensor.float) == before
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_an_optimizer_with_a_closure_trains() -> None:
+    def train(rig: Rig) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+        inputs = torch.randn(8, 3)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    assert verify(train, "cpu")
+
+
+def test_random_numbers_in_a_forward_pass_cannot_be_compared() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + torch.randn_like(x))
+
+    calls = []
+
+    def train(rig: Rig) -> None:
+        calls.append(rig)
+        torch.manual_seed(0)
+        model = Noisy(3, 1)
+        torch.manual_seed(len(calls))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(4, 3)).square().mean().backward()
+        optimizer.step()
+
+    verdict = verify(train, "cpu")
+    assert verdict.exit_code == 2
+    assert "draws random numbers in its forward pass" in str(verdict)

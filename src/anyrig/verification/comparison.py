@@ -118,7 +118,9 @@ def _tensors(
     of: Callable[[StepRecord], Mapping[str, Piece]],
     kind: str,
 ) -> Tensors:
-    expected = {name: piece.values for name, piece in of(one).items() if piece.is_whole}
+    expected = {
+        name: piece.values.view(piece.shape) for name, piece in of(one).items() if piece.is_whole
+    }
     names = dict.fromkeys([*expected, *(name for each in of_ranks.values() for name in of(each))])
     joined = {}
     for name in names:

@@ -115,7 +115,17 @@ def _dead(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | N
     """Return why the agreement says nothing, if neither run trains."""
     records = one.steps[:steps]
     line = records[0].line
-    if not any(norm(piece.values) for step in records for piece in step.gradients.values()):
+    earlier = records[0].before
+    is_unchanged = all(
+        piece.values.equal(earlier[name].values)
+        for step in records
+        for name, piece in step.after.items()
+        if name in earlier
+    )
+    # An optimizer with a closure has gradients only within its step, and changes parameters.
+    if is_unchanged and not any(
+        norm(piece.values) for step in records for piece in step.gradients.values()
+    ):
         return Finding(
             Cause(
                 "no-gradient-at-all",
@@ -125,13 +135,7 @@ def _dead(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | N
             ),
             line=line,
         )
-    earlier = records[0].before
-    if all(
-        piece.values.equal(earlier[name].values)
-        for step in records
-        for name, piece in step.after.items()
-        if name in earlier
-    ):
+    if is_unchanged:
         return Finding(
             Cause(
                 "no-update",
@@ -150,7 +154,7 @@ def _dead(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | N
                 "change",
                 "the loss does not depend on these parameters; check what it is computed from",
             ),
-            line=records[0].losses[0].line,
+            backward_line=records[0].losses[0].line,
         )
     return None
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # Private: the class of the iterators of every DataLoader. There is no hook for them.
-# tests/verification/test_findings.py fails if the name changes.
+# tests/verification/test_silent_findings.py fails if the name changes.
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .merging import Batches

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 # Private: there is no public way to have another default group for a while.
-# tests/verification/test_findings.py would notice its change.
+# tests/verification/test_silent_findings.py would notice its change.
 from torch.distributed.distributed_c10d import _update_default_pg
 
 _VARIABLES = {

@@ -24,7 +24,7 @@ def dtypes_of(loss: Tensor) -> set[str]:
             continue
         seen.add(node)
         # Private: no public attribute of a node has the types of its results.
-        # tests/verification/test_precision.py would notice its change.
+        # tests/verification/test_pieces.py would notice its change.
         for facts in getattr(node, "_input_metadata", ()):
             if facts is not None and facts.dtype.is_floating_point:
                 found.add(_name(facts.dtype))

@@ -17,7 +17,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..memory.source_line import current_line
 from .dropout import DropoutOff, random_state
+from .flat_shards import FlatPart, find_flat_parts
 from .label_counts import LabelCounts
 from .loaders import RecordedLoaders, widen
 from .merging import Batches
@@ -234,10 +235,12 @@ class Recorder:
             return
         self._step_line = _line()
         self._gradients, self._before = {}, {}
-        for one in self._named(optimizer):
-            self._take(one.name, one.parameter.grad, self._gradients)
-            if not self._steps or one.name not in self._steps[0].before:
-                self._take(one.name, one.parameter, self._before)
+        known = self._steps[0].before if self._steps else {}
+        for name, piece, gradient in self._pieces(optimizer):
+            if gradient is not None:
+                self._gradients[name] = gradient
+            if name not in known:
+                self._before[name] = piece
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._depth -= 1
@@ -245,9 +248,7 @@ class Recorder:
             return
         if dist.is_available() and dist.is_initialized():
             self.place = dist.get_rank(), dist.get_world_size()
-        after: dict[str, Piece] = {}
-        for one in self._named(optimizer):
-            self._take(one.name, one.parameter, after)
+        after = {name: piece for name, piece, _ in self._pieces(optimizer)}
         labels = self._labels.take() or tuple(
             found
             for one in self._loaders.batches
@@ -275,29 +276,43 @@ class Recorder:
         self.stop()
         raise EnoughSteps(0)
 
-    def _named(self, optimizer: Optimizer) -> list[NamedParameter]:
+    def _pieces(self, optimizer: Optimizer) -> Iterator[tuple[str, Piece, Piece | None]]:
+        """Yield the name of each parameter, this rank's piece of it and of its gradient."""
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        named = name_parameters(parameters)
-        for one in named:
-            if one.name in self._parameters:
+        flat: dict[int, tuple[FlatPart, ...]] = {}
+        for one in name_parameters(parameters):
+            if one.root is not None and id(one.root) not in flat:
+                flat |= {id(one.root): (), **find_flat_parts(one.root)}
+            gradient = one.parameter.grad
+            if id(one.parameter) in flat:
+                for part in flat[id(one.parameter)]:
+                    self._note_facts(part.name, part.owner, shards_data=True)
+                    piece = part.piece_of(one.parameter)
+                    self._note_type(piece)
+                    yield part.name, piece, None if gradient is None else part.piece_of(gradient)
                 continue
-            if one.owner is None:
-                self._parameters[one.name] = ParameterFacts("no module")
-                continue
-            self._shards_data |= _is_sharded_data(one)
-            if isinstance(one.owner, _BatchNorm) and one.owner.training:
-                self._has_batch_statistics = True
-            if is_norm_of_one_rank(one.owner):
-                self._norms.setdefault(one.name.rpartition(".")[0])
-            line, order = self._lines.get(one.owner, (None, -1))
-            self._parameters[one.name] = ParameterFacts(type(one.owner).__name__, line, order)
-        return named
+            whole = piece_of(one.parameter)
+            if whole is not None:
+                self._note_facts(one.name, one.owner, shards_data=_is_sharded_data(one))
+                self._note_type(whole)
+                yield one.name, whole, None if gradient is None else piece_of(gradient)
 
-    def _take(self, name: str, tensor: Tensor | None, pieces: dict[str, Piece]) -> None:
-        piece = None if tensor is None else piece_of(tensor)
-        if piece is not None:
-            pieces[name] = piece
-            self._dtypes.add(str(piece.values.dtype).removeprefix("torch."))
+    def _note_facts(self, name: str, owner: nn.Module | None, *, shards_data: bool) -> None:
+        if name in self._parameters:
+            return
+        self._shards_data |= shards_data
+        if owner is None:
+            self._parameters[name] = ParameterFacts("no module")
+            return
+        if isinstance(owner, _BatchNorm) and owner.training:
+            self._has_batch_statistics = True
+        if is_norm_of_one_rank(owner):
+            self._norms.setdefault(name.rpartition(".")[0])
+        line, order = self._lines.get(owner, (None, -1))
+        self._parameters[name] = ParameterFacts(type(owner).__name__, line, order)
+
+    def _note_type(self, piece: Piece) -> None:
+        self._dtypes.add(str(piece.values.dtype).removeprefix("torch."))
 
 
 def is_norm_of_one_rank(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from ..units import format_count
 if TYPE_CHECKING:
     from .verdict import Finding, Verdict
 
+_AGREE = "the same on the rig and on one device, and wrong on both, or wasteful"
 _HEADS = {
     0: "the same on the rig and on one device",
     1: "not the same on the rig and on one device",
@@ -18,7 +19,10 @@ _HEADS = {
 
 def describe(verdict: Verdict) -> str:
     """Return a verdict as lines of text."""
-    lines = [f"anyrig verify: {_HEADS[verdict.exit_code]}"]
+    head = _HEADS[verdict.exit_code]
+    if verdict.finding is not None and verdict.finding.kind is None:
+        head = _AGREE
+    lines = [f"anyrig verify: {head}"]
     if verdict.reason is not None:
         lines.append(f"  {verdict.reason}")
     if verdict.finding is not None:

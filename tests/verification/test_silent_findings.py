@@ -1,4 +1,4 @@
-"""Every public silent finding of `findings.py` is found, with its tensor, line and cause."""
+"""Every public silent finding of `silent_findings.py` is found, with its tensor, line and cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from findings import CANNOT_BE_COMPARED, EXPECTED
+from silent_findings import CANNOT_BE_COMPARED, EXPECTED
 
 from forked_ranks import run_forked
 
@@ -17,7 +17,7 @@ RANKS = 4
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("verdicts")
-    file = str(Path(__file__).with_name("findings.py"))
+    file = str(Path(__file__).with_name("silent_findings.py"))
     run_forked(file, "run_rank", [str(folder)], RANKS)
     found: dict[str, Any] = json.loads((folder / "verdicts.json").read_text())
     return found
@@ -32,7 +32,7 @@ def test_a_finding_is_named(name: str, verdicts: dict[str, Any]) -> None:
     assert finding["name"] == tensor, verdict["text"]
     assert text in finding["cause"]["text"] + finding["cause"]["remedy"], verdict["text"]
     lines = [finding["line"], finding["backward_line"]]
-    assert any(line and line.startswith("findings.py:") for line in lines), verdict["text"]
+    assert any(line and line.startswith("silent_findings.py:") for line in lines), verdict["text"]
     assert tensor is None or finding["line"], verdict["text"]
 
 

@@ -10,6 +10,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -250,6 +251,11 @@ def loads_the_same_samples(_: Rig) -> None:
     )
 
 
+def loads_the_same_samples_for_shards(_: Rig) -> None:
+    """No DistributedSampler with FSDP2: every rank trains on the whole batch."""
+    _train(fully_shard(_net()), DataLoader(TensorDataset(*_data()), SAMPLES, shuffle=False))
+
+
 def takes_overlapping_parts(_: Rig) -> None:
     """Parts of a batch that overlap: some samples count twice, others not at all."""
     model = DistributedDataParallel(_net())
@@ -367,6 +373,17 @@ def has_no_gradient(_: Rig) -> None:
         optimizer.step()
 
 
+def has_a_constant_loss(_: Rig) -> None:
+    """A loss whose value is always zero."""
+    model = DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, _y in _loader(SAMPLES):
+        optimizer.zero_grad()
+        output = model(x).mean()
+        (output - output.detach()).backward()
+        optimizer.step()
+
+
 def loads_other_samples(_: Rig) -> None:
     """Samples drawn by each rank, which one device cannot repeat."""
     model = DistributedDataParallel(_net())
@@ -400,6 +417,7 @@ EXPECTED: dict[str, tuple[str, str | None, str]] = {
     "accumulates_without_the_last_reduction": ("never-reduced", "2.weight", "all parameters"),
     "leaves_norms_of_a_sequence_unreduced": ("partial-sum", "norm.weight", "never summed"),
     "loads_the_same_samples": ("same-samples", None, "all 4 ranks compute the same samples"),
+    "loads_the_same_samples_for_shards": ("same-samples", None, "all 4 ranks compute the same"),
     "takes_overlapping_parts": ("samples", "2.weight", "of the batch twice"),
     "drops_the_rest_of_the_batch": ("samples", "2.weight", "of the batch not at all"),
     "begins_with_other_values": ("initial-values", "0.weight", "ranks 0 and 1 begin"),
@@ -409,6 +427,7 @@ EXPECTED: dict[str, tuple[str, str | None, str]] = {
     "gathers_without_a_gradient": ("no-gradient", "first.weight", "no gradient on the rig"),
     "scales_the_learning_rate": ("learning-rate", "0.weight", "each update is " + TIMES + "4"),
     "learns_nothing": ("no-update", None, "learning rate is zero"),
+    "has_a_constant_loss": ("constant-loss", None, "the loss is 0 in each of 2 steps"),
     "has_no_gradient": ("no-gradient-at-all", None, "no parameter gets a gradient"),
 }
 CANNOT_BE_COMPARED = {"loads_other_samples": "samples, and one device"}
