@@ -15,6 +15,7 @@ import typer
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
+from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..processes.options import RunOptions
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
+    from ..verification.hazards.program_watch import HazardOptions
     from ..virtual.rig import VirtualRig
 
 
@@ -49,6 +51,9 @@ def rehearse(
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     explain_oom: EXPLAIN_OOM = False,
+    hazards: HAZARDS = False,
+    fail_on_hazards: FAIL_ON_HAZARDS = False,
+    hazard_sums: HAZARD_SUMS = False,
     remedies: Annotated[
         bool,
         typer.Option(
@@ -148,6 +153,7 @@ def rehearse(
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     program = read_command([script, *arguments], is_module=module, is_python=not no_python)
+    watched = hazard_options(hazards, fail_on_hazards, hazard_sums, not no_python)
     rehearsal = Rehearsal(
         program,
         virtual_rig,
@@ -158,9 +164,9 @@ def rehearse(
         reporting=reporting,
     )
     if ranks is None:
-        raise typer.Exit(_run_here(rehearsal))
+        raise typer.Exit(_run_here(rehearsal, watched))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
-    raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, role, watched))
 
 
 @contextmanager
@@ -220,17 +226,26 @@ def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptio
     )
 
 
-def _run_here(rehearsal: Rehearsal) -> int:
+def _run_here(rehearsal: Rehearsal, watched: HazardOptions | None) -> int:
     """Run the program in this process, which ends next; return the exit status."""
     from ..processes.torch_faults import shorten_exit
+    from ..verification.hazards.program_watch import ProgramWatch
 
-    status = rehearsal.run()
+    if watched is None:
+        status = rehearsal.run()
+    else:
+        hazards = ProgramWatch(watched)
+        status = hazards.finish(replace(rehearsal, when_installed=hazards.begin).run())
     shorten_exit()
     return status
 
 
 def _run_ranks(
-    rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
+    rehearsal: Rehearsal,
+    placement: Placement,
+    options: RunOptions,
+    role: dict[str, str],
+    watched: HazardOptions | None,
 ) -> int:
     """Run the program in every rank; return the group's exit status.
 
@@ -239,9 +254,10 @@ def _run_ranks(
     if options.is_one_rank:
         variables = single_rank_variables(options.master_port)
         os.environ.update(variables | placement.environment_of(0) | role)
-        return _run_here(rehearsal)
+        return _run_here(rehearsal, watched)
 
     from ..processes.launcher import run_group
+    from ..verification.hazards.program_watch import watched_ranks
     from ..virtual.build import build_extension
 
     build_extension()  # once, before the ranks would each wait for the build
@@ -250,8 +266,8 @@ def _run_ranks(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
     )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
-    with rehearsal.of_ranks() as report:
-        environments = [role] * options.processes
+    with rehearsal.of_ranks() as report, watched_ranks(watched) as (handed, report_hazards):
+        environments = [role | handed] * options.processes
         result = run_group(options, [*command, *program.arguments], environments)
         report(result.exit_code)
-    return status_of(result)
+        return report_hazards(status_of(result))
