@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..units import format_bytes
-from .facts import ClockError, DeviceFacts, Facts, PeakMemory, StepFacts
+from ..units import format_bytes, format_seconds
+from .facts import ClockError, DeviceFacts, Facts, Finding, PeakMemory, StepFacts
+from .failing.description import describe_fault
 
 _WIDTH = 11  # of the first column
+_MOST_FINDINGS = 3
 
 
 def describe(facts: Facts) -> str:
@@ -17,15 +19,39 @@ def describe(facts: Facts) -> str:
     if facts.error is not None:
         where = "" if facts.error.line is None else f" at {facts.error.line}"
         lines += _row("ended by", [f"{facts.error.kind}{where}"])
+    if facts.fault is not None:
+        lines += _row("failure", describe_fault(facts.fault))
+        if not facts.devices:  # the ranks were ended before they could leave their records
+            return "\n".join(lines)
     lines += _row("step", _describe_steps(facts))
     lines += _row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
         rank = f"rank {device.rank}, " if _has_ranks(facts) else ""
         lines += _row(f"cuda:{device.index}", [rank + text for text in _describe_device(device)])
-    for finding in facts.findings:
-        where = "" if finding.line is None else f" at {finding.line}"
-        lines += _row(finding.code, [f"{finding.title}{where}", finding.remedy])
+    lines += _describe_findings(facts)
     return "\n".join(lines)
+
+
+def _describe_findings(facts: Facts) -> list[str]:
+    """Return the findings that save the most, and how many there are besides."""
+    ordered = sorted(facts.findings, key=lambda finding: -(finding.saved_seconds or 0.0))
+    lines = []
+    for finding in ordered[:_MOST_FINDINGS]:
+        where = "" if finding.line is None else f" at {finding.line}"
+        title = f"{finding.title}{where}{_describe_saving(finding, facts)}"
+        lines += _row(finding.code, [title, finding.remedy])
+    more = len(ordered) - _MOST_FINDINGS
+    if more > 0:
+        count = "1 more finding is" if more == 1 else f"{more} more findings are"
+        lines += _row("", [f"{count} in the files of --report and --json"])
+    return lines
+
+
+def _describe_saving(finding: Finding, facts: Facts) -> str:
+    if not finding.saved_seconds or facts.typical_step is None:
+        return ""
+    share = _percent(finding.saved_seconds / facts.typical_step.seconds)
+    return f": {format_seconds(finding.saved_seconds)} of a step ({share})"
 
 
 def _row(title: str, texts: Sequence[str]) -> list[str]:
@@ -112,12 +138,3 @@ def _describe_parts(peak: PeakMemory) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return seconds as text: ``"1.50 s"``, ``"12.34 ms"``, ``"5.6 us"``."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    if seconds >= 1e-3:
-        return f"{1e3 * seconds:.2f} ms"
-    return f"{1e6 * seconds:.1f} us"

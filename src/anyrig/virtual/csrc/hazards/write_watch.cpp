@@ -51,6 +51,10 @@ namespace {
 // The exact comparison of two strided tensors marks this many bytes at most.
 constexpr uintptr_t kMostMarkedBytes = uintptr_t{1} << 26;
 
+// A graph that is never freed would collect the writes of all optimizer steps. The oldest and the
+// latest are kept.
+constexpr size_t kMostWrites = 64;
+
 bool is_dense(const Extent& extent) {
   int64_t count = 1;
   for (const int64_t size : extent.sizes) {
@@ -155,7 +159,11 @@ void note_write(const at::TensorBase& tensor) {
     return;
   }
   write.number = ++table.last_number;
-  writes->list.push_back(std::move(write));
+  auto& list = writes->list;
+  list.push_back(std::move(write));
+  if (list.size() > kMostWrites) {
+    list.erase(list.begin() + kMostWrites / 2);
+  }
 }
 
 void note_resize(const void* address) {
