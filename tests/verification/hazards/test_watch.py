@@ -112,6 +112,21 @@ def test_a_part_that_stays_the_same_is_no_hazard() -> None:
 
 
 @pytest.mark.gpus(1)
+@pytest.mark.parametrize("operator", ["native_batch_norm", "_batch_norm_with_update"])
+def test_running_statistics_may_be_updated(operator: str) -> None:
+    x = torch.rand(4, 3, device="cuda", requires_grad=True)
+    weight, bias, mean, variance = torch.ones(4, 3, device="cuda").unbind()
+    update = getattr(torch.ops.aten, operator)
+    training = () if operator == "_batch_norm_with_update" else (True,)
+    with watch_hazards(warn=False) as hazards:
+        outputs = [
+            update(x, weight, bias, mean, variance, *training, 0.1, 1e-5)[0] for _ in range(2)
+        ]
+        sum(outputs).square().sum().backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(1)
 def test_memory_is_freed_as_without_a_watch() -> None:
     def train() -> int:
         model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).cuda()

@@ -13,6 +13,14 @@ _REMEDY = (
 _REMEDY_REBOUND = "assign to .data only before the forward pass or after backward()"
 
 
+def updates_statistics(operator: str | None) -> bool:
+    """Return whether an operator writes to running statistics, which it also saves.
+
+    Its backward pass reads them only if the forward pass did not write to them.
+    """
+    return operator is not None and "batch_norm" in operator
+
+
 def describe_overwritten(
     tensor: Tensor, saved: Place, written: Place, operator: str | None, node: str | None
 ) -> Hazard:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...memory.source_line import LIBRARIES
 from .check import Check
 from .hazard import Hazard, Place
-from .overwritten import describe_overwritten, describe_rebound
+from .overwritten import describe_overwritten, describe_rebound, updates_statistics
 
 Line = tuple[str, int]
 
@@ -62,7 +62,7 @@ class VirtualValues(Check):
         places = _place("saved", saved), _place("written", written)
         if operator is None:
             self._report(describe_rebound(tensor, *places, node))
-        else:
+        elif not updates_statistics(operator):
             self._report(describe_overwritten(tensor, *places, operator, node))
 
 
