@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+import anyrig
 from anyrig.errors import HazardError
 from anyrig.verification import HazardKind, HazardWarning, watch_hazards
 
@@ -123,6 +124,15 @@ def test_running_statistics_may_be_updated(operator: str) -> None:
             update(x, weight, bias, mean, variance, *training, 0.1, 1e-5)[0] for _ in range(2)
         ]
         sum(outputs).square().sum().backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(2)
+def test_replicas_of_a_model_called_twice_raise_no_alarm() -> None:
+    model = anyrig.spread(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "cuda:0,1")
+    with watch_hazards(warn=False) as hazards:
+        x = torch.rand(8, 4, device="cuda")
+        (model(x) + model(2 * x)).sum().backward()
     assert not hazards
 
 

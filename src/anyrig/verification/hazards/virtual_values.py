@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,6 +13,7 @@ from ...memory.source_line import LIBRARIES
 from .check import Check
 from .hazard import Hazard, Place
 from .overwritten import describe_overwritten, describe_rebound, updates_statistics
+from .replacements import Replacements
 
 Line = tuple[str, int]
 
@@ -30,8 +33,27 @@ class VirtualValues(Check):
 
         return installation() is not None
 
-    def start(self) -> None:
+    def start(self, replacements: Replacements) -> None:
         """Watch the values that are saved from now on."""
+        from ...parallel.replicas.replicas import Replicas
+
+        def unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def begin(*arguments: Any, **options: Any) -> Any:
+                self.stop()
+                try:
+                    return original(*arguments, **options)
+                finally:
+                    self._watch()
+
+            return begin
+
+        # A call sends parameters to the replicas again, with the same values; it keeps track of
+        # changes itself.
+        replacements.replace(Replicas, "begin", unwatched)
+        self._watch()
+
+    def _watch(self) -> None:
         from ...virtual.build import load_extension
 
         load_extension().watch_saved_values(

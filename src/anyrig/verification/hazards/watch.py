@@ -101,7 +101,7 @@ class HazardWatch:
             )
         self._observer.start(self._replacements)
         if self._virtual is not None:
-            self._virtual.start()
+            self._virtual.start(self._replacements)
         if self._summed is not None:
             self._summed.start(self._replacements)
         return self._hazards
