@@ -168,6 +168,19 @@ def test_nothing_is_left_behind(device: str) -> None:
     assert state() == before
 
 
+def test_a_compiled_function_runs_while_watched() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def forward(x: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(x * 2, 0.5)
+        with torch.no_grad():
+            shift = nn.functional.dropout(x, 0.5)
+        return hidden + hidden.detach() + shift
+
+    with watch_hazards(warn=False) as hazards:
+        forward(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    assert not hazards
+
+
 def test_two_watches_are_refused() -> None:
     with watch_hazards(), pytest.raises(HazardError, match="already"), watch_hazards():
         pass

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -25,7 +26,10 @@ _MARK = "watched_for_hazards"
 
 
 class Observer:
-    """Replaces a few functions of PyTorch, which then call the checks and do what they did."""
+    """Replaces a few functions of PyTorch, which then call the checks and do what they did.
+
+    What torch.compile traces is not observed: the checks would become a part of the program.
+    """
 
     def __init__(self, checks: Sequence[Check]) -> None:
         self._checks = checks
@@ -59,6 +63,8 @@ class Observer:
     def _watched_backward(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def backward(tensors: Any, *arguments: Any, **options: Any) -> None:
+            if is_compiling():
+                return original(tensors, *arguments, **options)
             roots = [tensors] if isinstance(tensors, Tensor) else tensors
             roots = [root for root in roots if isinstance(root, Tensor)]
             place = place_here("backward")
@@ -71,13 +77,15 @@ class Observer:
 
     def _watch_optimizers(self, replacements: Replacements) -> None:
         def before_step(optimizer: Optimizer, *_: Any) -> None:
-            place = place_here("step")
-            for check in self._checks:
-                check.before_step(optimizer, place)
+            if not is_compiling():
+                place = place_here("step")
+                for check in self._checks:
+                    check.before_step(optimizer, place)
 
         def after_step(optimizer: Optimizer, *_: Any) -> None:
-            for check in self._checks:
-                check.after_step(optimizer)
+            if not is_compiling():
+                for check in self._checks:
+                    check.after_step(optimizer)
 
         def watched_init(original: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(original)
@@ -91,9 +99,10 @@ class Observer:
         def watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(original)
             def zero_grad(owner: Optimizer | nn.Module, *arguments: Any, **options: Any) -> None:
-                place = place_here("cleared")
-                for check in self._checks:
-                    check.zeroed(owner, place)
+                if not is_compiling():
+                    place = place_here("cleared")
+                    for check in self._checks:
+                        check.zeroed(owner, place)
                 return original(owner, *arguments, **options)
 
             return zero_grad
@@ -148,7 +157,7 @@ class Observer:
 
     def _watch_cuts(self, replacements: Replacements) -> None:
         def cut(tensor: Tensor, how: str) -> None:
-            if tensor.grad_fn is not None:
+            if not is_compiling() and tensor.grad_fn is not None:
                 place = place_here("cut")
                 for check in self._checks:
                     check.cut(tensor, how, place)
@@ -164,16 +173,18 @@ class Observer:
         def watched_data(original: Any) -> property:
             def get(tensor: Tensor) -> Tensor:
                 cut(tensor, ".data")
-                for check in self._checks:
-                    check.data_read(tensor)
+                if not is_compiling():
+                    for check in self._checks:
+                        check.data_read(tensor)
                 data: Tensor = original.__get__(tensor)
                 return data
 
             def assign(tensor: Tensor, value: Tensor) -> None:
                 original.__set__(tensor, value)
-                place = place_here("written")
-                for check in self._checks:
-                    check.data_assigned(tensor, place)
+                if not is_compiling():
+                    place = place_here("written")
+                    for check in self._checks:
+                        check.data_assigned(tensor, place)
 
             return property(get, assign)
 
@@ -184,7 +195,7 @@ class Observer:
         def watched(original: Callable[..., Tensor], training_at: int) -> Callable[..., Tensor]:
             @functools.wraps(original)
             def layer(*arguments: Any, **options: Any) -> Tensor:
-                if not torch.is_grad_enabled():
+                if not is_compiling() and not torch.is_grad_enabled():
                     is_training = options.get("training")
                     if is_training is None and len(arguments) > training_at:
                         is_training = arguments[training_at]
