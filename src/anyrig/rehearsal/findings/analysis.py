@@ -20,7 +20,8 @@ from .kernel_works import (
     kernels_of_like_step,
     kernels_of_step,
 )
-from .schedule import Schedule, StepSpan, schedule_of
+from .schedule import Schedule, StepSpan
+from .schedule_building import schedule_of
 
 # A saving below this part of the step is no finding.
 LEAST_SHARE = 0.02
