@@ -25,6 +25,7 @@
     ├── OtherRankError       (RuntimeError)  another rank failed while this rank waited for it
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── SourceError          (ValueError)    source code cannot be checked as requested
+    ├── HazardError          (RuntimeError)  a watched program made a mistake that raises no error
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
     ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
@@ -137,6 +138,10 @@ class SourceError(AnyrigError, ValueError):
     """Source code cannot be checked as requested: an unknown rule, path or setting."""
 
     exit_code = 2
+
+
+class HazardError(AnyrigError, RuntimeError):
+    """A watched program made a mistake that raises no error, or hazards cannot be watched."""
 
 
 class MemoryTrackingError(AnyrigError, RuntimeError):

@@ -2,7 +2,8 @@
 
 Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, an
 out-of-memory error is explained, and the process cannot hang after the script has ended. A first
-argument ``--explain-oom`` tracks memory for the explanation. ``--no-python`` before a program's
+argument ``--explain-oom`` tracks memory for the explanation; the environment variable
+``ANYRIG_HAZARDS`` asks for hazards. ``--no-python`` before a program's
 name replaces this process with that program.
 """
 
@@ -19,6 +20,7 @@ from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroy
 from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.out_of_memory import OutOfMemoryWatch
 from ..rehearsal.program import Program
+from ..verification.hazards.program_watch import HazardOptions, ProgramWatch
 from ..virtual.torch_import import when_torch_is_imported
 
 # The first argument, if memory is to be tracked.
@@ -39,6 +41,10 @@ def main() -> NoReturn:
     drop_rank_prefix()
     write_stack_on_request()
     when_torch_is_imported(_prepare_torch)
+    options = HazardOptions.of_environment()
+    hazards = None if options is None else ProgramWatch(options)
+    if hazards is not None:
+        when_torch_is_imported(hazards.begin)
     watch = OutOfMemoryWatch(tracks=tracks)
 
     def explain(error: BaseException) -> str | None:
@@ -46,7 +52,8 @@ def main() -> NoReturn:
         # The launcher prints the explanation of the rank that caused the failure, and no other.
         return None if note_exception(error, explanation) else explanation
 
-    end_process(Program(name, tuple(rest), is_module=is_module).run(explain))
+    status = Program(name, tuple(rest), is_module=is_module).run(explain)
+    end_process(status if hazards is None else hazards.finish(status))
 
 
 def _prepare_torch() -> None:

@@ -17,6 +17,7 @@ from .command_line import read_command
 from .compare import PRICES, compare_and_exit, plan_comparison, read_rigs
 from .fail import account_for_fault, read_fault
 from .group_flags import GroupFlags, with_group_flags
+from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..rehearsal.failing.watched_fault import WatchedFault
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
+    from ..verification.hazards.program_watch import HazardOptions
     from ..virtual.rig import VirtualRig
 
 
@@ -81,6 +83,9 @@ def rehearse(
         ),
     ] = None,
     explain_oom: EXPLAIN_OOM = False,
+    hazards: HAZARDS = False,
+    fail_on_hazards: FAIL_ON_HAZARDS = False,
+    hazard_sums: HAZARD_SUMS = False,
     remedies: Annotated[
         bool,
         typer.Option(
@@ -203,6 +208,7 @@ def rehearse(
         compare_and_exit(
             plan_comparison(context, compared, known_prices, command, quiet=quiet), json
         )
+    watched = hazard_options(hazards, fail_on_hazards, hazard_sums, not no_python)
     rehearsal = Rehearsal(
         program,
         rigs[0],
@@ -213,9 +219,9 @@ def rehearse(
         reporting=reporting,
     )
     if ranks is None:
-        raise typer.Exit(_run_here(rehearsal))
+        raise typer.Exit(_run_here(rehearsal, watched))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
-    raise typer.Exit(_run_ranks(rehearsal, *ranks, role, fault))
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, role, fault, watched))
 
 
 @contextmanager
@@ -275,11 +281,16 @@ def plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOption
     )
 
 
-def _run_here(rehearsal: Rehearsal) -> int:
+def _run_here(rehearsal: Rehearsal, watched: HazardOptions | None) -> int:
     """Run the program in this process, which ends next; return the exit status."""
     from ..processes.torch_faults import shorten_exit
+    from ..verification.hazards.program_watch import ProgramWatch
 
-    status = rehearsal.run()
+    if watched is None:
+        status = rehearsal.run()
+    else:
+        hazards = ProgramWatch(watched)
+        status = hazards.finish(replace(rehearsal, when_installed=hazards.begin).run())
     shorten_exit()
     return status
 
@@ -303,6 +314,7 @@ def _run_ranks(
     options: RunOptions,
     role: dict[str, str],
     fault: Fault | None,
+    hazards: HazardOptions | None,
 ) -> int:
     """Run the program in every rank; return the group's exit status.
 
@@ -311,10 +323,11 @@ def _run_ranks(
     if options.is_one_rank:
         variables = single_rank_variables(options.master_port)
         os.environ.update(variables | placement.environment_of(0) | role)
-        return _run_here(rehearsal)
+        return _run_here(rehearsal, hazards)
 
     from ..processes.launcher import run_group
     from ..rehearsal.rehearsal import RanksEnd
+    from ..verification.hazards.program_watch import watched_ranks
     from ..virtual.build import build_extension
 
     build_extension()  # once, before the ranks would each wait for the build
@@ -323,14 +336,18 @@ def _run_ranks(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
     )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
-    with rehearsal.of_ranks() as report, _watched(fault) as watched:
-        variables = role if watched is None else role | watched.environment
+    with (
+        rehearsal.of_ranks() as report,
+        _watched(fault) as watched,
+        watched_ranks(hazards) as (handed, report_hazards),
+    ):
+        variables = role | handed | ({} if watched is None else watched.environment)
         folders = [] if watched is None else [watched.folder]
         words = [*command, *program.arguments]
         result = run_group(options, words, [variables] * options.processes, folders)
         account = None if watched is None else partial(account_for_fault, watched, result, options)
         report(RanksEnd(result.exit_code, _error_of(result), account))
-    return status_of(result)
+        return report_hazards(status_of(result))
 
 
 def _watched(fault: Fault | None) -> AbstractContextManager[WatchedFault | None]:

@@ -12,6 +12,7 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
+from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, check_program, rank_words
 from .torchrun_flags import count_ranks, run_options, script_arguments
 
@@ -29,6 +30,9 @@ def run(
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     explain_oom: EXPLAIN_OOM = False,
+    hazards: HAZARDS = False,
+    fail_on_hazards: FAIL_ON_HAZARDS = False,
+    hazard_sums: HAZARD_SUMS = False,
 ) -> None:
     """Run a script in one process per chosen device. The words after SCRIPT are its arguments.
 
@@ -52,20 +56,23 @@ def run(
     check_program(script, is_module=module, is_python=not no_python)
     target = rank_words(script, is_module=module, is_python=not no_python, explains_oom=explain_oom)
     command = ["-m", "anyrig.cli.rank", *target, *script_arguments(context.args)]
+    watched = hazard_options(hazards, fail_on_hazards, hazard_sums, not no_python)
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
         visibility = environment_for(rig) if hides else {}
         variables = visibility | single_rank_variables(options.master_port) | role
-        environment = os.environ | variables
+        environment = os.environ | variables | (watched.variables() if watched else {})
         environment.pop(ERROR_FILE, None)  # set if a rank runs this command; no launcher reads it
         _replace_process([sys.executable, *command], environment)
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher
+    from ..verification.hazards.program_watch import watched_ranks
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]
-    environments = [environment | role for environment in environments]
-    status = status_of(run_group(options, command, environments))
+    with watched_ranks(watched) as (handed, report):
+        environments = [environment | role | handed for environment in environments]
+        status = report(status_of(run_group(options, command, environments)))
     if options.rdzv_endpoint is not None:
         end_launcher(status)
     raise typer.Exit(status)

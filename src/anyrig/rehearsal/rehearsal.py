@@ -57,6 +57,8 @@ class Rehearsal:
         explain_oom: track memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
         reporting: what to report at the end.
+        when_installed: called once the program has imported torch and the GPUs are there; not in
+            other processes that the program starts.
 
     Raises:
         ValueError: `assume_values` is set without `shape_only`.
@@ -69,6 +71,7 @@ class Rehearsal:
     explain_oom: bool = False
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
+    when_installed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
@@ -111,6 +114,8 @@ class Rehearsal:
 
         self._hand_down()  # the program may start processes without importing torch itself
         when_torch_is_imported(install_rig)
+        if self.when_installed is not None:
+            when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.
         watch = OutOfMemoryWatch(tracks=self.explain_oom)
         errors: list[ProgramError] = []

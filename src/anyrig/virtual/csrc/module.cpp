@@ -18,6 +18,7 @@
 #include "extra.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
+#include "hazards/saved_value.h"
 #include "memory/allocator_options.h"
 #include "memory/card_ledger.h"
 #include "memory/host_memory.h"
@@ -33,6 +34,7 @@
 #include "time/clock.h"
 #include "time/cost_bindings.h"
 #include "time/event.h"
+#include "time/origin.h"
 #include "time/profiler_events.h"
 #include "time/record_bindings.h"
 #include "time/streams.h"
@@ -463,6 +465,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("run_for", [](double seconds) {
     Clock::get().run_for(current_stream(-1), seconds);
   });
+
+  m.def(
+      "watch_saved_values",
+      [](std::vector<std::string> library_paths, const py::object& module_call,
+         const py::object& report) {
+        if (!Clock::get().record().is_on()) { // else a record has set the same
+          set_origins({std::move(library_paths), module_call.ptr(), /*name_module=*/nullptr});
+        }
+        watch_saved_values(report.ptr());
+      });
+  m.def("note_assigned", &note_assigned);
+  m.def("unwatch_saved_values", &unwatch_saved_values);
 
   bind_record(m);
   bind_collectives(m);

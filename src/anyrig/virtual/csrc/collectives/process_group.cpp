@@ -14,6 +14,7 @@
 #include "collectives/profiler_title.h"
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
+#include "hazards/write_watch.h"
 #include "memory/known_values.h"
 #include "time/clock.h"
 #include "time/running_operator.h"
@@ -247,6 +248,12 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
   }
   last_device_ = device.index();
   const auto& outputs = submission.outputs;
+  if (C10_UNLIKELY(watches_writes())) {
+    const RunningOperator running(title);
+    for (const at::Tensor& output : outputs) {
+      note_write(output);
+    }
+  }
   const bool is_message =
       submission.op == c10d::OpType::SEND || submission.op == c10d::OpType::RECV;
   report_progress(

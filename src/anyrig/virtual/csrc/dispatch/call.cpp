@@ -18,6 +18,7 @@
 #include "dispatch/twin.h"
 #include "dispatch/unknown_sizes.h"
 #include "dispatch/widening.h"
+#include "hazards/write_watch.h"
 #include "memory/host_memory.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
@@ -148,6 +149,9 @@ class OperatorCall {
       charge();
     }
     keep_twins();
+    if (C10_UNLIKELY(watches_writes())) {
+      note_writes();
+    }
   }
 
  private:
@@ -326,6 +330,18 @@ class OperatorCall {
         update_owner(operand.owner, operand.twin);
       } else {
         update_container(operand.owner, operand.twin, results(parts_of(operand.twin)));
+      }
+    }
+  }
+
+  // Autograd saves running statistics too, but its backward reads them only where none are written.
+  void note_writes() {
+    for (const auto* operands : {&operands_, &parts_}) {
+      for (const auto& operand : *operands) {
+        const bool is_statistic = operand.plan.is_undeclared;
+        if (operand.plan.is_written && !is_statistic && !is_container(operand.owner)) {
+          note_write(operand.owner);
+        }
       }
     }
   }

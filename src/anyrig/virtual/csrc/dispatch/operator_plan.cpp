@@ -111,12 +111,11 @@ OperatorPlan::OperatorPlan(
       optional_lists.push_back(static_cast<int>(i));
       takes_optional_lists = true;
     }
-    const bool is_written =
-        (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
-        is_running_statistic(argument.name());
+    const bool is_declared = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    const bool is_written = is_declared || is_running_statistic(argument.name());
     const bool is_read = static_cast<int>(i) != unread && !is_out_argument(argument) &&
         !(is_written && overwrites(name));
-    arguments.push_back({is_written, is_read});
+    arguments.push_back({is_written, is_read, is_written && !is_declared});
     if (is_out_argument(argument)) {
       is_out = true;
       check_order.push_back(static_cast<int>(i));

@@ -36,6 +36,7 @@ enum class ValueRule {
 struct ArgumentPlan {
   bool is_written = false;
   bool is_read = true; // false: only written, or only its sizes matter
+  bool is_undeclared = false; // written, though the schema does not say so: a running statistic
 };
 
 // Every call reads the plan, mostly with cold caches. The fields that every call needs therefore

@@ -1,5 +1,7 @@
 #include "dispatch/twin.h"
 
+#include "hazards/write_watch.h"
+
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
@@ -219,6 +221,9 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   if (bytes == impl.nbytes()) {
     return;
+  }
+  if (C10_UNLIKELY(watches_writes())) {
+    note_resize(impl.data());
   }
   auto memory = allocate(bytes, impl.device().index());
   const size_t kept = std::min(bytes, impl.nbytes());

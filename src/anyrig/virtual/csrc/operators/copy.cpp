@@ -3,6 +3,7 @@
 #include "device/host_waits.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "hazards/write_watch.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/pinned_memory.h"
@@ -193,6 +194,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   }
   if (source._is_zerotensor()) {
     return self.zero_(); // a zero tensor of autograd, which has no memory
+  }
+  if (C10_UNLIKELY(watches_writes()) && is_virtual(self)) {
+    const RunningOperator running("aten::copy_");
+    note_write(self);
   }
   if (needs_temporaries(self, source)) {
     copy_through_temporaries(self, source, non_blocking);

@@ -11,6 +11,7 @@
 #include "operators/kernels.h"
 
 #include "dispatch/shape_only.h"
+#include "hazards/write_watch.h"
 #include "memory/known_values.h"
 #include "random/curand_values.h"
 #include "random/generator.h"
@@ -92,6 +93,9 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
     return;
   }
   check_drawn_on_card(iter.device(0));
+  if (C10_UNLIKELY(watches_writes())) {
+    note_write(iter.tensor_base(0));
+  }
   const auto device = iter.device(0).index();
   const auto per_draw = draw(PhiloxWords{}).size();
   const auto launch = plan_launch(count, per_draw, multiprocessors(device));

@@ -6,6 +6,7 @@
 #include "dispatch/device_assert.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "hazards/write_watch.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "random/generator.h"
@@ -143,6 +144,9 @@ at::Tensor& bernoulli_of_tensor(
   }
   at::assert_no_internal_overlap(self);
   check_drawn_on_card(self.device());
+  if (C10_UNLIKELY(watches_writes())) {
+    note_write(self);
+  }
   const auto device = self.device().index();
   const auto start = take_numbers(generator, device, kBernoulliIncrement);
   TORCH_CHECK(

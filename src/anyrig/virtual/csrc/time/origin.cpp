@@ -261,21 +261,50 @@ Origin search_frames() {
   return origin;
 }
 
+int32_t search_line() {
+  auto& origins = Origins::get();
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  int32_t line = -1;
+  while (frame != nullptr && line < 0) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    if (!facts_of(origins, code).is_library) {
+      line = line_of(origins, frame, code);
+    }
+    Py_DECREF(code);
+    PyFrameObject* caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  Py_XDECREF(frame);
+  return line;
+}
+
+// Calls `search` with the GIL and without the exception that may be on its way. Returns `unknown`
+// where Python does not run.
+template <class Found>
+Found search_in_python(Found (*search)(), Found unknown) {
+  if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr ||
+      Origins::get().settings.module_call == nullptr) {
+    return unknown;
+  }
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  const Found found = search();
+  PyErr_Restore(type, value, traceback);
+  PyGILState_Release(state);
+  return found;
+}
+
 // Naming a module runs the program's code, which may launch work.
 thread_local bool is_searching = false;
 
 Origin origin_in_python() {
-  if (is_searching || !Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr ||
-      Origins::get().settings.module_call == nullptr) {
+  if (is_searching) {
     return {};
   }
   is_searching = true;
-  const PyGILState_STATE state = PyGILState_Ensure();
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  const Origin origin = search_frames();
-  PyErr_Restore(type, value, traceback);
-  PyGILState_Release(state);
+  const Origin origin = search_in_python<Origin>(&search_frames, {});
   is_searching = false;
   return origin;
 }
@@ -312,6 +341,10 @@ void keep_origin_of_node() {
   if (at::GradMode::is_enabled() && !has_node_with_origin()) {
     keep(origin_in_python());
   }
+}
+
+int32_t find_line() {
+  return search_in_python<int32_t>(&search_line, -1);
 }
 
 void forget_nodes() {

@@ -36,6 +36,9 @@ void set_origins(const OriginSettings& settings);
 // Returns where the calling thread is, and keeps it as the origin of the last node of the graph
 // that this thread has created. Takes the GIL, so the caller must hold no lock.
 Origin find_origin();
+// Returns the line alone; -1 if unknown. Keeps nothing. Takes the GIL, so the caller must hold no
+// lock.
+int32_t find_line();
 // Keeps the origin of the last node that this thread has created, if it has none. For operators
 // that launch no work, such as views, whose backward does.
 void keep_origin_of_node();

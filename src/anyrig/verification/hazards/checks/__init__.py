@@ -1,0 +1,1 @@
+"""One hazard per file: what a check keeps of the events, and when it reports."""

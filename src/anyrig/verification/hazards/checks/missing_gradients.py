@@ -1,0 +1,214 @@
+"""Optimizers whose parameters never get a gradient.
+
+Three mistakes look alike: the loss does not depend on the parameters, a line of the program cuts
+them off, or the optimizer has other tensors than the model.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..check import Check, Report
+from ..hazard import Hazard, HazardKind, Place
+from ..models_alive import find_models, find_optimizers, list_names, names_of, parameters_of
+from .cuts import Cuts
+
+# An optimizer without a single gradient is reported after so many steps, or at the end.
+_STEPS_BEFORE_REPORT = 3
+
+
+@dataclass
+class _Steps:
+    """What is known of an optimizer.
+
+    Attributes:
+        name: its class.
+        made: where it was made.
+        waiting: its parameters that have had no gradient at any of its steps, by id.
+        size: the number of its parameters when `waiting` was made.
+        count: its steps that followed a backward pass.
+        blame: why parameters are waiting, as far as is known.
+        blamed: the number of waiting parameters when `blame` was found.
+    """
+
+    optimizer: weakref.ref[Optimizer]
+    name: str
+    made: Place | None
+    waiting: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
+    size: int = 0
+    count: int = 0
+    backward: Place | None = None
+    step: Place | None = None
+    blame: _Blame | None = None
+    blamed: int = 0
+    is_reported: bool = False
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """Why parameters get no gradient: a line that cuts them off, or new tensors, or the loss."""
+
+    cut: Place | None = None
+    how: str = ""
+    names: tuple[str, ...] = ()
+    is_replaced: bool = False
+
+
+class MissingGradientsCheck(Check):
+    """Follows which parameters of each optimizer get gradients."""
+
+    def __init__(self, report: Report, cuts: Cuts) -> None:
+        self._report = report
+        self._cuts = cuts
+        self._steps: dict[int, _Steps] = {}
+        self._made: weakref.WeakKeyDictionary[Optimizer, Place] = weakref.WeakKeyDictionary()
+        self._backward: Place | None = None
+        self._has_new_leaf = False
+
+    def optimizer_made(self, optimizer: Optimizer, place: Place) -> None:
+        """Remember where the optimizer was made."""
+        self._made[optimizer] = place
+
+    def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
+        """Remember the backward pass, and whether its loss has no graph at all."""
+        self._backward = place
+        self._has_new_leaf = any(root.is_leaf for root in roots)
+
+    def before_step(self, optimizer: Optimizer, place: Place) -> None:
+        """Look for gradients of the parameters that have had none."""
+        if self._backward is None:
+            return  # a step that is not the program's training
+        steps = self._find(optimizer)
+        steps.count += 1
+        steps.backward, steps.step = self._backward, place
+        _drop_those_with_gradients(steps)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Look again, since a step with a closure computes its gradients itself, and decide."""
+        steps = self._steps.get(id(optimizer))
+        if steps is None or not steps.waiting or steps.optimizer() is not optimizer:
+            return
+        _drop_those_with_gradients(steps)
+        waiting = len(steps.waiting)
+        if waiting != steps.blamed or steps.count <= _STEPS_BEFORE_REPORT:
+            steps.blame, steps.blamed = self._find_blame(steps), waiting
+        if steps.count == _STEPS_BEFORE_REPORT and waiting == steps.size:
+            self._decide(steps)
+
+    def end(self) -> None:
+        """Report the optimizers of which parameters never had a gradient."""
+        for steps in self._steps.values():
+            self._decide(steps)
+
+    def _find(self, optimizer: Optimizer) -> _Steps:
+        steps = self._steps.get(id(optimizer))
+        if steps is None or steps.optimizer() is not optimizer:
+            if steps is not None:
+                self._decide(steps)  # of an optimizer that is gone
+            made = self._made.get(optimizer)
+            steps = _Steps(weakref.ref(optimizer), type(optimizer).__name__, made)
+            self._steps[id(optimizer)] = steps
+        parameters = parameters_of(optimizer)
+        if steps.size != len(parameters):
+            steps.size = len(parameters)
+            steps.waiting = {id(each): weakref.ref(each) for each in parameters}
+        return steps
+
+    def _find_blame(self, steps: _Steps) -> _Blame | None:
+        missing = [
+            each for reference in steps.waiting.values() if (each := reference()) is not None
+        ]
+        for each in missing:
+            cut = self._cuts.find(each)
+            if cut is not None:
+                place, how = cut
+                cut_off = [other for other in missing if self._cuts.find(other) == cut]
+                return _Blame(place, how, tuple(names_of(cut_off)))
+        if not missing or len(missing) < steps.size:
+            return None  # parts of a model may be unused
+        return _Blame(is_replaced=_has_replacements(missing))
+
+    def _decide(self, steps: _Steps) -> None:
+        if steps.blame is None or steps.is_reported:
+            return
+        steps.is_reported = True
+        if steps.blame.cut is not None:
+            self._report(_describe_cut(steps, steps.blame))
+        elif steps.blame.is_replaced:
+            self._report(_describe_replaced(steps))
+        else:
+            self._report(_describe_without(steps, self._has_new_leaf))
+
+
+def _drop_those_with_gradients(steps: _Steps) -> None:
+    if steps.waiting:
+        steps.waiting = {
+            key: reference
+            for key, reference in steps.waiting.items()
+            if (each := reference()) is not None and each.grad is None and each.requires_grad
+        }
+        if not steps.waiting:
+            steps.blame = None
+
+
+def _has_replacements(parameters: list[Tensor]) -> bool:
+    """Return whether a model has gradients for tensors like these that no optimizer has."""
+    owned = {id(each) for optimizer in find_optimizers() for each in parameters_of(optimizer)}
+    shapes = Counter(tuple(each.shape) for each in parameters)
+    others = Counter(
+        tuple(each.shape)
+        for model in find_models()
+        for each in model.parameters()
+        if each.grad is not None and id(each) not in owned
+    )
+    return bool(shapes) and not shapes - others
+
+
+def _places(*places: Place | None) -> tuple[Place, ...]:
+    return tuple(place for place in places if place is not None)
+
+
+def _describe_cut(steps: _Steps, blame: _Blame) -> Hazard:
+    what = (
+        f"{len(blame.names)} of the {steps.size} parameters that {steps.name} updates got no "
+        f"gradient in {steps.count} steps ({list_names(blame.names)}): {blame.how} cuts them off "
+        "from the loss"
+    )
+    remedy = (
+        f"remove {blame.how} from this line; if these parameters are to stay as they are, give the "
+        "optimizer only the others"
+    )
+    return Hazard(HazardKind.CUT, what, _places(blame.cut, steps.step), remedy)
+
+
+def _describe_replaced(steps: _Steps) -> Hazard:
+    what = (
+        f"none of the {steps.size} parameters of {steps.name} got a gradient in {steps.count} "
+        "steps, but a model has gradients for other tensors of the same shapes: it was moved, "
+        "wrapped or built again after the optimizer was made"
+    )
+    remedy = "make the optimizer after the model has its final parameters"
+    return Hazard(HazardKind.REPLACED, what, _places(steps.made, steps.step), remedy)
+
+
+def _describe_without(steps: _Steps, is_new_leaf: bool) -> Hazard:
+    why = (
+        "the loss is a new tensor without a graph"
+        if is_new_leaf
+        else "the loss does not depend on them, or their gradients were cleared before the step"
+    )
+    what = (
+        f"none of the {steps.size} parameters of {steps.name} had a gradient in {steps.count} "
+        f"steps: {why}"
+    )
+    remedy = (
+        "compute the loss from the model's outputs, without torch.tensor(), .item() or numpy in "
+        "between, and call zero_grad() after step() or before backward()"
+    )
+    return Hazard(HazardKind.NO_GRADIENT, what, _places(steps.backward, steps.step), remedy)

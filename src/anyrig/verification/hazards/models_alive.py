@@ -1,0 +1,45 @@
+"""The models and optimizers that exist, found among all objects of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...memory.census import find_instances, take_census
+
+
+def find_optimizers() -> list[Optimizer]:
+    """Return all optimizers that exist."""
+    return find_instances(Optimizer)[Optimizer]
+
+
+def find_models() -> tuple[nn.Module, ...]:
+    """Return the modules that exist and that are part of no other module."""
+    return take_census().own_models
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def names_of(parameters: Iterable[Tensor]) -> list[str]:
+    """Return the names of parameters in the models that have them, sorted."""
+    wanted = {id(parameter) for parameter in parameters}
+    return sorted(
+        {
+            name
+            for model in find_models()
+            for name, parameter in model.named_parameters()
+            if id(parameter) in wanted
+        }
+    )
+
+
+def list_names(names: Iterable[str], most: int = 4) -> str:
+    """Return names as text, the first few of many."""
+    names = list(names)
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

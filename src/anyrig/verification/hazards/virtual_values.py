@@ -1,0 +1,92 @@
+"""Saved values on virtual GPUs, whose kernels see every write, with and without data."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...memory.source_line import LIBRARIES
+from .check import Check
+from .hazard import Hazard, Place
+from .overwritten import describe_overwritten, describe_rebound, updates_statistics
+from .replacements import Replacements
+
+Line = tuple[str, int]
+
+
+class VirtualValues(Check):
+    """Watches what autograd saves on the virtual GPUs of this process."""
+
+    def __init__(self, report: Callable[[Hazard], None]) -> None:
+        self._report = report
+
+    @staticmethod
+    def are_there() -> bool:
+        """Return whether this process has virtual GPUs."""
+        if "anyrig.virtual.installed" not in sys.modules:
+            return False
+        from ...virtual.installed import installation
+
+        return installation() is not None
+
+    def start(self, replacements: Replacements) -> None:
+        """Watch the values that are saved from now on."""
+        from ...parallel.replicas.replicas import Replicas
+
+        def unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def begin(*arguments: Any, **options: Any) -> Any:
+                self.stop()
+                try:
+                    return original(*arguments, **options)
+                finally:
+                    self._watch()
+
+            return begin
+
+        # A call sends parameters to the replicas again, with the same values; it keeps track of
+        # changes itself.
+        replacements.replace(Replicas, "begin", unwatched)
+        self._watch()
+
+    def _watch(self) -> None:
+        from ...virtual.build import load_extension
+
+        load_extension().watch_saved_values(
+            list(LIBRARIES), nn.Module.__call__.__code__, self._used_overwritten
+        )
+
+    def stop(self) -> None:
+        """Watch no more values."""
+        from ...virtual.build import load_extension
+
+        load_extension().unwatch_saved_values()
+
+    def data_assigned(self, tensor: Tensor, place: Place) -> None:
+        """Let the saved values of a tensor follow it to its new memory, as PyTorch does."""
+        from ...virtual.build import load_extension
+
+        load_extension().note_assigned(tensor)
+
+    def _used_overwritten(
+        self,
+        tensor: Tensor,
+        saved: Line | None,
+        written: Line | None,
+        operator: str | None,
+        node: str | None,
+    ) -> None:
+        """Report a value that was used. Called by the backend, in the middle of a backward pass."""
+        places = _place("saved", saved), _place("written", written)
+        if operator is None:
+            self._report(describe_rebound(tensor, *places, node))
+        elif not updates_statistics(operator):
+            self._report(describe_overwritten(tensor, *places, operator, node))
+
+
+def _place(role: str, line: Line | None) -> Place:
+    return Place(role, None) if line is None else Place(role, *line)

@@ -1,0 +1,231 @@
+"""Trainings with one mistake each, whose lines are marked: ``# role`` is at the end of a line."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+
+import torch
+from torch import nn
+
+from anyrig.verification import Hazard, HazardKind, watch_hazards
+
+TRAINING = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+            self.drop, self.norm = nn.Dropout(0.5), nn.BatchNorm1d(8)
+
+        def forward(self, x):
+            h = self.norm(torch.relu(self.first(x)))
+            {cut}
+            return self.last(self.drop(h))
+
+    model = Net()
+    {before}
+    model.to(device)
+    optimizer = {optimizer}
+    {after}
+    for step in range(4):
+        x = torch.randn(6, 4, device=device)
+        {clear}
+        loss = model(x).square().mean()
+        {loss}
+        {backward}
+        {step}
+    {evaluate}
+"""
+
+SOUND = {
+    "cut": "",
+    "before": "",
+    "optimizer": "torch.optim.SGD(model.parameters(), 0.01)",
+    "after": "",
+    "clear": "optimizer.zero_grad()",
+    "loss": "",
+    "backward": "loss.backward()",
+    "step": "optimizer.step()",
+    "evaluate": "",
+}
+
+EVALUATION = """
+    with torch.no_grad():
+        for _ in range(3):
+            model(x){mark}
+"""
+
+# The mistake, what replaces the sound lines, and the kind of the hazard.
+MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
+    "data in forward": ({"cut": "h = h.data  # cut"}, HazardKind.CUT),
+    "detach in forward": ({"cut": "h = h.detach()  # cut"}, HazardKind.CUT),
+    "detach in a branch": (
+        {"cut": "h = h * 2 if h.ndim == 1 else h.detach() * 2  # cut", "step": "optimizer.step()"},
+        HazardKind.CUT,
+    ),
+    "a loss from numbers": (
+        {
+            "loss": "loss = torch.tensor(loss.item(), requires_grad=True)",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.NO_GRADIENT,
+    ),
+    "a loss from other values": (
+        {
+            "loss": "loss = torch.ones(3, device=device, requires_grad=True).sum() + loss.item()",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.NO_GRADIENT,
+    ),
+    "cleared before the step": (
+        {
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.zero_grad(); optimizer.step()  # step",
+        },
+        HazardKind.NO_GRADIENT,
+    ),
+    "parameters left out": (
+        {
+            "optimizer": "torch.optim.SGD(model.last.parameters(), 0.01)  # made",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.UNOWNED,
+    ),
+    "a layer made after the optimizer": (
+        {
+            "optimizer": "torch.optim.Adam(model.parameters(), 0.01)  # made",
+            "after": "model.last = nn.Linear(8, 2).to(device)",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.UNOWNED,
+    ),
+    "an optimizer of another model": (
+        {
+            "before": "optimizer = torch.optim.AdamW(model.parameters())  # made",
+            "optimizer": "optimizer; model = Net().to(device)",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.REPLACED,
+    ),
+    "never cleared": (
+        {
+            "clear": "",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.ACCUMULATED,
+    ),
+    "a scaler that is not asked": (
+        {
+            "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'), init_scale=2.0)",
+            "backward": "scaler.scale(loss).backward()  # scaled",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.UNSTEPPED_SCALER,
+    ),
+    "evaluated in training mode": (
+        {"evaluate": EVALUATION.format(mark="  # evaluated")},
+        HazardKind.TRAINING_MODE,
+    ),
+}
+SKIPPED = """
+    model = nn.Linear(4, 2).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler(device[:4].rstrip(':'))
+    for _ in range(14):
+        loss = model(torch.full((3, 4), float("inf"), device=device)).sum()
+        scaler.scale(loss).backward()  # scaled
+        scaler.step(optimizer)  # step
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+# Trainings that look like a mistake and are none.
+RIGHT: dict[str, dict[str, str]] = {
+    "sound": {},
+    "cleared by the model": {"clear": "model.zero_grad()"},
+    "cleared by hand": {"clear": "for p in model.parameters(): p.grad = None"},
+    "cleared by data": {
+        "clear": "for p in model.parameters(): p.grad is None or p.grad.data.zero_()"
+    },
+    "accumulated": {"backward": "loss.backward(retain_graph=True); loss.backward()"},
+    "logged": {"loss": "history = loss.detach(), loss.data, model(x).detach()"},
+    "stepped by data": {"step": "for p in model.parameters(): p.data.add_(p.grad, alpha=-0.01)"},
+    "averaged": {
+        "after": "import copy; average = copy.deepcopy(model)",
+        "step": "optimizer.step()\n"
+        "for a, p in zip(average.parameters(), model.parameters()): "
+        "a.data.mul_(0.9).add_(p.data, alpha=0.1)",
+    },
+    "clipped": {"step": "optimizer.step()\nfor p in model.parameters(): p.data.clamp_(-1, 1)"},
+    "initialised": {"before": "for p in model.parameters(): p.data.uniform_(-1, 1)"},
+    "frozen": {
+        "before": "model.first.requires_grad_(False)",
+        "optimizer": "torch.optim.SGD([*model.last.parameters(), *model.norm.parameters()], 0.01)",
+    },
+    "two optimizers": {
+        "optimizer": "torch.optim.SGD(model.last.parameters(), 0.01)",
+        "after": "other = torch.optim.Adam([*model.first.parameters(), *model.norm.parameters()])",
+        "clear": "optimizer.zero_grad(); other.zero_grad()",
+        "step": "optimizer.step(); other.step()",
+    },
+    "scaled": {
+        "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'))",
+        "backward": "scaler.scale(loss).backward()",
+        "step": "scaler.step(optimizer); scaler.update()",
+    },
+    "evaluated": {"evaluate": "model.eval()" + textwrap.dedent(EVALUATION.format(mark=""))},
+    "teacher": {
+        "after": "import copy; teacher = copy.deepcopy(model)",
+        "loss": "with torch.no_grad(): targets = [teacher(x) for _ in range(3)]",
+    },
+    "checkpointed": {
+        "loss": "from torch.utils.checkpoint import checkpoint; loss = loss + "
+        "checkpoint(model, x.requires_grad_(), use_reentrant=True).sum()",
+    },
+    "a saved part stays": {
+        "loss": "w = torch.ones(4, 4, device=device, requires_grad=True); "
+        "loss = loss + (x[:, :2] @ w[:2]).sum(); w.data[2:] = 0; w.data[2:].mul_(3)",
+    },
+    "lbfgs": {
+        "optimizer": "torch.optim.LBFGS(model.parameters(), max_iter=2)",
+        "backward": "def closure():\n"
+        "    optimizer.zero_grad(); loss = model(x).square().mean(); loss.backward(); "
+        "return loss",
+        "step": "optimizer.step(closure)",
+    },
+}
+
+
+def run(
+    source: str, name: str, device: str, sums: bool = False
+) -> tuple[list[Hazard], dict[str, tuple[str, int]]]:
+    """Run a program; return its hazards, and the lines that are marked, by role."""
+    file = f"/seeded {name}.py"
+    lines = source.splitlines(True)
+    linecache.cache[file] = (len(source), None, lines, file)
+    with watch_hazards(warn=False, sums=sums) as hazards:
+        exec(compile(source, file, "exec"), {"torch": torch, "nn": nn, "device": device})
+    marked = {
+        line.rsplit("# ")[-1].strip(): (file, number)
+        for number, line in enumerate(lines, 1)
+        if "  # " in line
+    }
+    return list(hazards), marked
+
+
+def source_of(changes: dict[str, str]) -> str:
+    """Return the source of a training with some lines replaced."""
+    lines = []
+    for line in textwrap.dedent(TRAINING).splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        field = line.strip().removeprefix("optimizer = ")
+        if field.startswith("{") and field.endswith("}"):
+            text = textwrap.dedent((SOUND | changes)[field[1:-1]])
+            first = "optimizer = " if "optimizer = {" in line else ""
+            lines.append(textwrap.indent(first + text.strip("\n"), indent))
+        else:
+            lines.append(line)
+    return "\n".join(lines)

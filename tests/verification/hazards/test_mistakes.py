@@ -1,0 +1,45 @@
+"""Mistakes of a training are found with their lines, and what only looks like one is not."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from seeded_mistakes import MISTAKES, RIGHT, SKIPPED, run, source_of
+
+from anyrig.verification import HazardKind
+
+DEVICES = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda:1", marks=pytest.mark.gpus(2))]
+)
+
+
+@DEVICES
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found_with_its_lines(mistake: str, device: str) -> None:
+    changes, kind = MISTAKES[mistake]
+    hazards, marked = run(source_of(changes), f"{mistake} {device}", device)
+    assert [hazard.kind for hazard in hazards] == [kind], "\n".join(map(str, hazards))
+    places = {place.role: (place.file, place.number) for place in hazards[0].places}
+    assert marked.items() <= places.items()
+    assert hazards[0].remedy
+
+
+@DEVICES
+def test_a_scaler_that_skips_every_step_is_found(device: str) -> None:
+    hazards, marked = run(textwrap.dedent(SKIPPED), f"skipped {device}", device)
+    assert [hazard.kind for hazard in hazards] == [HazardKind.UNSTEPPED_SCALER]
+    assert {place.role: (place.file, place.number) for place in hazards[0].places} == marked
+
+
+@DEVICES
+@pytest.mark.parametrize("program", RIGHT)
+def test_a_right_program_raises_no_alarm(program: str, device: str) -> None:
+    hazards, _ = run(source_of(RIGHT[program]), f"{program} {device}", device)
+    assert hazards == []
+
+
+@pytest.mark.parametrize("program", RIGHT)
+def test_a_right_program_raises_no_alarm_with_sums(program: str) -> None:
+    hazards, _ = run(source_of(RIGHT[program]), f"{program} sums", "cpu", sums=True)
+    assert hazards == []

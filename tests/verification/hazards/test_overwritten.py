@@ -1,0 +1,33 @@
+"""Values that backward saved and that were overwritten unseen: found, with both lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from seeded_writes import NUMPY, WRITES, missed
+
+from forked_programs import run_forked
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.gpus(2)
+def test_every_seeded_write_is_found_on_virtual_gpus() -> None:
+    count, wrong = missed("cuda:1")
+    assert wrong == []
+    assert count >= 100
+
+
+def test_every_seeded_write_is_found_without_data() -> None:
+    done = run_forked(str(FOLDER / "shape_only_writes.py"))
+    assert done.returncode == 0, done.stderr
+    count, *wrong = done.stdout.split("\n", 1)
+    assert wrong == ["\n"]
+    assert int(count.split()[0]) >= 100
+
+
+def test_every_seeded_write_is_found_on_the_cpu_by_sums() -> None:
+    count, wrong = missed("cpu", WRITES | NUMPY, sums=True)
+    assert wrong == []
+    assert count >= 100

@@ -1,0 +1,193 @@
+"""`watch_hazards` warns or raises, changes no numbers, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import anyrig
+from anyrig.errors import HazardError
+from anyrig.verification import HazardKind, HazardWarning, watch_hazards
+
+DEVICES = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda:1", marks=pytest.mark.gpus(2))]
+)
+
+
+def overwrite(device: str) -> Tensor:
+    x = torch.ones(3, device=device, requires_grad=True)
+    y = x.exp()
+    y.data.mul_(2)
+    y.sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@DEVICES
+def test_a_warning_names_the_line_that_wrote(device: str) -> None:
+    with (
+        pytest.warns(
+            HazardWarning, match=r"(?s)overwritten by mul_ .* test_watch.py:\d+"
+        ) as caught,
+        watch_hazards(sums=device == "cpu"),
+    ):
+        overwrite(device)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@DEVICES
+def test_an_error_comes_from_the_backward_pass(device: str) -> None:
+    with (
+        pytest.raises(HazardError, match="overwritten"),
+        watch_hazards(raise_errors=True, sums=True),
+    ):
+        overwrite(device)
+    overwrite(device)  # not watched any more
+
+
+@DEVICES
+def test_the_numbers_stay_the_same(device: str) -> None:
+    plain = overwrite(device)
+    with watch_hazards(warn=False, sums=device == "cpu"):
+        watched = overwrite(device)
+    assert torch.equal(plain, watched)
+
+
+@DEVICES
+def test_new_memory_of_an_input_is_used_as_without_a_watch(device: str) -> None:
+    def gradient() -> Tensor:
+        x = torch.ones(3, device=device, requires_grad=True)
+        h = x * 2
+        y = h**2
+        h.data = torch.full_like(h, 5.0)
+        (found,) = torch.autograd.grad(y.sum(), [x])
+        return found
+
+    plain = gradient()
+    with watch_hazards(warn=False, sums=device == "cpu") as hazards:
+        assert torch.equal(plain, gradient())
+    assert [hazard.kind for hazard in hazards] == [HazardKind.OVERWRITTEN]
+
+
+@DEVICES
+def test_what_pytorch_notices_is_raised_as_before(device: str) -> None:
+    def spoil() -> None:
+        y = torch.ones(3, device=device, requires_grad=True) * 2
+        z = (y * y).sum()
+        y.add_(1)
+        z.backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as plain:
+        spoil()
+    with (
+        watch_hazards(sums=device == "cpu") as hazards,
+        pytest.raises(RuntimeError, match="modified by an inplace operation") as watched,
+    ):
+        spoil()
+    assert not hazards
+    assert str(watched.value).split("[")[0] == str(plain.value).split("[")[0]
+
+
+@pytest.mark.gpus(1)
+def test_other_threads_are_watched() -> None:
+    with watch_hazards(warn=False) as hazards:
+        thread = threading.Thread(target=overwrite, args=("cuda",))
+        thread.start()
+        thread.join()
+    assert len(hazards) == 1
+
+
+@pytest.mark.gpus(1)
+def test_a_part_that_stays_the_same_is_no_hazard() -> None:
+    with watch_hazards(warn=False) as hazards:
+        x = torch.ones(4, 4, device="cuda", requires_grad=True)
+        y = x[:, 0] * x[:, 2]
+        x.data[:, 1] = 5
+        y.sum().backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("operator", ["native_batch_norm", "_batch_norm_with_update"])
+def test_running_statistics_may_be_updated(operator: str) -> None:
+    x = torch.rand(4, 3, device="cuda", requires_grad=True)
+    weight, bias, mean, variance = torch.ones(4, 3, device="cuda").unbind()
+    update = getattr(torch.ops.aten, operator)
+    training = () if operator == "_batch_norm_with_update" else (True,)
+    with watch_hazards(warn=False) as hazards:
+        outputs = [
+            update(x, weight, bias, mean, variance, *training, 0.1, 1e-5)[0] for _ in range(2)
+        ]
+        sum(outputs).square().sum().backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(2)
+def test_replicas_of_a_model_called_twice_raise_no_alarm() -> None:
+    model = anyrig.spread(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "cuda:0,1")
+    with watch_hazards(warn=False) as hazards:
+        x = torch.rand(8, 4, device="cuda")
+        (model(x) + model(2 * x)).sum().backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(1)
+def test_memory_is_freed_as_without_a_watch() -> None:
+    def train() -> int:
+        model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).cuda()
+        before = torch.cuda.memory_allocated()
+        for _ in range(3):
+            model(torch.ones(64, 64, device="cuda")).exp().sum()  # graphs without a backward pass
+        return torch.cuda.memory_allocated() - before
+
+    train()  # makes cuBLAS's workspace
+    assert train() == 0
+    with watch_hazards():
+        assert train() == 0
+
+
+@DEVICES
+def test_nothing_is_left_behind(device: str) -> None:
+    def state() -> list[object]:
+        return [
+            torch.autograd.backward,
+            *(vars(Tensor).get(name) for name in ("data", "detach", "numpy")),
+            nn.functional.dropout,
+            len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks),
+            _get_current_dispatch_mode_stack(),
+        ]
+
+    before = state()
+    with watch_hazards(sums=device == "cpu"):
+        assert state() != before
+    assert state() == before
+
+
+def test_a_compiled_function_runs_while_watched() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def forward(x: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(x * 2, 0.5)
+        with torch.no_grad():
+            shift = nn.functional.dropout(x, 0.5)
+        return hidden + hidden.detach() + shift
+
+    with watch_hazards(warn=False) as hazards:
+        forward(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    assert not hazards
+
+
+def test_two_watches_are_refused() -> None:
+    with watch_hazards(), pytest.raises(HazardError, match="already"), watch_hazards():
+        pass
+
+
+@pytest.mark.gpus(1)
+def test_functional_transforms_work_while_watched() -> None:
+    with watch_hazards():
+        x = torch.ones(3, device="cuda")
+        assert torch.func.grad(lambda value: (value * value).sum())(x).tolist() == [2, 2, 2]
