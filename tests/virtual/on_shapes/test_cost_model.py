@@ -158,6 +158,44 @@ def test_matrix_units_want_channels_last() -> None:
     assert first - last == exactly(2e6 / 1e12)
 
 
+HALF = {"precision": PRECISIONS.index("float16"), "element_bytes": 2}
+
+
+def grouped(channels: int, **fields: float) -> dict[str, float]:
+    """Return the record of two groups of `channels`, in halves, of 10 images of 16 x 8 points."""
+    sizes = {"in_channels": 2 * channels, "out_channels": 2 * channels, "groups": 2}
+    return POINTWISE | HALF | sizes | fields
+
+
+@pytest.mark.parametrize(("channels", "slower"), [(3, 2), (4, 1), (6, 2), (12, 1)])
+def test_matrix_units_take_groups_of_a_multiple_of_four_halves(channels: int, slower: int) -> None:
+    fields = grouped(channels, channels_last=1)
+    found = seconds_of(gpu(grouped_efficiency=0.5), "convolution", **fields)
+    assert found == exactly(slower * seconds_of(gpu(), "convolution", **fields))
+
+
+def test_wide_groups_of_channels_last_halves_are_transposed() -> None:
+    # 10 x 128 points of 2 x 64 channels, in and out, from 2 to 4 bytes each.
+    last = seconds_of(gpu(), "convolution", **grouped(64, channels_last=1))
+    first = seconds_of(gpu(), "convolution", **grouped(64))
+    assert last - first == exactly(2 * 1280 * 128 * (2 + 4) / 1e12)
+
+
+def test_the_weights_gradient_of_channels_last_groups_is_not_split() -> None:
+    # Two tiles, and a k of 10 x 128 and ten times as many.
+    few = seconds_of(gpu(), "convolution", **grouped(32, channels_last=1), **{"pass": 2})
+    many = grouped(32, channels_last=1) | {"batch": 100, "pass": 2}
+    assert few == exactly(1.28 * TILE / 10)
+    assert seconds_of(gpu(), "convolution", **many) == exactly(10 * few)
+    assert seconds_of(gpu(), "convolution", **many | {"channels_last": 0}) < 3 * few
+
+
+def test_the_columns_of_a_factorization_wait_for_each_other() -> None:
+    access = ACCESSES.index("factorization")
+    facts = gpu(factorization_cycles=1000)
+    assert seconds_of(facts, "memory", access=access, rows=500) == exactly(500 * US)
+
+
 def test_a_depthwise_convolution_does_not_use_matrix_units() -> None:
     fields = {
         "groups": 100, "in_channels": 100, "out_channels": 100, "flops": 1e9,
@@ -193,7 +231,7 @@ def test_coefficients_are_checked() -> None:
         facts.coefficients = {k: v for k, v in values.items() if k != "memory.fraction"}
     with pytest.raises(ValueError, match="there is no coefficient of_luck"):
         facts.coefficients = {**values, "of_luck": [1.0]}
-    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 17"):
+    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 18"):
         facts.coefficients = {**values, "memory.fraction": [1.0]}
     with pytest.raises(ValueError, match="a work record has no field colour"):
         core.Works({"colour": [1.0]})

@@ -41,8 +41,9 @@ enum class Access {
   Window,  // pooling, resizing
   WindowBackward,
   Random,
+  Factorization, // of matrices, column by column
 };
-inline constexpr size_t kAccesses = 17;
+inline constexpr size_t kAccesses = 18;
 
 // A batch of products of an m x k and a k x n matrix.
 struct ProductShape {
@@ -98,7 +99,7 @@ struct AttentionShape {
 struct MemoryShape {
   Access access = Access::Pointwise;
   // A reduction or normalization works on rows of columns. 0 where it does not matter.
-  double rows = 0;
+  double rows = 0; // of a factorization: steps that wait for each other, in columns of Cholesky's
   double columns = 0;
 
   bool operator==(const MemoryShape&) const = default;
