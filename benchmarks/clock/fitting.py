@@ -1,4 +1,7 @@
-"""Coefficients of the clock, fitted to measurements by Powell's method.
+"""Coefficients of the clock, fitted to measurements by pattern search (Hooke and Jeeves).
+
+    x ── try each value a step up and down ── better? ── x, and again as far in the same direction
+                                              no: halve the step
 
 A fraction is fitted as its logit, and any other positive number as its logarithm. The objective is
 the mean absolute logarithm of predicted over measured time; beyond `TRUSTED` a row counts a tenth,
@@ -12,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from anyrig.hardware import Spec, spec_of_key
 from anyrig.virtual.build import load_extension
@@ -23,10 +25,11 @@ from .measurements import Rows
 Coefficients = dict[str, list[float]]
 
 TRUSTED = 0.4
-ROWS = 3000  # of each part, at most
-RESTARTS = 2
+ROWS = 1500  # of each part, at most
+STARTS = 1
+FIRST_STEP, LAST_STEP = 1.0, 0.03
 OVERHEAD = "overhead"  # milliseconds of each row; not a coefficient
-LONGEST_OVERHEAD_MS = 0.15
+LONGEST_OVERHEAD_MS = 0.25
 
 
 @dataclass(frozen=True)
@@ -119,28 +122,40 @@ def fit_loss(
         return value if np.isfinite(value) else 1e3
 
     generator = np.random.default_rng(0)
-    best = None
-    for restart in range(RESTARTS):
-        x = start if restart == 0 else best.x + generator.normal(0, 0.4, len(start))
-        for _ in range(3):
-            found = minimize(
-                objective, x, method="Powell", options={"maxiter": 4, "xtol": 2e-2, "ftol": 5e-4}
-            )
-            x = found.x
-        if best is None or found.fun < best.fun:
-            best = found
-    return decode(_polish(objective, best.x))
+    best, least = _descend(objective, start)
+    for _ in range(STARTS - 1):
+        found, value = _descend(objective, best + generator.normal(0, 0.4, len(start)))
+        if value < least:
+            best, least = found, value
+    return decode(best)
 
 
-def _polish(objective: Callable[[Any], float], x: Any) -> Any:
-    """Move one value at a time, since Powell's line searches leap over narrow valleys."""
-    least = objective(x)
-    for _ in range(3):
-        for i in range(len(x)):
-            for step in (-2, -1, -0.5, -0.25, 0.25, 0.5, 1, 2):
-                moved = x.copy()
-                moved[i] += step
-                value = objective(moved)
-                if value < least:
-                    least, x = value, moved
-    return x
+def _descend(objective: Callable[[Any], float], x: Any) -> tuple[Any, float]:
+    """Return the minimum near `x` and its value."""
+    least, step = objective(x), FIRST_STEP
+    while step > LAST_STEP:
+        moved, value = _explore(objective, x, least, step)
+        if value >= least:
+            step /= 2
+            continue
+        further = 2 * moved - x
+        x, least = moved, value
+        moved, value = _explore(objective, further, objective(further), step)
+        if value < least:
+            x, least = moved, value
+    return x, least
+
+
+def _explore(
+    objective: Callable[[Any], float], x: Any, least: float, step: float
+) -> tuple[Any, float]:
+    """Move each value in turn by a step up or down, where that is better."""
+    for i in range(len(x)):
+        for change in (step, -step):
+            moved = x.copy()
+            moved[i] += change
+            value = objective(moved)
+            if value < least:
+                x, least = moved, value
+                break
+    return x, least
