@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-operators test-remedies test-torch check bench clean
+.PHONY: demo test test-gpu test-sweep test-operators test-remedies test-torch check rules bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,10 @@ check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/house
+
+# The pages of the rules of `anyrig check`, in docs/rules.
+rules: $(VENV)/.installed-test
+	$(BIN)/python tests/migration/write_rule_pages.py
 
 bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done

@@ -2,7 +2,9 @@
 
 A step with m micro-batches on n equal devices takes at least (m + n - 1) / (m n) of the time that
 one device takes for the same micro-batches, unless the schedule fills the gaps. The layers are
-equal and n divides their number, since unequal stages lose time for another reason.
+equal and n divides their number, since unequal stages lose time for another reason. Their
+sequences are short: zero bubble can fill gaps only with gradients of weights, which take less than
+a third of a step with attention over long sequences (1,024 tokens: 29 %, a speed-up of 3.46).
 
 The rivals compute the same layers and micro-batches on the same devices: torchgpipe
 (``pip install torchgpipe``; one process, compared with GPipe) and torch.distributed.pipelining (a

@@ -17,7 +17,7 @@ from torch import nn
 from workloads.language_model import Layer
 
 RIG = "8xA100-80GB"
-LAYERS, WIDTH, HEADS, TOKENS, SAMPLES = 16, 2048, 16, 1024, 2  # samples of each micro-batch
+LAYERS, WIDTH, HEADS, TOKENS, SAMPLES = 16, 2048, 16, 256, 8  # samples of each micro-batch
 
 
 @dataclass(frozen=True)

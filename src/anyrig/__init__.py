@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import errors as errors
     from . import memory as memory
     from . import parallel as parallel
+    from . import rehearsal as rehearsal
     from . import transfer as transfer
     from . import units as units
     from .checkpoint.load import load as load
@@ -84,6 +85,7 @@ _ROOMS = {
     "errors": ".errors",
     "memory": ".memory",
     "parallel": ".parallel",
+    "rehearsal": ".rehearsal",
     "transfer": ".transfer",
     "units": ".units",
 }

@@ -24,8 +24,10 @@
     ├── RankWaitError        (TimeoutError)  timed out waiting for other ranks
     ├── OtherRankError       (RuntimeError)  another rank failed while this rank waited for it
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
+    ├── SourceError          (ValueError)    source code cannot be checked as requested
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
+    ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
     │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
@@ -130,12 +132,22 @@ class ValueNeededError(AnyrigError, RuntimeError):
     """A shape-only rehearsal reached an operator that needs values."""
 
 
+class SourceError(AnyrigError, ValueError):
+    """Source code cannot be checked as requested: an unknown rule, path or setting."""
+
+    exit_code = 2
+
+
 class MemoryTrackingError(AnyrigError, RuntimeError):
     """Memory cannot be tracked, or a footprint cannot be written, as requested."""
 
 
 class RemedyError(AnyrigError, RuntimeError):
     """The remedies for a program that ran out of memory cannot be rehearsed."""
+
+
+class ReportError(AnyrigError, RuntimeError):
+    """A rehearsal cannot be reported in this way."""
 
 
 class CheckpointError(AnyrigError, RuntimeError):

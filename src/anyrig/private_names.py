@@ -1,8 +1,8 @@
 """The private names of PyTorch that anyrig uses, and what breaks without each.
 
-This is the only list of them, and a test checks that it is complete. `find_missing` checks those of
-virtual GPUs in milliseconds, before anything is built for a PyTorch. Names that virtual GPUs add to
-a PyTorch without CUDA are not listed.
+This is the only list of them, and a test checks that it is complete. `find_missing` checks the
+names that virtual GPUs need in milliseconds, before anything is built for a PyTorch. Names that
+virtual GPUs add to a PyTorch without CUDA are not listed.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch.cuda._is_in_bad_fork", _CURRENT),
     PrivateName("torch.cuda._lazy_init", _CURRENT),
     PrivateName("torch.cuda._maybe_exchange_device", _CURRENT),
-    PrivateName("torch.cuda._utils._get_device_index", "torch.cuda.utilization and its kind"),
+    PrivateName("torch.cuda._utils._get_device_index", "torch.cuda.utilization and the like"),
     PrivateName("torch.cuda.nvtx._nvtx", "torch.cuda.nvtx"),
     PrivateName("torch.nn.init._no_grad_trunc_normal_", "shape-only mode: trunc_normal_"),
     PrivateName("torch.utils._triton.has_triton", "programs with their own Triton kernels"),
-    # C++, for which the backend would not compile.
+    # C++ names, without which the backend would not compile.
     PrivateName("init_local_ready_queue", "a failed backward pass", _ENGINE),
     PrivateName("device_ready_queues_", _BACKWARD, _ENGINE),
     PrivateName("thread_pool_shared_", _BACKWARD, _ENGINE),
@@ -89,14 +89,14 @@ NAMES_OF_VIRTUAL_GPUS = (
     ),
 )
 
-# In addition, in a PyTorch with torch.distributed and gloo.
+# Needed in addition if PyTorch has torch.distributed with gloo.
 NAMES_OF_VIRTUAL_GROUPS = (
     PrivateName("torch.distributed.ProcessGroupGloo._Options", "every process group"),
     PrivateName("torch.distributed.distributed_c10d._NCCL_AVAILABLE", "is_nccl_available"),
 )
 
 
-_HISTORY = "the lines of allocations on a GPU"
+_HISTORY = "the source lines of allocations on a GPU"
 _RECORDER = "anyrig.memory.track: tensors saved for the backward pass"
 _MODES = "replicas in threads: the modes and hooks of the caller"
 _STEPS = "pipelines: the end of a backward pass"
@@ -117,7 +117,7 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch._foreach_copy_", "replicas: gradients in buckets"),
     PrivateName("torch._foreach_mul", _STEPS),
     PrivateName("torch._foreach_mul_", "accumulation of gradients over ranks"),
-    PrivateName("torch._weights_only_unpickler._get_allowed_globals", "reading of torch files"),
+    PrivateName("torch._weights_only_unpickler._get_allowed_globals", "reading torch files"),
     PrivateName("torch.autograd.function._SingleLevelFunction", "custom functions in pipelines"),
     PrivateName("torch.cuda._lazy_call", "settings of CUDA before its first use"),
     PrivateName("torch.cuda.memory._record_memory_history", _HISTORY),
@@ -131,10 +131,14 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch.utils._python_dispatch.TorchDispatchMode", _RECORDER),
     PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode_stack", _MODES),
     PrivateName("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _RECORDER),
-    PrivateName("torch.utils._pytree", "batches and results that are nested"),
+    PrivateName("torch.utils._pytree", "nested batches and results"),
+    PrivateName(
+        "torch.utils.data.dataloader._BaseDataLoaderIter",
+        "rehearsals: the samples of a step, and the time in its data loader",
+    ),
 )
 
-# Only in a PyTorch for CUDA, or with virtual GPUs.
+# Names that exist only in a PyTorch for CUDA, or with virtual GPUs.
 NAMES_OF_CUDA = (
     PrivateName("torch._C._cuda_hasPrimaryContext", "anyrig.memory.track: which GPUs are in use"),
     PrivateName("torch._C._cuda_isHistoryEnabled", _HISTORY),
@@ -143,9 +147,9 @@ NAMES_OF_CUDA = (
 
 
 def find_missing(names: Iterable[PrivateName] | None = None) -> list[PrivateName]:
-    """Return those of `names` that the installed PyTorch does not have.
+    """Return the names that the installed PyTorch does not have.
 
-    By default, `names` are those of virtual GPUs.
+    By default, check the names that virtual GPUs need.
     """
     if names is None:
         import torch.distributed as dist
@@ -156,25 +160,25 @@ def find_missing(names: Iterable[PrivateName] | None = None) -> list[PrivateName
 
 
 def _module_has(name: str) -> bool:
-    """Return whether `name` is a module of PyTorch, or an attribute of one that is imported."""
+    """Return whether PyTorch has the module or attribute `name`, without importing a module."""
     module, _, attribute = name.rpartition(".")
     while module not in sys.modules and "." in module:
         module, _, before = module.rpartition(".")
         attribute = f"{before}.{attribute}"
     found: Any = sys.modules[module]
     for position, part in enumerate(attribute.split(".")):
-        # Not `getattr`, since torch imports some of its modules when they are asked for.
+        # `getattr` on a module could import another: torch imports some on first access.
         is_module = isinstance(found, ModuleType)
         inner = vars(found).get(part, _MISSING) if is_module else getattr(found, part, _MISSING)
         if inner is _MISSING:
-            # Not imported yet: importing it could take seconds.
+            # The module is not imported yet, and importing it could take seconds.
             return _declared_in_file(found, attribute.split(".")[position:])
         found = inner
     return True
 
 
 def _declared_in_file(package: Any, path: list[str]) -> bool:
-    """Return whether the unimported module at `path` below `package` exists, and names the rest."""
+    """Return whether `path` leads to an unimported module of `package` whose text has the rest."""
     folder = Path(getattr(package, "__file__", None) or "").parent
     for position, part in enumerate(path):
         file = folder / f"{part}.py"

@@ -45,5 +45,5 @@ def parse_bytes(text: str) -> int:
         )
     count = float(match[1]) * _FOLDED_FACTORS[match[2].casefold()]
     if count == float("inf"):
-        raise ValueError("a number of bytes with more than 300 digits is no amount of memory")
+        raise ValueError("the number of bytes has more than 300 digits; write a smaller one")
     return int(count)

@@ -362,5 +362,5 @@ class TestManifest:
 
     @pytest.mark.parametrize("name", ["../a", "a/b", ".hidden", "", "/etc/passwd", "manifest.json"])
     def test_files_lie_in_the_folder(self, name: str) -> None:
-        with pytest.raises(ValueError, match="names no file of a checkpoint"):
+        with pytest.raises(ValueError, match="is not the name of a checkpoint's file"):
             Manifest(1, None, None, None, "", 1, 0.0, {}, {name: FileFact(1, "0" * 64)})

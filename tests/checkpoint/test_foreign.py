@@ -229,8 +229,8 @@ def test_tensors_next_to_values_are_divided(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([1, 2], "holds a list, not names with tensors"),
-        ({"epoch": 1, "lr": 0.1}, r"holds no tensors .*'epoch' \(int\), 'lr' \(float\)"),
+        ([1, 2], "holds a list, not a dict of tensors"),
+        ({"epoch": 1, "lr": 0.1}, r"holds no named tensors.*'epoch' \(int\), 'lr' \(float\)"),
         ({}, "it is empty"),
     ],
 )

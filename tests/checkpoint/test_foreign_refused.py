@@ -48,7 +48,7 @@ def test_a_class_that_the_program_allows_is_read(tmp_path: Path) -> None:
     torch.save(
         {"model": make_tensors(), "arguments": argparse.Namespace(lr=0.1)}, tmp_path / "a.pt"
     )
-    with pytest.raises(UnsafeFileError, match=r"wants argparse\.Namespace, and"):
+    with pytest.raises(UnsafeFileError, match=r"imports argparse\.Namespace, and"):
         read_foreign(tmp_path / "a.pt")
     with torch.serialization.safe_globals([argparse.Namespace]):
         state = read_foreign(tmp_path / "a.pt")
@@ -58,7 +58,7 @@ def test_a_class_that_the_program_allows_is_read(tmp_path: Path) -> None:
 def test_an_ordinary_pickle_is_refused_with_what_it_wants(tmp_path: Path) -> None:
     for protocol in (2, 3, 4, 5):
         (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": Path("b")}, protocol))
-        with pytest.raises(UnsafeFileError, match=r"ordinary pickle.*wants pathlib"):
+        with pytest.raises(UnsafeFileError, match=r"ordinary pickle.*imports pathlib"):
             read_foreign(tmp_path / "a.pkl")
 
 
@@ -68,7 +68,7 @@ def test_an_ordinary_pickle_is_refused_with_what_it_wants(tmp_path: Path) -> Non
         (b"", "is empty"),
         (b"hello world", r"is not recognised: it begins with b'hello wo'\. anyrig reads a torch"),
         (b"\x80\x02}.", "ordinary pickle"),
-        (b"\x80\x04nonsense", "its pickle cannot be followed"),
+        (b"\x80\x04nonsense", "its pickle cannot be parsed"),
     ],
 )
 def test_other_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def entry(start: int, stop: int, shape: object = (1,), dtype: str = "F32") -> di
         (make_safetensors({"a": None}), "is not a dtype, a shape and data_offsets"),
         (
             make_safetensors({"__metadata__": {"a": 1}, "a": entry(0, 8, [2])}),
-            "does not hold texts only",
+            "has values that are not strings",
         ),
         (make_safetensors(b'{"a": 1, "a": 2}'), "it has the key 'a' twice"),
     ],
@@ -255,7 +255,7 @@ def test_an_index_that_names_a_path_is_refused(name: str, tmp_path: Path) -> Non
         ([], "it has no weight_map"),
         ({"weight_map": []}, "it has no weight_map"),
         ({"weight_map": {}}, "its weight_map is empty"),
-        ({"weight_map": {"w": 1}}, "it names a file 1, which is not a text"),
+        ({"weight_map": {"w": 1}}, "it names a file 1, which is not a string"),
         ({"weight_map": {"w": "none.safetensors"}}, r"names the file 'none\.safetensors', but"),
         (
             {"weight_map": {"w": "model-00001-of-00002.safetensors"}},
@@ -401,7 +401,7 @@ def nest_below_value(metadata: Any) -> None:
         (
             lambda m: setattr(m, "planner_data", {"epoch": argparse.Namespace()}),
             UnsafeFileError,
-            r"wants argparse\.Namespace",
+            r"imports argparse\.Namespace",
         ),
     ],
 )
@@ -431,7 +431,7 @@ def test_a_name_that_the_scan_of_metadata_cannot_see_is_refused(tmp_path: Path) 
     content = b"\x80\x04" + hidden + text(f"touch {sentinel}") + b"\x85R."
     (folder / ".metadata").write_bytes(content)
     with pytest.raises(
-        UnsafeFileError, match=r"a/\.metadata is not read: its pickle wants os\.sys"
+        UnsafeFileError, match=r"a/\.metadata is not read: its pickle imports os\.sys"
     ):
         read_foreign(folder)
     assert not sentinel.exists()
@@ -473,5 +473,5 @@ def test_deeply_nested_values_are_no_problem(tmp_path: Path) -> None:
     replace_record(
         tmp_path / "a.pt", "/data.pkl", lambda _: wrap(b"]" * depth + b"a" * (depth - 1))
     )
-    with pytest.raises(CheckpointError, match="holds no tensors with names"):
+    with pytest.raises(CheckpointError, match="holds no named tensors"):
         read_foreign(tmp_path / "a.pt")

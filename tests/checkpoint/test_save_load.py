@@ -209,7 +209,7 @@ class TestObjects:
         assert anyrig.load(tmp_path / "1234567").step == 2
         empty = tmp_path / "7654321"
         empty.mkdir()
-        with pytest.raises(CheckpointDamagedError, match="is no checkpoint, or one whose save did"):
+        with pytest.raises(CheckpointDamagedError, match="is not a checkpoint, or its save did"):
             anyrig.load(empty)
 
     def test_the_default_device_does_not_matter(self, tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ class TestRefusals:
         before = [each.clone() for each in model.parameters()]
         nn.init.zeros_(model[0].weight)
         scheduler = CosineAnnealingLR(torch.optim.SGD(model.parameters()), 10)
-        with pytest.raises(CheckpointError, match="this Picky does not take the state of picky in"):
+        with pytest.raises(CheckpointError, match="this Picky refuses the state of picky in"):
             anyrig.load(tmp_path / "a", model=model, scheduler=scheduler, picky=Picky())
         assert scheduler.last_epoch == 0
         assert not torch.equal(model[0].weight, before[0])
@@ -392,11 +392,11 @@ class TestRefusals:
             ({"loader": DataLoader([1])}, r"DataLoader, .*anyrig.distribute\(loader\) instead"),
             ({"model": {"a": 1}}, r"model is a dict, and must be a torch.nn.Module; save a state"),
             ({"scheduler": 5}, r"scheduler is a int, which has no state_dict\(\)"),
-            ({"step": 1.5}, r"step is a whole number; got 1.5"),
+            ({"step": 1.5}, r"step must be a whole number; got 1.5"),
             ({"keep": 0}, r"keep is the number of checkpoints to keep, at least 1; got 0"),
             ({"metric": 0.5}, r"metric=0.5 and best=None go together"),
             ({"metric": math.nan, "best": "max"}, r"metric is not a number \(NaN\), so no checkp"),
-            ({"metric": 0.5, "best": "high"}, r"best is 'max' or 'min', for a metric; got 'high'"),
+            ({"metric": 0.5, "best": "high"}, r"best must be 'max' or 'min'; got 'high'"),
         ],
         ids=[
             "object",

@@ -172,7 +172,7 @@ class TestVerify:
         assert status == 1
         assert text.splitlines()[1:3] == [
             f"bad   {file.parent} (hashes of all files)",
-            f"      {file} was altered: its content does not have the hash of what was saved",
+            f"      {file} was altered: its content does not match the saved hash",
         ]
         status, text, _ = anyrig(capsys, "verify", file.parent, "--json")
         (facts,) = json.loads(text)["checkpoints"]
@@ -230,7 +230,7 @@ class TestDiff:
         self, series: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         flip(series / "000003-step-300" / "model.safetensors")
-        with pytest.warns(RuntimeWarning, match="was altered.*taking 000002-step-200"):
+        with pytest.warns(RuntimeWarning, match="was altered.*using 000002-step-200"):
             status, _, _ = anyrig(capsys, "diff", series, series / "000002-step-200")
         assert status == 0
 
@@ -287,7 +287,7 @@ class TestConvert:
         torch.save(torch.nn.Linear(2, 2), "a.pt")
         status, _, error = anyrig(capsys, "convert", "a.pt", "b.pt")
         assert status == 1
-        assert "its pickle wants torch.nn.modules.linear.Linear" in error
+        assert "its pickle imports torch.nn.modules.linear.Linear" in error
 
 
 class TestConsolidate:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from anyrig.cli.command_line import launcher_in, read_command
+from anyrig.cli.command_line import read_command
 from anyrig.rehearsal.program import Program
 
 
@@ -35,19 +35,3 @@ def test_a_name_that_is_no_path(name: str) -> None:
     for is_python in (False, True):
         with pytest.raises(typer.BadParameter, match=r"there is no (script|program)"):
             read_command([name], is_module=False, is_python=is_python)
-
-
-@pytest.mark.parametrize(
-    ("program", "launcher"),
-    [
-        (Program("/usr/bin/torchrun", ("a.py",)), "torchrun"),
-        (Program("/usr/bin/accelerate", ("launch", "a.py")), "accelerate launch"),
-        (Program("/usr/bin/accelerate", ("config",)), None),
-        (Program("/usr/bin/anyrig", ("run", "a.py")), "anyrig run"),
-        (Program("anyrig", ("run", "a.py"), is_module=True), "anyrig run"),
-        (Program("torch.distributed.run", ("a.py",), is_module=True), "torch.distributed.run"),
-        (Program("train.py"), None),
-    ],
-)
-def test_launchers_are_recognised(program: Program, launcher: str | None) -> None:
-    assert launcher_in(program) == launcher

@@ -52,6 +52,8 @@ def test_all_commands_are_known() -> None:
         "doctor",
         "run",
         "rehearse",
+        "check",
+        "migrate",
         "virtual",
         "virtual build",
         "checkpoint",

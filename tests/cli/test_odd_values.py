@@ -5,6 +5,7 @@ No process is started: the script does not exist, which is checked after all fla
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 import sys
@@ -101,6 +102,8 @@ HOSTS |= {"gpu", "auto", "static", "etcd", "spawn"}
 PLACES = {"2:1", "0:1", "cpu:1", "node0:0", "node0:29400", "[::1]:29400"}
 RIGS = {"1x20000000000GiB", "1x1YiB", "0xT4", "65xT4", "MI300X"}
 FOLDERS = {value for value in VALUES if len(value) < 255 and "\x00" not in value}
+FILES = {value for value in FOLDERS - {"", "..", "\ud800"} if "/" not in value}
+REPORTS = dict.fromkeys(("--json", "--trace", "--report"), FILES)
 POSSIBLE = {
     "--device": {"auto"},
     "--nproc-per-device": {"+1"},
@@ -123,6 +126,8 @@ POSSIBLE = {
     "--max-restarts": {"0", "+1", "100000"},
     "--interval": {"+1", "1.5"},
     "--local-addr": HOSTS | RIGS,
+    "--steps": {"+1", "100000", "9" * 20, "1_000_000_000"},
+    "--step-marker": {v for v in VALUES if v.isidentifier() and not keyword.iskeyword(v)},
     "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
 }
 
@@ -199,7 +204,8 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
         after = ["no_such_script.py"]
     if command[0] == "rehearse":
         before = ["--rig", "T4"] if flag != "--rig" else []
-        possible = possible | {"--device": {"0"}, "--nproc-per-node": {"gpu"}}.get(flag, set())
+        more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}
+        possible = possible | more.get(flag, set())
     if command[0] in ("run", "doctor") and flag != "--device":
         before += ["--device", "cpu"]
     # Flags that several commands share are tried in full with one command.

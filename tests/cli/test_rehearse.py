@@ -47,7 +47,7 @@ x = torch.ones(8, device="cuda:1", requires_grad=True)
 (x * 3).sum().backward()
 print(x.grad.tolist(), x.grad.device)
 """)
-    done = anyrig("rehearse", "--rig", "A100-40GB+2xT4", str(script))
+    done = anyrig("rehearse", "--quiet", "--rig", "A100-40GB+2xT4", str(script))
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "NVIDIA A100-SXM4-40GB (8, 0)",
@@ -143,7 +143,7 @@ def test_a_script_without_torch_needs_no_build(script: Path) -> None:
 
 def test_out_of_memory_is_the_scripts_own_error(script: Path) -> None:
     script.write_text("import torch\ntorch.empty(2**34, device='cuda')")
-    done = anyrig("rehearse", "--rig", "2x16GiB", str(script))
+    done = anyrig("rehearse", "--quiet", "--rig", "2x16GiB", str(script))
     assert done.returncode == 1
     assert f'  File "{script}", line 2, in <module>' in done.stderr
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 GiB" in done.stderr
@@ -155,7 +155,8 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
     stopped = anyrig("rehearse", "--rig", "T4", "--shape-only", str(script))
     assert stopped.returncode == 1
     assert re.search(r"--assume-values", stopped.stderr)
-    assumed = anyrig("rehearse", "--rig", "T4", "--shape-only", "--assume-values", str(script))
+    flags = ["--shape-only", "--assume-values", "--quiet"]
+    assumed = anyrig("rehearse", "--rig", "T4", *flags, str(script))
     assert (assumed.returncode, assumed.stderr) == (0, "")
 
 
@@ -197,17 +198,6 @@ def test_a_command_line_of_a_shell(command: str, script: Path) -> None:
     ranks = range(2 if command.startswith("torchrun") else 1)
     assert sorted(done.stdout.splitlines()) == [f"{rank} 2 ['--lr', '1']" for rank in ranks]
     assert done.returncode == 0
-
-
-@pytest.mark.parametrize("words", [["torchrun", "a.py"], ["-m", "torch.distributed.run", "a.py"]])
-def test_times_of_ranks_that_a_launcher_starts_are_refused(words: list[str]) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = anyrig("rehearse", "--rig", "2xT4", "--times", *words, PATH=path)
-    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
-    assert "it reports the time of one process, and ranks are other processes" in shown
-    assert "read anyrig.virtual.clock() in the script" in shown
-    assert (words[1] if words[0] == "-m" else words[0]) in shown
-    assert done.returncode == 2
 
 
 def test_a_module_as_ranks(script: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_device_that_cannot_be_used_ends_with_2_and_one_message(
     assert end.value.code == 2
     assert capsys.readouterr().err == (
         "train.py: error: --device: cuda:0 (T4) cannot be used: it is lost. `anyrig devices` lists "
-        "those that can\n"
+        "the usable devices\n"
     )
 
 

@@ -195,9 +195,11 @@ def test_arguments_out_of_range() -> None:
         choose(1, max_utilization=50)
     with pytest.raises(ValueError, match="min_free_bytes: cannot read '10 gibs' as a number of by"):
         choose(1, min_free_bytes="10 gibs")
-    with pytest.raises(TypeError, match="count is a number, got '2' of type str"):
+    with pytest.raises(TypeError, match="count must be a number, got '2' of type str"):
         choose("2")
-    with pytest.raises(TypeError, match=r"max_utilization is a number, got '0\.5' of type str"):
+    with pytest.raises(
+        TypeError, match=r"max_utilization must be a number, got '0\.5' of type str"
+    ):
         choose(1, max_utilization="0.5")
-    with pytest.raises(TypeError, match=r"min_free_bytes is a number, got True of type bool"):
+    with pytest.raises(TypeError, match=r"min_free_bytes must be a number, got True of type bool"):
         choose(1, min_free_bytes=True)

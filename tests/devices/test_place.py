@@ -87,7 +87,7 @@ for take in (as_torch_device, as_torch_devices, as_devices, as_rig):
 
 def test_lists_are_of_devices_that_work_each_once() -> None:
     assert as_torch_devices(["cpu", CPU]) == (CPU, CPU)
-    with pytest.raises(DeviceTextError, match="a rig has each device once"):
+    with pytest.raises(DeviceTextError, match="a rig can have each device only once"):
         as_rig(["cpu", CPU])
     with pytest.raises(NoDeviceError, match="at least one device"):
         as_rig([])

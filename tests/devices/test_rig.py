@@ -48,7 +48,7 @@ def test_detect_obeys_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_a_text_can_be_parsed() -> None:
-    with pytest.raises(DeviceTextError, match=r"reads a text, and 1 is of type int; .*cuda:1"):
+    with pytest.raises(DeviceTextError, match=r"reads a string, and 1 is of type int; .*cuda:1"):
         Rig.parse(1)  # type: ignore[arg-type]
 
 
@@ -106,9 +106,9 @@ def test_equals_keep_their_order() -> None:
 def test_a_rig_is_valid_or_is_not_made() -> None:
     with pytest.raises(NoDeviceError, match="a rig needs at least one device"):
         Rig(())
-    with pytest.raises(DeviceTextError, match="each device once; got cuda:0, cuda:0"):
+    with pytest.raises(DeviceTextError, match="each device only once; got cuda:0, cuda:0"):
         Rig((card(0), card(0)))
-    with pytest.raises(DeviceTextError, match="one kind of device; got cuda:0, cpu"):
+    with pytest.raises(DeviceTextError, match="devices of one kind only; got cuda:0, cpu"):
         Rig((card(0), CPU))
     with pytest.raises(DeviceFailedError, match=r"cuda:0 \(card\) cannot be used: fell off"):
         Rig((card(0, error="fell off the bus"),))

@@ -13,6 +13,8 @@ WHY = {
     "checkpoint/foreign/pickle_scan.py": "loads nothing: a message says how to convert a file",
     "checkpoint/foreign/torch_file.py": "with weights_only=True",
     "checkpoint/values_file.py": "with weights_only=True, which unpickles no code",
+    "migration/rules/map_location.py": "loads nothing: its examples are source",
+    "migration/rules/weights_only.py": "loads nothing: its examples are source",
     "parallel/group/metrics/exchange.py": "gather_over_ranks takes objects of any class",
     "processes/call.py": "a function and its result, in a private folder of the user's",
 }

@@ -16,7 +16,7 @@ use_device
 """.split()
 
 
-ROOMS = ["checkpoint", "devices", "errors", "memory", "parallel", "transfer", "units"]
+ROOMS = ["checkpoint", "devices", "errors", "memory", "parallel", "rehearsal", "transfer", "units"]
 
 
 def test_names_are_pinned() -> None:

@@ -254,7 +254,7 @@ def different_collectives_are_an_error() -> None:
 
     error = error_of(survive(loss_of), torch.ones(4).cuda())
     assert isinstance(error, RankMismatchError)
-    assert "ranks 0, 2, 3 ended the step, while rank 1 came to a collective" in str(error)
+    assert "ranks 0, 2, 3 ended the step, while rank 1 called a collective" in str(error)
 
 
 def messages_and_static_graphs_are_refused() -> None:

@@ -189,10 +189,10 @@ def test_the_first_batch_may_be_too_large(small_gpu: None) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"start": 0}, "start=0 is no number of samples"),
-        ({"largest": -1}, "largest=-1 is no number"),
-        ({"global_batch": 0}, "global_batch=0 is no number"),
-        ({"margin": 1.0}, r"margin=1\.0 is no fraction"),
+        ({"start": 0}, "start=0 is not a number of samples"),
+        ({"largest": -1}, "largest=-1 is not a number"),
+        ({"global_batch": 0}, "global_batch=0 is not a number"),
+        ({"margin": 1.0}, r"margin=1\.0 is not a fraction"),
     ],
 )
 def test_numbers_out_of_range(options: dict[str, Any], words: str) -> None:

@@ -34,7 +34,7 @@ REMEDIES = {
     "large_batch": "up to 640.00 MiB: half the batch: accumulate two halves",
     "large_activations": "up to 896.00 MiB: offload: with torch.autograd.graph.save_on_cpu()",
     "large_optimizer_state": "up to 480.00 MiB: parameters, gradients and optimizer sharded over 2",
-    "cache_list": "up to 800.00 MiB: release cache: remove what is no longer needed from it",
+    "cache_list": "up to 800.00 MiB: release cache: remove the tensors that are no longer needed",
     "kept_losses": "up to 640.00 MiB: release total: add loss.item() or loss.detach() instead",
     "kept_outputs": "up to 976.00 MiB: release outputs: append output.detach()",
     "fragmentation": "up to 453.75 MiB: expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable",

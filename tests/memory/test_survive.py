@@ -300,7 +300,7 @@ def test_other_errors_and_wrong_losses() -> None:
         survive(lambda x: x)(torch.ones(3))
     with pytest.raises(MemoryTrackingError, match="returned a float"):
         survive(lambda x: 1.0)(torch.ones(3))  # type: ignore[arg-type,return-value]
-    with pytest.raises(MemoryTrackingError, match="largest_part=0 is no number of samples"):
+    with pytest.raises(MemoryTrackingError, match="largest_part=0 is not a number of samples"):
         survive(fail, largest_part=0)
     with pytest.raises(MemoryTrackingError, match="reduction='none' is neither"):
         survive(fail, reduction="none")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Models whose outputs differ in form, with a batch for each: what every combination is tried with.
+"""Models whose outputs differ in form, with a batch for each, for tests of every combination.
 
 A model's outputs are floating-point tensors in any structure. Those of one element are means over
 the batch; in the others each sample has its part. So ``mean_of`` is a mean over samples, whatever
@@ -56,7 +56,7 @@ class Recurrent(nn.Module):
 
 
 class Tagger(nn.Module):
-    """Packs inside and pads again, to the longest of what it got or to a given length."""
+    """Packs its input and pads its output, to the longest sequence or to a given length."""
 
     def __init__(self, total_length: int | None) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def masked(samples: int) -> tuple[Any, ...]:
 
 
 def classes(samples: int) -> Tensor:
-    """Targets of which one counts, however few there are."""
+    """Return targets of which at least one counts, however few there are."""
     return 2 - torch.arange(samples) % CLASSES
 
 
@@ -152,14 +152,14 @@ class Kind:
 
     Attributes:
         build: makes the model.
-        inputs: makes the arguments for so many samples.
+        inputs: makes the arguments for a number of samples.
         dim: the dimension of the inputs that has the samples.
         loss: what `spread` is given; the output is then a loss.
         target: makes a target for it.
         refusal: a regular expression that a refusal matches; None if nothing is refused.
         training: whether the model is in training mode, with statistics of the whole batch.
-        in_ranks: whether ranks return what one process would for their samples, without refusals,
-            for which the other ranks would wait.
+        in_ranks: whether ranks return what one process would for their samples, without a refusal
+            on one rank, which would leave the other ranks waiting.
     """
 
     build: Callable[[], nn.Module]

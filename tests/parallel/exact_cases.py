@@ -40,7 +40,7 @@ class Words(nn.Module):
 
 def make_loss() -> nn.CrossEntropyLoss:
     weight = torch.linspace(0.3, 1.7, CLASSES)
-    return nn.CrossEntropyLoss(weight, ignore_index=3)  # what it divides by is no sample count
+    return nn.CrossEntropyLoss(weight, ignore_index=3)  # divides by no sample count
 
 
 def make_data() -> TensorDataset:
@@ -59,9 +59,9 @@ def pair_of(how: str, dtype: torch.dtype) -> tuple[Any, nn.Module]:
     torch.manual_seed(4)
     module = Words().to(device, dtype)
     one = copy.deepcopy(module)
-    if dist.get_rank():  # its parameters do not count
+    if dist.get_rank():  # only rank 0's parameters count
         nn.init.zeros_(module.last.weight)
-    torch.manual_seed(4 + dist.get_rank())  # nor its seed
+    torch.manual_seed(4 + dist.get_rank())  # and only its seed
     loss = make_loss().to(dtype)
     return anyrig.spread(module, how=how, loss=loss, logical_shards=SHARDS), one
 
@@ -184,7 +184,7 @@ def case_what_logical_shards_do_not_take() -> None:
     module, loss = nn.Linear(1, 1), nn.MSELoss()
     options: list[tuple[dict[str, Any], str]] = [
         ({"logical_shards": ranks + 1}, f"cannot be divided equally among {ranks} ranks"),
-        ({"ddp": {"static_graph": True}}, "does not go together with ddp="),
+        ({"ddp": {"static_graph": True}}, "cannot be combined with ddp="),
         ({"how": "shard", "sharding": Sharding(offload=True)}, "leave mixed_precision=, offload="),
     ]
     for given, message in options:

@@ -79,7 +79,7 @@ def keys() -> int:
 
 
 def note(what: str) -> None:
-    """Have the other ranks know that it has happened."""
+    """Report an event to the other ranks."""
     store().set(f"test {what}", "")
 
 
@@ -88,7 +88,7 @@ def noted(what: str) -> bool:
 
 
 def at_once() -> None:
-    """Let no rank begin what is timed before all are there; not with what is tested."""
+    """Wait for all ranks before a timed part, by a barrier that is not the tested one."""
     dist.barrier()
 
 
@@ -109,7 +109,7 @@ def case_a_barrier_names_whom_it_waited_for() -> None:
     anyrig.barrier()
     if rank() == 1:
         at_once()
-        anyrig.barrier()  # late, and let through: all have come
+        anyrig.barrier()  # late, but returns: all ranks have come
     else:
         with pytest.raises(
             RankWaitError,
@@ -120,7 +120,7 @@ def case_a_barrier_names_whom_it_waited_for() -> None:
         ):
             anyrig.barrier(timeout_seconds=0.4)
         at_once()
-    anyrig.barrier()  # and the count is right again
+    anyrig.barrier()  # the ranks count the same barriers again
 
 
 def case_many_barriers_leave_no_keys() -> None:
@@ -132,7 +132,7 @@ def case_many_barriers_leave_no_keys() -> None:
     for _ in range(50):
         anyrig.barrier()
     at_once()
-    assert keys() <= before + 4  # of its last one, some rank may not have taken down its own
+    assert keys() <= before + 4  # a rank may not have removed its key of the last one
 
 
 def case_the_first_rank_works_while_the_others_wait() -> None:
@@ -183,7 +183,7 @@ def case_an_error_of_another_rank_stays_its_own() -> None:
                 raise ValueError("mine")
     except ValueError:
         assert rank() == 1
-        note("rank 1 left")  # it waits for nobody any more
+        note("rank 1 left")  # this rank no longer waits
 
 
 def case_the_first_rank_is_waited_for_by_name() -> None:
@@ -215,14 +215,14 @@ def case_a_block_within_a_block_of_the_first_rank_only() -> None:
 
     with anyrig.only_first_rank() as first:
         if first:
-            assert download() == 3  # the other ranks do not come here
+            assert download() == 3  # the other ranks do not reach this line
     assert download() == (3 if rank() == 0 else None)
-    assert noted("download 2")  # it waits for this use, not for the one before
+    assert noted("download 2")  # it waits for this use, not for the earlier one
     assert len(steps) == (2 if rank() == 0 else 0)
 
 
 def case_the_first_rank_of_each_machine_works() -> None:
-    """Rank 0 has a machine of its own, and the others share one, as a launcher would tell them."""
+    """Rank 0 has a node of its own, and the others share one, by the launcher's variables."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LOCAL_RANK", str(max(0, rank() - 1)))
         environment.setenv("LOCAL_WORLD_SIZE", "1" if rank() == 0 else str(ranks() - 1))
@@ -303,7 +303,7 @@ def case_what_has_no_weight_does_not_count() -> None:
 def refuses(call: Callable[[], Any], text: str) -> None:
     with pytest.raises(RankMismatchError, match=text):
         call()
-    assert anyrig.mean_over_ranks(1.0) == 1.0  # and all go on
+    assert anyrig.mean_over_ranks(1.0) == 1.0  # all ranks can continue
 
 
 def case_values_that_do_not_fit_together() -> None:
@@ -344,7 +344,7 @@ def case_values_that_do_not_fit_together() -> None:
     )
     refuses(
         lambda: anyrig.gather_over_ranks([torch.ones(1)] * (1 + odd)),
-        "rank 0 has 0 at the value, but rank 1 has 0, 1. For one entry a sample",
+        "rank 0 has 0 at the value, but rank 1 has 0, 1. To give an entry for each sample",
     )
     refuses(
         lambda: anyrig.gather_over_ranks(torch.ones(1).to_sparse() if odd else torch.ones(1)),
@@ -357,7 +357,7 @@ def case_values_that_do_not_fit_together() -> None:
 
 
 def case_gathering_parts_of_any_number_of_rows() -> None:
-    rows = 2 * rank()  # none on the first
+    rows = 2 * rank()  # rank 0 has none
     every = [row for r in range(ranks()) for row in [r] * 2 * r]
     value = {
         "scores": torch.full((rows, 3), float(rank()), device=device(), requires_grad=True),
@@ -402,7 +402,7 @@ def case_gathering_a_whole_epoch_in_order() -> None:
     found = anyrig.gather_over_ranks({"x": torch.cat(seen), "names": names}, loader=loader)
     assert found["x"].tolist() == list(range(29))
     assert found["names"] == [f"{i}" for i in range(29)]
-    for batch, x in enumerate(seen):  # batch by batch the ranks' order is the samples'
+    for batch, x in enumerate(seen):  # within a batch, the samples are in the order of ranks
         whole = range(29)[7 * batch : 7 * batch + 7]
         assert anyrig.gather_over_ranks(x).tolist() == list(whole)
     refuses(
@@ -420,7 +420,7 @@ def case_values_and_loaders_need_no_garbage_collection() -> None:
         anyrig.mean_over_ranks({"loss": torch.ones(())}, weight=rank())
         assert (
             gc.collect() == 0
-        )  # and a loader's workers would end late: PyTorch waits 5 s for each
+        )  # a cycle would end a loader's workers late: PyTorch waits 5 s for each
         loader_ref = weakref.ref(loader)
         del loader
         assert loader_ref() is None
@@ -447,7 +447,7 @@ def numbers(rows: int) -> TensorDataset:
 
 
 def global_order(loader: Any) -> list[int]:
-    """Return the samples of one epoch as the global batches have them."""
+    """Return the samples of one epoch in the order of the global batches."""
     seen = [y for _, y in loader]
     counts = anyrig.gather_over_ranks(len(seen))
     assert len(set(counts)) == 1, f"the ranks have {counts} batches"
@@ -455,7 +455,7 @@ def global_order(loader: Any) -> list[int]:
 
 
 def case_every_sample_once_in_the_order_of_one_process() -> None:
-    torch.manual_seed(5 if rank() == 0 else 99)  # the first rank's counts
+    torch.manual_seed(5 if rank() == 0 else 99)  # rank 0's seed counts
     loader = anyrig.distribute(DataLoader(numbers(23), batch_size=5, shuffle=True))
     torch.manual_seed(5)
     epochs = []
@@ -522,7 +522,7 @@ def case_workers_and_prefetching() -> None:
 
 
 class Augmented(Dataset[torch.Tensor]):
-    """Draws each sample anew, as random augmentation does."""
+    """Draws new values for each sample, as random augmentation does."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.rand((), dtype=torch.float64)
@@ -553,7 +553,7 @@ class Shuffled(Sampler[int]):
 def case_a_sampler_of_the_program_s_own() -> None:
     random.seed(rank())
     loader = anyrig.distribute(DataLoader(numbers(20), batch_size=6, sampler=Shuffled()))
-    seen = [y for _, y in zip(loader, range(1), strict=False)]  # left in the midst
+    seen = [y for _, y in zip(loader, range(1), strict=False)]  # left before its end
     assert len(seen) == 1
     found = []
     for (_, y), _ in zip(loader, range(100), strict=False):
@@ -582,7 +582,7 @@ def case_subsets_that_do_not_agree() -> None:
         list(loader)
         return
     with pytest.raises(
-        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole on every"
+        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole data on every"
     ):
         list(loader)
 
@@ -618,7 +618,7 @@ def case_a_stream_is_divided_by_rows() -> None:
 
 
 class DividedStream(Stream):
-    """Divides itself among the ranks, as data sets for many GPUs do."""
+    """Divides itself among the ranks, as data sets for several GPUs do."""
 
     def __iter__(self) -> Iterator[Any]:
         return islice(super().__iter__(), rank(), None, ranks())
@@ -642,7 +642,7 @@ def case_a_stream_that_divides_itself() -> None:
 
 
 def case_streams_with_other_values_of_the_same_samples() -> None:
-    given = [torch.full((2 * ranks(), 1), float(rank()))] * 2  # as random augmentation makes
+    given = [torch.full((2 * ranks(), 1), float(rank()))] * 2  # like random augmentation
     loader = anyrig.distribute(given, divided=False)
     assert [batch.tolist() for batch in loader] == [[[rank()]] * 2] * 2
 
@@ -653,11 +653,11 @@ def case_streams_that_end_apart_would_lose_samples() -> None:
     for _ in range(3):
         next(loader)
     if rank() == ranks() - 1:
-        with pytest.raises(RankMismatchError, match="ended after 3 global batches, and another"):
+        with pytest.raises(RankMismatchError, match="ended after 3 global batches, but another"):
             next(loader)
     else:
         next(loader)
-    with pytest.raises(RankMismatchError, match=r"a loader of 3 batches, rank 1 one of 4\. Give"):
+    with pytest.raises(RankMismatchError, match=r"of 3 batches, but rank 1 one of 4\. Give"):
         anyrig.distribute(DataLoader(numbers(3 + min(rank(), 1))))
 
 
@@ -676,7 +676,7 @@ def case_no_rank_has_a_single_sample_of_several() -> None:
             parts[rows] = loader.samples_of_batches[0]
             assert rows == 1 or 1 not in parts[rows]
     assert parts[10] == {2: (10, 0), 3: (8, 2, 0)}[ranks()]
-    # One for each rank is meant, and so is what is asked for.
+    # A batch of one sample for each rank allows single samples, and so does singles=True.
     for batch, singles in ((ranks(), None), (2 * ranks() - 1, True)):
         loader = anyrig.distribute(DataLoader(numbers(batch), batch), singles=singles)
         list(loader)
@@ -693,7 +693,7 @@ def case_batch_normalization_trains_on_every_last_batch() -> None:
 
 
 def case_a_single_sample_is_explained() -> None:
-    # On a rank with a sample, before anything is exchanged with the others.
+    # A rank with a single sample raises before it exchanges anything with the others.
     model = anyrig.spread(nn.Sequential(nn.BatchNorm1d(4)).to(device(), torch.float64))
     with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
         model(torch.ones(1, 4, dtype=torch.float64))
@@ -706,7 +706,7 @@ def case_loaders_that_came_divided_and_end_apart() -> None:
     mine = [torch.full((2, 3), float(rank()))] * (0, 4, 2)[rank()]
     loader = anyrig.distribute(mine, divided=True)
     assert len(loader) == 4
-    for _ in range(3):  # one after another, without waiting in between
+    for _ in range(3):  # iterations follow each other without a wait
         rows = [len(batch) for batch in loader]
         assert rows == [2] * len(mine) + [0] * (4 - len(mine))
     assert loader.shares is None
@@ -715,11 +715,11 @@ def case_loaders_that_came_divided_and_end_apart() -> None:
 
 def case_ranks_that_distribute_different_things() -> None:
     given: Any = DataLoader(numbers(4)) if rank() else [torch.ones(1)]
-    with pytest.raises(RankMismatchError, match=r"rank 0 .* one without indices, rank 1 one with"):
+    with pytest.raises(RankMismatchError, match=r"rank 0 .* without indices, but rank 1 has one"):
         anyrig.distribute(given)
     with pytest.raises(SharesError, match=f"7 shares for {ranks()} devices"):
         anyrig.distribute(DataLoader(numbers(4)), shares=[1] * 7)
-    with pytest.raises(SharesError, match="no way to share is called 'best'"):
+    with pytest.raises(SharesError, match="shares='best' is not a way to share a batch"):
         anyrig.distribute(DataLoader(numbers(4)), shares="best")
 
 
@@ -727,7 +727,7 @@ def case_ranks_that_distribute_different_things() -> None:
 
 
 def train(loader: Any, seconds_a_row: float, fixed: float = 0.0) -> list[int]:
-    """Report as a model would; return this rank's rows of each batch."""
+    """Report steps as a model would; return how many samples this rank has of each batch."""
     rows = []
     for batch in loader:
         rows.append(len(batch[0]))
@@ -746,7 +746,7 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
     train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
     assert loader.shares.held, loader.shares
     assert "by speed" in loader.shares.reason
-    assert "12 rows" not in loader.shares.reason  # steps from before the last change
+    assert "12 rows" not in loader.shares.reason  # only in steps before the last change
     sums = [sum(rows) for rows in loader.samples_of_batches]
     assert sums == [12 * ranks()] * len(loader)
     expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
@@ -754,11 +754,11 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
     assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
     assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
     assert current_context().measuring is None
-    assert other.shares is loader.shares  # what evaluates has them too
+    assert other.shares is loader.shares  # the loader for evaluation has them, too
 
 
 def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
-    """Ranks draw twelve batches ahead, as loaders with many workers do."""
+    """Batches are drawn twelve steps ahead, as by loaders with many workers."""
     group = join_group()
     assert group is not None
     trial = Trial("speed", (None,) * ranks())
@@ -779,7 +779,7 @@ def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
 
 
 class Weighed(nn.Module):
-    """Multiplies by a table that has rows of its own."""
+    """Multiplies by a table whose rows are not samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -822,7 +822,7 @@ def case_unequal_cards_that_are_unknown_share_evenly() -> None:
 
 
 class Costly(nn.Module):
-    """Takes so many seconds and bytes a row of a virtual card, and none of the host."""
+    """Takes seconds and bytes per sample on a virtual GPU, and none on the host."""
 
     def __init__(self, seconds: float = 0.0, bytes_: int = 0) -> None:
         super().__init__()
@@ -836,7 +836,7 @@ class Costly(nn.Module):
 
 
 def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
-    """Train until the shares are held, and return the rows of the last batch."""
+    """Train until the shares are held, and return each rank's samples of the last batch."""
     current_context().balances.clear()
     data = TensorDataset(torch.ones(24 * 40, 1, dtype=torch.float64))
     loader = anyrig.distribute(DataLoader(data, batch_size=24), shares=policy)
@@ -859,7 +859,7 @@ def case_cards_learn_shares_by_speed() -> None:
 
 
 def case_cards_learn_shares_by_memory() -> None:
-    """A row takes 32 MiB, and half of the first card is taken: of 2 GiB, where the second has 1."""
+    """A sample takes 32 MiB. GPU 0 has 2 GiB, half of them taken; GPU 1 has 1 GiB."""
     ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
     torch.cuda.reset_peak_memory_stats()
     first, second = rows_learned("memory", Costly(bytes_=2**25))
@@ -960,7 +960,7 @@ def case_training_again_gives_the_same_bits() -> None:
 
 
 class Detector(nn.Module):
-    """As torchvision's: it takes lists, and gives losses in training."""
+    """Takes lists, and returns losses in training, like torchvision's detectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -980,7 +980,7 @@ def fields_of(samples: list[Any]) -> tuple[Any, ...]:
 
 def case_training_on_lists_of_samples() -> None:
     torch.manual_seed(1)
-    boxes_of = [3, 3, 0, 1, 2, 1, 3]  # by the boxes' shapes the rows would be any of these
+    boxes_of = [3, 3, 0, 1, 2, 1, 3]  # the boxes' shapes do not show the sample count
     data = [
         (torch.randn(3, 4 + i, 5).double(), {"boxes": torch.randn(boxes, 4).double()})
         for i, boxes in enumerate(boxes_of)
@@ -988,7 +988,8 @@ def case_training_on_lists_of_samples() -> None:
     module, alone = (Detector().to(device(), torch.float64) for _ in range(2))
     alone.load_state_dict(module.state_dict())
     model = anyrig.spread(module)
-    size = 2 * ranks() - 1  # the last rank has a sample less, and in the last batch most have none
+    # The last rank has one sample fewer; in the last batch, most ranks have none.
+    size = 2 * ranks() - 1
     given = DataLoader(data, batch_size=size, collate_fn=fields_of)
     loader = anyrig.distribute(given, shares="even", singles=True)
     for index, (images, targets) in enumerate(loader):

@@ -21,11 +21,11 @@ class Box:
 
 
 class Opaque:
-    """No container and no tensor: handed to each device as it is."""
+    """Neither a container nor a tensor: each device gets the same object."""
 
 
 def trees_of(leaves: st.SearchStrategy[Any], max_leaves: int) -> st.SearchStrategy[Any]:
-    """Return structures of up to so many leaves, in every kind of container."""
+    """Return structures of up to `leaves` leaves, in every kind of container."""
     return st.recursive(
         leaves,
         lambda inner: st.one_of(

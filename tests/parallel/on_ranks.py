@@ -38,7 +38,7 @@ WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
     "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
     "4 on the CPU": (None, 4, [*FOUR_ON_THE_CPU, *INPUTS, *IN_REPLICAS]),
     "2 on GPUs": ("2x1GiB", 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
-    # All of LEARNING was run by hand; these are quick, and what four ranks add is in them.
+    # All cases of LEARNING were once run by hand; these are quick, and test what four ranks add.
     "4 on GPUs": ("4x1GiB", 4, [*FOUR_ON_GPUS, *IN_REPLICAS]),
 }
 
@@ -71,14 +71,14 @@ class World:
     def _run(self, names: list[str], ranks: int, virtual: str | None) -> None:
         try:
             run_forked(__file__, "run_rank", (names, virtual, str(self._report)), ranks)
-        except RanksError as error:  # the group ended, and with it the cases that it has not run
+        except RanksError as error:  # the group has ended before the remaining cases
             self._error = error
 
     def __getitem__(self, case: str) -> dict[int, str]:
         while True:
             has_ended = not self._launch.is_alive()  # before the report is read
             text = self._report.read_text() if self._report.exists() else ""
-            lines = text.splitlines()[: text.count("\n")]  # without one that is being written
+            lines = text.splitlines()[: text.count("\n")]  # without a line that is being written
             found = dict(zip(self._names, map(json.loads, lines), strict=False))
             if case in found or has_ended:
                 break
@@ -94,8 +94,8 @@ def run_cases(names: list[str], ranks: int, virtual: str | None = None) -> World
     """Start a group of ranks that runs cases.
 
     Args:
-        names: of the cases, in order, each as ``"module.case"``.
-        ranks: how many.
+        names: the names of the cases, in order, each as ``"module.case"``.
+        ranks: the number of ranks.
         virtual: the rig of virtual GPUs that the ranks have; None for the CPU.
     """
     return World(names, ranks, virtual)

@@ -38,7 +38,7 @@ from anyrig.parallel.sharded import Sharding
 from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import current_context
 
-# Of whatever waits in these groups.
+# The limit of every wait in these groups.
 TIME_LIMIT_SECONDS = 30.0
 
 KINDS = ("perceptron", "convolutional", "transformer")
@@ -46,7 +46,7 @@ KINDS = ("perceptron", "convolutional", "transformer")
 UNUSED: dict[str, Any] = {"ddp": {"find_unused_parameters": True}}
 STATIC: dict[str, Any] = {"ddp": {"static_graph": True}}
 
-# A step each, and in it the rows of each rank for each micro-batch.
+# For each step, the number of samples of each rank in each micro-batch.
 STEPS: dict[str, Callable[[int], list[list[int]]]] = {
     "even": lambda ranks: [[4] * ranks],
     "uneven": lambda ranks: [[3 + 2 * rank for rank in range(ranks)]],
@@ -62,26 +62,26 @@ STEPS: dict[str, Callable[[int], list[list[int]]]] = {
 
 
 class Pair:
-    """A module spread over the group, and the same alone; with global batches for both."""
+    """A module spread over the group, and a copy on one device; both get global batches."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = anyrig.Rig.detect().lead.torch_device
         self.module = module.double().to(self.device)
         self.one = copy.deepcopy(self.module)
-        if self.rank:  # whose parameters do not count
+        if self.rank:  # only rank 0's parameters count
             with torch.no_grad():
                 for parameter in self.module.parameters():
                     parameter.zero_()
         self.model = anyrig.spread(self.module, **options)
 
     def mine(self, rows: list[int], *batch: Tensor) -> tuple[Tensor, ...]:
-        """Return this rank's rows of tensors that have all ranks'."""
+        """Return this rank's samples of tensors that have the samples of all ranks."""
         start = sum(rows[: self.rank])
         return tuple(tensor[start : start + rows[self.rank]] for tensor in batch)
 
     def assert_same(self, what: str = "state") -> None:
-        """Parameters and buffers, or gradients, agree to 1e-9."""
+        """Require that parameters and buffers, or gradients, agree to 1e-9."""
         here, there = self.model.state_dict(), self.one.state_dict()
         if what == "gradients":
             here = {name: p.grad for name, p in self.model.named_parameters()}
@@ -93,7 +93,7 @@ class Pair:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return a tensor with all its shards."""
+    """Return the whole tensor, from all its shards."""
     whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole.detach()
 
@@ -161,7 +161,7 @@ def case_terms_of_parameters_have_no_weight() -> None:
 
 
 def _learn_with_late_weights(pair: Pair) -> None:
-    """Take a step with uneven samples, after which weights come with the reduction, on the CPU."""
+    """Take a step with uneven samples, after which buckets are weighted on the CPU."""
     rows = [1 + rank for rank in range(pair.ranks)]
     pair.model(*pair.mine(rows, torch.randn(sum(rows), WIDTH))).square().mean().backward()
     pair.model.zero_grad()
@@ -170,7 +170,7 @@ def _learn_with_late_weights(pair: Pair) -> None:
 
 
 def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None:
-    """Terms of parameters, kept gradients, several forwards, hooks, ranks without samples."""
+    """Losses with terms of parameters, kept gradients, several forwards, hooks, empty ranks."""
     pair = Pair(perceptron(), ddp={"bucket_cap_mb": 1e-4})
     _learn_with_late_weights(pair)
     uneven = [1 + 3 * rank for rank in range(pair.ranks)]
@@ -184,7 +184,7 @@ def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None
         return loss(model, x) + 0.1 * sum(p.square().sum() for p in model.parameters())
 
     def compare(steps: list[tuple[Any, list[list[int]]]]) -> None:
-        """Make a backward pass for each of `steps`, from one forward for each list of rows."""
+        """Make a backward pass for each of `steps`, from a forward for each list of samples."""
         for function, rows_of_forwards in steps:
             batches = [torch.randn(sum(rows), WIDTH) for rows in rows_of_forwards]
             batches = [each.to(pair.device) for each in batches]
@@ -213,7 +213,7 @@ def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None
     loss(pair.model, x).backward()
     loss(pair.one, alone).backward()
     torch.testing.assert_close(x.grad, alone.grad, rtol=1e-9, atol=0)
-    # A parameter's hook sees the gradient with its weight, as in the first step.
+    # A parameter's hook sees the weighted gradient, as in the first step.
     pair.model.zero_grad()
     seen: list[Tensor] = []
     first = next(iter(pair.model.parameters()))
@@ -294,7 +294,7 @@ def case_a_pass_that_failed_leaves_no_weight_to_the_next() -> None:
     given = mine.clone().requires_grad_()
     with pytest.raises(ArithmeticError):
         torch.autograd.grad(pair.model(_FailsBackward.apply(given)).sum(), given)
-    for parameter in pair.model.parameters():  # so that outputs have the weights now
+    for parameter in pair.model.parameters():  # so that outputs are weighted, not buckets
         parameter.grad = torch.zeros_like(parameter)
     pair.one(x).square().mean().backward()
     pair.model(mine).square().mean().backward()
@@ -302,7 +302,7 @@ def case_a_pass_that_failed_leaves_no_weight_to_the_next() -> None:
 
 
 def case_ranks_with_late_weights_that_differ_raise() -> None:
-    """As ranks do that wait before the backward pass: before DDP's collectives could mix."""
+    """They raise before DDP's collectives could mix, like ranks that wait before `backward()`."""
     pairs = [Pair(perceptron()) for _ in range(2)]
     for pair in pairs:
         _learn_with_late_weights(pair)
@@ -324,7 +324,7 @@ def case_parameters_without_a_gradient_are_named() -> None:
 
 
 def case_models_follow_each_other() -> None:
-    """The gradient goes through both, and is weighted once; so is that of the input."""
+    """The gradient passes both models and is weighted once, and so is the input's gradient."""
     for fused, late in itertools.product((False, True), repeat=2):
         encoder = Pair(nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh()))
         if late:
@@ -335,7 +335,7 @@ def case_models_follow_each_other() -> None:
         y = torch.randint(CLASSES, (sum(rows),), device=encoder.device)
         whole = x.clone().requires_grad_()
         hidden = encoder.one(whole)
-        # What is computed from the hidden values beside the decoder is a loss of each rank's own.
+        # The loss that is computed from the hidden values alone is each rank's own.
         (functional.cross_entropy(decoder.one(hidden), y) + hidden.square().mean()).backward()
         mine, target = encoder.mine(rows, x, y)
         mine = mine.clone().requires_grad_()
@@ -362,7 +362,7 @@ def case_models_follow_each_other() -> None:
 
 
 def case_gradients_of_inputs_are_those_of_what_is_returned() -> None:
-    """Of the global loss with `loss=`, as on one device; of the rank's own loss without."""
+    """They are those of the global loss with `loss=`, and of the rank's own loss without."""
     criterion = nn.CrossEntropyLoss()
     for how in ("replicate", "shard"):
         for fused in (False, True):
@@ -391,7 +391,7 @@ def input_gradients_agree(pair: Pair, rows: list[int], fused: bool) -> None:
         pair.model(given, target=target).backward()
     else:
         criterion(pair.model(given), target).backward()
-    # The mean over this rank's rows is its own loss, of which the global one has a part.
+    # The rank's own loss is the mean over its samples; the global loss contains a part of it.
     scale = 1.0 if fused else sum(rows) / max(rows[pair.rank], 1)
     (expected,) = pair.mine(rows, whole.grad)
     torch.testing.assert_close(mine.grad, scale * expected, rtol=1e-9, atol=1e-15)
@@ -404,7 +404,7 @@ def input_gradients_agree(pair: Pair, rows: list[int], fused: bool) -> None:
 
 
 def case_outputs_of_any_form() -> None:
-    """One output is computed from another, one is there twice, one is changed in place."""
+    """One output is computed from another, one is returned twice, one is changed in place."""
 
     class Forms(nn.Module):
         def __init__(self) -> None:
@@ -429,7 +429,7 @@ def case_outputs_of_any_form() -> None:
     outputs = pair.model(x=pair.mine(rows, x)[0], name="one")
     assert outputs["again"][0] is outputs["hidden"][1]
     loss(outputs).backward()
-    # A parameter that is an output is weighted like one: the weights' mean is one.
+    # A parameter that is returned is weighted like an output: the mean of the weights is 1.
     pair.assert_same("gradients")
 
 
@@ -473,7 +473,7 @@ def case_every_kind_of_loss() -> None:
 
 
 class OwnLoss(nn.Linear):
-    """As models of transformers are: the loss is computed in the forward."""
+    """Computes the loss in its forward, as the models of transformers do."""
 
     def __init__(self) -> None:
         super().__init__(4, CLASSES)
@@ -484,7 +484,7 @@ class OwnLoss(nn.Linear):
 
 
 def case_a_model_that_computes_its_own_loss() -> None:
-    """Each rank gets the loss of its own samples, and all the gradients of all samples."""
+    """Each rank gets the loss of its own samples, and the gradients of all ranks' samples."""
     for fused in (False, True):
         for last in (5, 0):
             pair = Pair(OwnLoss(), loss=(lambda output, target: output["loss"]) if fused else None)
@@ -510,7 +510,7 @@ def case_a_model_that_computes_its_own_loss() -> None:
 
 
 def case_outputs_and_targets_of_different_lengths() -> None:
-    """As of sequences that are padded to the longest of each rank: nothing is broadcast."""
+    """Outputs are padded to the longest sequence of each rank, and are not broadcast."""
     device = anyrig.Rig.detect().lead.torch_device
     model = anyrig.spread(nn.Linear(2, 1).to(device), loss=nn.MSELoss())
     with pytest.raises(BatchError, match=r"\(3, 1\) and \(3, 9\).*total_length="):
@@ -518,9 +518,9 @@ def case_outputs_and_targets_of_different_lengths() -> None:
 
 
 def case_no_rows_leave_statistics_alone() -> None:
-    """The first rank that has rows gives its running statistics to all, and none becomes NaN."""
+    """All ranks get the running statistics of the first rank with samples; none becomes NaN."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
-    net.register_buffer("marks", torch.tensor([True, False, True]))  # three bytes among eights
+    net.register_buffer("marks", torch.tensor([True, False, True]))  # 3 bytes, not 8
     pair = Pair(net)
     for rows in ([0] + [3] * (pair.ranks - 1), [3] * (pair.ranks - 1) + [0], [0] * pair.ranks):
         x = torch.randn(sum(rows), 3, 4, 4, device=pair.device)
@@ -555,7 +555,7 @@ class ScaledByData(nn.Module):
 
 
 def case_buffers_that_a_graph_has_saved() -> None:
-    """Rank 0's buffers arrive as by an in-place operation: the graph of another rank notices."""
+    """Rank 0's buffers arrive as by an in-place write, which the graph of another rank reports."""
     pair = Pair(ScaledByData())
     x = torch.full((2, 4), 1.0 + pair.rank, device=pair.device, requires_grad=True)
     outputs = [pair.model(x) for _ in range(4)]
@@ -566,7 +566,7 @@ def case_buffers_that_a_graph_has_saved() -> None:
             told.append("")
         except RuntimeError as error:
             told.append(str(error))
-    # They arrive at the end of the first backward pass. Until then each rank has its own.
+    # Rank 0's buffers arrive at the end of the first backward pass.
     assert ["modified by an inplace operation" in text for text in told] == [
         False,
         *([pair.rank > 0] * 3),
@@ -575,14 +575,14 @@ def case_buffers_that_a_graph_has_saved() -> None:
 
 
 def case_two_calls_before_a_backward_pass() -> None:
-    """Running statistics arrive between the two, and no graph needs them."""
+    """Running statistics arrive between two backward passes, and no graph needs them."""
     for fused in (False, True):
         net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
         pair = Pair(net, loss=nn.MSELoss() if fused else None)
         for _ in range(2):
             x = torch.randn(3, 4, device=pair.device)
             given = {"target": torch.zeros(3, 2, device=pair.device)} if fused else {}
-            pair.model.refresh()  # so that one script serves one process and several
+            pair.model.refresh()  # has no effect over ranks
             (pair.model(x, **given) + pair.model(2 * x, **given)).sum().backward()
 
 
@@ -622,7 +622,7 @@ def case_numbers_of_batches_that_differ() -> None:
                     ours.step()
                     ours.zero_grad()
         pair.assert_same()
-        if counts[pair.rank] < max(counts):  # what it computed along is not in its next step
+        if counts[pair.rank] < max(counts):  # calls without samples leave no gradients
             assert all(parameter.grad is None for parameter in pair.model.parameters())
 
 
@@ -650,7 +650,7 @@ def case_nothing_is_reduced_in_no_sync() -> None:
         x = torch.full((1, 2), 1.0 + dist.get_rank())
         with model.no_sync():
             output = model(x)
-        output.sum().backward()  # it counts where the forward was called
+        output.sum().backward()  # `no_sync` holds for forwards that were called in its block
         kept = model.weight.grad
         assert kept is None if how == "shard" else (kept == 1.0 + dist.get_rank()).all()
         model(x).sum().backward()
@@ -661,7 +661,7 @@ def case_nothing_is_reduced_in_no_sync() -> None:
 def case_nothing_is_exchanged_without_gradients() -> None:
     device = anyrig.Rig.detect().lead.torch_device
     model = anyrig.spread(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to(device))
-    if dist.get_rank() == 0:  # the others do not come
+    if dist.get_rank() == 0:  # the others do not call the model
         with torch.no_grad():
             assert model(torch.ones(3, 2)).shape == (3, 2)
             assert model(torch.ones(0, 2)).shape == (0, 2)
@@ -670,19 +670,19 @@ def case_nothing_is_exchanged_without_gradients() -> None:
 
 
 def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
-    """In training mode, with gradients: a preview, a summary. Before, between and after steps."""
+    """Call the model on one rank, in training mode: before, between and after steps."""
     pair = Pair(perceptron(), loss=None)
     alone = partial(pair.model, torch.randn(7, WIDTH, device=pair.device))
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
     pair.model(torch.ones(1, WIDTH)).sum().backward()
     pair.model.zero_grad()
     if pair.rank == 1:
-        alone()  # where DDP would arrange its buckets, all ranks together
+        alone()  # in this forward, stock DDP would rebuild its buckets, with all ranks
     anyrig.barrier(timeout_seconds=20)
     for step in range(4):
         if pair.rank == step % 2:
             alone()
-        anyrig.barrier(timeout_seconds=20)  # it waited for nobody
+        anyrig.barrier(timeout_seconds=20)  # the rank that called the model did not wait
         for micro_batch in range(2):
             rows = [1 + (rank + micro_batch) % 3 for rank in range(pair.ranks)]
             x = torch.randn(sum(rows), WIDTH, device=pair.device)
@@ -708,7 +708,7 @@ def case_a_forward_alone_moves_statistics_of_its_rank_as_in_one_process() -> Non
         if pair.rank == 0:
             pair.model(previewed)
         pair.one(previewed)
-        pair.one(x)  # the first rank's statistics go to all
+        pair.one(x)  # all ranks get rank 0's statistics
         pair.model(x).sum().backward()
         for (name, mine), its in zip(pair.module.named_buffers(), pair.one.buffers(), strict=True):
             torch.testing.assert_close(mine, its, rtol=1e-9, atol=0, msg=name)
@@ -716,7 +716,7 @@ def case_a_forward_alone_moves_statistics_of_its_rank_as_in_one_process() -> Non
 
 
 def case_several_forwards_then_several_backwards() -> None:
-    """As of a discriminator, on true and on generated images."""
+    """A discriminator is called like this, on true and on generated images."""
     pair = Pair(perceptron())
     rows = [1 + 2 * rank for rank in range(pair.ranks)]
     for _ in range(3):
@@ -748,7 +748,7 @@ def case_a_second_backward_with_unused_parameters_is_refused() -> None:
 
 
 def case_ranks_that_come_to_different_calls_are_named() -> None:
-    """A rank alone computes a loss of all ranks, or calls a model in shards: all ranks raise."""
+    """If one rank computes a global loss, or calls a model in shards, all ranks raise."""
     rank = dist.get_rank()
     started = time.monotonic()
     x = torch.ones(2, WIDTH)
@@ -774,7 +774,7 @@ def case_ranks_that_come_to_different_calls_are_named() -> None:
 
 
 def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
-    """Both end at once, also on GPUs, whose backward pass has threads of its own."""
+    """Both raise at once, also on GPUs, whose backward passes have threads of their own."""
     model = anyrig.spread(perceptron().to(anyrig.Rig.detect().lead.torch_device))
     started = time.monotonic()
     place = r"\(rank_cases\.py:\d+ in case_a_barrier_while_another"
@@ -784,7 +784,7 @@ def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
         with pytest.raises(RankMismatchError, match=f"{backward}.*last reached a barrier"):
             loss.backward()
         dist.barrier()
-        anyrig.barrier()  # at which the others have been
+        anyrig.barrier()  # which the other ranks have reached already
     else:
         came = "last reached the backward pass of .* at rank_cases"
         with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
@@ -824,7 +824,7 @@ def case_the_module_shows_through() -> None:
     backend = "nccl" if anyrig.Rig.detect().kind == "cuda" else "gloo"
     assert f"replicate over {dist.get_world_size()} ranks" in text
     assert f"collectives by {backend}: " in text
-    assert "CrossEntropyLoss: sums over all parts" in text
+    assert "CrossEntropyLoss: summed over all parts" in text
 
 
 def case_a_module_on_another_card_stays_there() -> None:
@@ -903,7 +903,7 @@ def case_a_target_that_is_not_given_as_target_is_explained() -> None:
             with torch.set_grad_enabled(learns), pytest.raises(TypeError) as error:
                 model(x, y)
             told = "".join(traceback.format_exception_only(error.value))
-            assert "write model(x, target=y) for model(x, y)" in told
+            assert "write model(x, target=y) instead of model(x, y)" in told
         model(x, target=y).backward()
     with pytest.raises(SpreadError, match=r"MSELoss is a class.* nn\.MSELoss\(\)"):
         anyrig.spread(perceptron(), loss=nn.MSELoss)
@@ -927,7 +927,7 @@ def case_a_frozen_module_is_only_called() -> None:
 
 
 def case_changes_after_spread_are_refused() -> None:
-    """Their gradients would silently stay those of each rank; for find_unused_parameters forever"""
+    """Otherwise each rank would silently keep its own gradients."""
     device = anyrig.Rig.detect().lead.torch_device
     x = torch.ones(2, 2, device=device)
 
@@ -941,7 +941,7 @@ def case_changes_after_spread_are_refused() -> None:
     for options, refused in (
         ({}, (True, False)),
         (STATIC, (True, False)),
-        (UNUSED, (True,)),  # to unfreeze
+        (UNUSED, (True,)),  # only unfreezing is refused
         ({"how": "shard"}, ()),
     ):
         module = net()
@@ -1006,7 +1006,7 @@ def case_changes_after_spread_are_refused() -> None:
                 undo()
             module.train()[1] = nn.ReLU()  # has nothing to average
             model(x)
-            model(x).sum().backward()  # this forward finds what FSDP2 has gathered
+            model(x).sum().backward()  # FSDP2 has already gathered the parameters
             model.zero_grad()
     model = anyrig.spread(net())
     model.load_state_dict(net().state_dict(), assign=True)
@@ -1025,7 +1025,7 @@ def case_changes_after_spread_are_refused() -> None:
 
 
 def case_parameters_that_lost_the_hooks_of_the_gradients_are_refused() -> None:
-    """`Tensor.set_` and another dtype for a while leave parameters without DDP's hooks."""
+    """`Tensor.set_`, or another dtype for a while, removes DDP's hooks from parameters."""
 
     class Twice(nn.Module):
         def forward(self, weight: Tensor) -> Tensor:
@@ -1047,7 +1047,7 @@ def case_parameters_that_lost_the_hooks_of_the_gradients_are_refused() -> None:
     model = anyrig.spread(net(), **UNUSED)
     model.module[0].float().double()
     model.module[-1].float().double()
-    with pytest.raises(SpreadError, match=r"0\.weight was replaced.* 2\.bias was replaced\. Ranks"):
+    with pytest.raises(SpreadError, match=r"0\.weight was replaced.* 2\.bias was replaced\. The"):
         model(x)
 
 
@@ -1062,7 +1062,7 @@ def steps_of(model: nn.Module, layers: nn.Module, change: str, rows: Any) -> Non
             model(x.requires_grad_()).square().mean().backward()
             layers.requires_grad_(True)
         elif change == "froze some" and step in (2, 4):
-            model(x)  # FSDP2 has gathered parameters then
+            model(x)  # so that FSDP2 has gathered the parameters
             layers[0].requires_grad_(step == 4)
         elif change == "unfroze" and step in (1, 3):
             layers[0].weight.requires_grad_(step == 3)
@@ -1097,7 +1097,7 @@ def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
 
 
 def case_a_discriminator_that_is_frozen_while_the_generator_learns() -> None:
-    """By freezing it, or through `.module`: the numbers are those of one process."""
+    """Freezing it, or calling its `.module`, gives the numbers of one process."""
     for options in ({}, UNUSED, {"how": "shard"}):
         for way in ("frozen", "module"):
             generator = Pair(perceptron(), **options)
@@ -1176,15 +1176,15 @@ def case_steps_are_timed_without_waiting() -> None:
     finally:
         context.balance = before
     for steps in of_models:
-        assert len(steps) >= 3  # of four: the last of a device may be known later
+        assert len(steps) >= 3  # of four: the last may be known later
         # In the second step DDP arranges its buckets, all ranks together.
         short = [seconds for rows, seconds in steps[:1] + steps[2:] if rows == 2]
         assert len(short) == len(steps) - 1
-        # On a busy machine one of them may take long by itself.
+        # On a busy machine, a single step may take long.
         assert 0 < statistics.median_low(short) < 0.2, steps
 
 
-def mean_over_the_ranks(seen, bucket):  # DDP does not understand annotations that are texts
+def mean_over_the_ranks(seen, bucket):  # DDP rejects annotations that are texts
     """A communication hook that does what DDP does without one."""
     seen.append(len(bucket.gradients()))
     total = bucket.buffer().div_(dist.get_world_size())
@@ -1214,7 +1214,7 @@ def case_a_communication_hook_gives_the_numbers_of_one_device() -> None:
                     (outputs if fused else criterion(outputs, target)).backward()
             pair.assert_same("gradients")
         assert all(p.grad._is_view() for p in pair.model.parameters())
-        # Buckets as small as was asked, once DDP has arranged them; all gradients in each step.
+        # Once DDP has rebuilt its buckets, they are as small as requested, and have all gradients.
         parameters = len(list(pair.one.parameters()))
         assert sum(seen) == parameters * len(STEPS)
         assert len(seen) > len(STEPS)
@@ -1257,7 +1257,7 @@ def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
 
 
 def case_shards_in_two_replicas_learn_like_one() -> None:
-    """Parameters are divided among two of four ranks, and the others have the same shards."""
+    """Two of four ranks share the parameters, and the other two have the same shards."""
     for optimizer, fused in (("sgd", False), ("adam", True)):
         learn_like_one("transformer", "shard", fused, optimizer, sharding=Sharding(replicas=2))
     pair = Pair(perceptron(), how="shard", sharding=Sharding(replicas=2))
@@ -1274,7 +1274,7 @@ def case_shards_in_two_replicas_learn_like_one() -> None:
 
 
 class Layers(nn.Module):
-    """With a forward of its own, for PyTorch compiles none of its own modules by themselves."""
+    """Has a forward of its own, because PyTorch does not compile its own modules alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1285,7 +1285,7 @@ class Layers(nn.Module):
 
 
 def case_a_compiled_model_learns_like_one() -> None:
-    """Whether the model is compiled around the ranks, or the module before it is spread."""
+    """Compile the spread model, or the module before it is spread."""
     criterion = nn.MSELoss()
     graphs: list[int] = []
 
@@ -1321,7 +1321,7 @@ def case_a_compiled_model_learns_like_one() -> None:
                 optimizer.zero_grad()
         for found, expected in zip(model.parameters(), one.parameters(), strict=True):
             torch.testing.assert_close(full(found), expected, rtol=1e-9, atol=1e-12)
-        assert set(graphs) == {2}, graphs  # the module's two layers together, and nothing else
+        assert set(graphs) == {2}, graphs  # one graph with the module's two layers
 
 
 def case_shards_are_explained() -> None:
@@ -1381,7 +1381,7 @@ def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:
             torch.save(lost, io.BytesIO())
     with pytest.raises(SpreadError, match="cannot be copied"):
         copy.deepcopy(model)
-    # What the message says.
+    # The code in the message.
     names = {"model": model, "optimizer": optimizer}
     steps = re.findall(
         r"(from torch.* StateDictOptions|state = .*?\)\))", str(error.value), re.DOTALL
@@ -1420,9 +1420,9 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_are_gathered_anew_after_a_step",
 ]
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
-# On four ranks.
+# Cases for four ranks.
 IN_REPLICAS = ["case_shards_in_two_replicas_learn_like_one"]
-# On the CPU.
+# Cases for the CPU.
 COMPILED = ["case_a_compiled_model_learns_like_one"]
 DISTRIBUTED = [
     name

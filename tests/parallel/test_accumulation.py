@@ -25,7 +25,7 @@ GROUPS = ([5, 2, 4], [1], [3, 6], [2, 1, 1, 7], [0, 0, 0, 4], [4, 0, 1])
 
 
 def sum_and_count(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Class 0 is padding, as in sequences of unequal lengths."""
+    """Return a loss in which class 0 is padding, as in sequences of unequal lengths."""
     losses = functional.cross_entropy(output, target, reduction="none")
     return (losses * (target > 0)).sum(), (target > 0).sum()
 
@@ -68,8 +68,8 @@ def nets(device: str, *rig: Any, **options: Any) -> tuple[Net, Net, Any]:
 
 
 def batch(samples: int, device: str, place: int = 0) -> tuple[Tensor, Tensor]:
-    """A batch of all classes; the second of a group has class 2 only, and the third class 0, of
-    which some losses count nothing.
+    """Return a batch of all classes; but the second of a group has only class 2, and the third has
+    only class 0, of which some losses count nothing.
     """
     x = torch.randn(samples, 4, dtype=torch.float64, device="cpu")
     target = (torch.arange(samples, device="cpu") + 1) % 3

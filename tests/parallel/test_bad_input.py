@@ -1,4 +1,4 @@
-"""What goes wrong says where, with what, and what to do; and the next step works."""
+"""Errors name the device, the values and the remedy; and the next step works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpus(2)
 
 
 class Fragile(nn.Module):
-    """Does as told on the device it is told of."""
+    """Calls a given function on a given device."""
 
     def __init__(self, where: str, act: Callable[[], Any]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def fail() -> None:
 
 
 def shown(error: BaseException) -> str:
-    """Return what Python prints of an exception."""
+    """Return an exception as Python prints it."""
     return "".join(traceback.format_exception(error))
 
 
@@ -182,7 +182,7 @@ def test_threads_end_with_the_model() -> None:
     deadline = time.monotonic() + 5
     while threading.active_count() > before + 1 and time.monotonic() < deadline:
         time.sleep(0.01)
-    # One pool for all models may stay; a thread a model may not.
+    # One pool for all models may remain, but not a thread for each model.
     assert threading.active_count() <= before + 1
 
 

@@ -1,4 +1,4 @@
-"""Batch normalization over the rows of all devices, in one process."""
+"""Batch normalization over the samples of all devices, in one process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, o
             optimizer.zero_grad()
             net(x).square().mean().backward()
             optimizer.step()
-    if shares[0]:  # the buffers are the lead's, which without rows computes nothing
+    if shares[0]:  # the buffers are the lead's, which computes nothing without samples
         torch.testing.assert_close(model.state_dict(), one.state_dict(), rtol=1e-9, atol=1e-12)
     for found, expected in zip(model.parameters(), one.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
@@ -49,7 +49,7 @@ def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, o
 
 @pytest.mark.parametrize("shares", [[1, 1], [2, 0], [0, 2]], ids=str)
 def test_the_smallest_batch_that_has_statistics(shares: list[float]) -> None:
-    """Two rows, one on each device or both on one: one row alone would be refused."""
+    """Two samples, one on each device or both on one: a single sample would be refused."""
     one = nn.BatchNorm1d(3).double().to("cuda:0")
     model = anyrig.spread(copy.deepcopy(one), rig(2), shares=shares, sync_batch_norm=True)
     x = torch.randn(2, 3, dtype=torch.float64, device="cuda:0")
@@ -152,8 +152,8 @@ def test_a_layer_that_is_used_twice_stays_one() -> None:
 
 
 def small_network() -> nn.Module:
-    # More outputs than any batch here has samples: where the shapes did not say which dimension has
-    # the samples, the module, and with it the hooks that count them, would be called once more.
+    # More outputs than any batch here has samples: if the shapes did not show which dimension has
+    # the samples, the module and its hooks, which count calls, would be called once more.
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 12)).to("cuda:0")
 
 
@@ -210,7 +210,7 @@ def test_a_vector_has_no_channels(cls: type[nn.Module]) -> None:
 @pytest.mark.parametrize("momentum", [None, 0.0, 0.3, 1.0])
 @pytest.mark.parametrize("tracks", [True, False])
 def test_statistics_follow_the_momentum(momentum: float | None, tracks: bool) -> None:
-    """None averages all batches; what tracks nothing has no statistics, in evaluation neither."""
+    """None averages all batches; a layer that tracks nothing uses batch statistics in eval()."""
     layer = nn.BatchNorm1d(3, momentum=momentum, track_running_stats=tracks).to("cuda:0")
     model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
     for training in (True, True, False, True):

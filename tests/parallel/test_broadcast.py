@@ -1,4 +1,4 @@
-"""What travels to the other devices, when, and along which way."""
+"""What is sent to the other devices, when, and along which path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spread(module: nn.Module, count: int = 3, **options: Any) -> Any:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the buckets that are sent."""
+    """Count the buckets that are sent to each device."""
     counts: list[int] = []
     send = Broadcast._send
 
@@ -60,7 +60,7 @@ def test_gradients_come_the_same_way_back() -> None:
     loss = model(torch.randn(8, 40, device="cuda:0")).sum()
     with Copies() as copies:
         loss.backward()
-    # The node that adds them runs in this thread, where the mode is.
+    # The node that adds gradients runs in this thread, where the mode is active.
     gradients = [(a, b) for a, b, numel in copies.seen if numel == 1600]
     assert gradients == [("cuda:3", "cuda:2"), ("cuda:2", "cuda:1"), ("cuda:1", "cuda:0")]
 
@@ -105,7 +105,7 @@ def test_a_device_without_rows_gets_its_copies_later(sent: list[int]) -> None:
 
 @pytest.mark.parametrize("begin", [nn.Identity, nn.BatchNorm1d], ids=lambda kind: kind.__name__)
 def test_a_replica_computes_while_the_rest_arrives(begin: type[nn.Module]) -> None:
-    """By the virtual clock: from its first layer to its last, seven layers of 16 MiB arrive."""
+    """Seven layers of 16 MiB arrive between its first and its last layer, by the virtual clock."""
     width = 2048
     linear = nn.Linear(width, width, bias=False)
     first_layer = nn.Sequential(begin(width), linear)
@@ -136,7 +136,7 @@ def _timed() -> torch.cuda.Event:
 
 
 def test_values_do_not_change_under_a_replica_that_still_computes() -> None:
-    """A forward that is queued reads the values of its own step, whatever comes after."""
+    """A queued forward reads the values of its own step, whatever follows."""
     model = spread(nn.Linear(512, 512, bias=False), 2)
     x = torch.eye(512, device="cuda:0")
     outputs = []

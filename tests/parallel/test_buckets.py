@@ -1,4 +1,4 @@
-"""Packing tensors into few copies: their places, what changed, what shares memory."""
+"""Packing tensors into few copies: places, changes and shared memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_tensor_is_aligned() -> None:
 
 
 def test_tensors_that_share_memory_share_it_there() -> None:
-    # As the weights of a recurrent network that cuDNN has in one piece.
+    # cuDNN has the weights of a recurrent network in one piece of memory like this.
     whole = on_lead(20)
     parts = [whole[:6].view(2, 3), whole[6:14], whole[14:].view(3, 2), whole[2:8]]
     (bucket,) = buckets_of(*parts)

@@ -1,4 +1,4 @@
-"""Buffers that a forward writes: the lead's win, and a graph that saved another value raises."""
+"""Buffers that a forward writes: the lead's stay, and a graph that saved another value raises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STALE = "modified by an inplace operation"
 
 
 class Scaled(nn.Module):
-    """Multiplies by a buffer, and writes it before where told to."""
+    """Multiplies by a buffer, which it may write before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def test_a_buffer_that_the_caller_changes(x: Tensor) -> None:
 
 @pytest.mark.parametrize("sync_batch_norm", [False, True])
 def test_two_calls_of_a_module_with_running_statistics(sync_batch_norm: bool, x: Tensor) -> None:
-    """PyTorch's layers write them so that both calls can be walked back, and so must we."""
+    """PyTorch's layers write statistics so that both calls can run backward; so must anyrig."""
     one = on_lead(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
     nn.utils.parametrizations.spectral_norm(one[0])
     model = anyrig.spread(copy.deepcopy(one), first_devices(2), sync_batch_norm=sync_batch_norm)
@@ -136,7 +136,7 @@ def test_running_statistics_may_change_between_two_calls_and_a_backward_pass(
 
 
 class Growing(nn.Module):
-    """Keeps what it has seen in a buffer, which is another one after each call."""
+    """Keeps its inputs in a buffer, and replaces that buffer in each call."""
 
     def __init__(self) -> None:
         super().__init__()

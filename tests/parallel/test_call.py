@@ -15,7 +15,7 @@ from anyrig.parallel.batch.divided_dimension import Answer
 
 
 class Asking:
-    """Makes calls that share what they know, and lists the samples that the module is asked for."""
+    """Makes calls that share their answers, and lists the sample counts of further calls."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Answer] = {}
@@ -74,7 +74,7 @@ def test_a_refusal_is_not_remembered() -> None:
     "returned", [None, torch.empty(3), torch.empty(4, 3, 1), [torch.empty(4, 3)]]
 )
 def test_another_form_of_one_sample_more_is_no_answer(returned: Any) -> None:
-    words = r"\(3, 3\), \(3, 3\) do not say.* 3 and 3 samples.*with 4 samples.*did not either\. R"
+    words = r"\(3, 3\), \(3, 3\) do not show.* 3 and 3 samples.*with 4 samples.*show it either\. R"
     with pytest.raises(BatchError, match=words):
         Asking().find([3, 3], (3, 3), returned)
 
@@ -149,7 +149,7 @@ def test_calls_that_are_alike(one: Any, other: Any, alike: bool) -> None:
 
 @pytest.mark.gpus(1)
 def test_what_a_call_adds_to_its_module_is_removed() -> None:
-    """Attributes and buffers; one buffer at two places stays one, within as well."""
+    """A call adds attributes and buffers; a buffer at two places stays one, also in the call."""
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).to("cuda:0")
     shared = torch.zeros(2, device="cuda:0")
     for layer in module:

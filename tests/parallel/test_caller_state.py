@@ -25,7 +25,7 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="none")
 
 
 def ask(question: Any) -> Any:
-    """Answer a question in the thread of the second device, as a replica would."""
+    """Call `question` in the thread of the second device, as a replica is called."""
     state = CallerState(DEVICES)
     task = (DEVICES[1], lambda: state.call(DEVICES[1], question))
     (call,) = device_threads().start_all([task])
@@ -127,7 +127,7 @@ def test_modes(mode: Any) -> None:
 
 
 def test_the_default_device() -> None:
-    with torch.device("cuda:0"):  # the lead: a replica's is its own
+    with torch.device("cuda:0"):  # the lead; a replica has its own
         assert ask(lambda: torch.ones(1).device) == torch.device("cuda:1")
     with torch.device("meta"):
         assert ask(lambda: torch.ones(1).device) == torch.device("meta")

@@ -15,7 +15,7 @@ from anyrig.errors import SpreadError
 
 pytestmark = [
     pytest.mark.gpus(3),
-    # Of PyTorch's own, when the compiler imports what is deprecated, and when it meets its parts.
+    # PyTorch's compiler causes these warnings itself, by deprecated imports and in its own code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Dynamo"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
@@ -52,7 +52,7 @@ def test_several_devices_in_one_process_are_not_compiled(whole: str, x: Tensor) 
     model = anyrig.spread(copy.deepcopy(one), first_devices(2))
     with pytest.raises(SpreadError, match=r"over 2 devices .* compiles: anyrig run SCRIPT\."):
         compiled(model, whole)(x)
-    # What the message says.
+    # The remedies in the message.
     called = compiled(torch.compiler.disable(model), "a function that calls it")
     torch.testing.assert_close(called(x), one(x), rtol=1e-9, atol=1e-12)
     made = torch.compile(copy.deepcopy(one), backend="eager")

@@ -1,4 +1,4 @@
-"""Programs that call `torch.set_default_device`: what has no device of its own is made there."""
+"""Programs that call `torch.set_default_device`, on which tensors are made by default."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_training_is_the_same(default_device: str) -> None:
 
 def test_packed_sequences_and_synchronized_statistics(default_device: str) -> None:
     lstm = nn.LSTM(3, 2).to("cuda:0")
-    with torch.device("cpu"):  # PyTorch's own function fails elsewhere
+    with torch.device("cpu"):  # PyTorch's function fails on other devices
         packed = pack_sequence([torch.randn(n, 3) for n in (2, 4, 3)], False).to("cuda:0")
     found, _ = anyrig.spread(lstm, anyrig.Rig.parse("cuda:0,1"))(packed)
     torch.testing.assert_close(found.data, lstm(packed)[0].data)

@@ -1,4 +1,4 @@
-"""One thread a device, for all models, for good."""
+"""One thread for each device, shared by all models, until the process ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = DeviceThreads()
 
 def call(device: torch.device, function: Any) -> Future[Any]:
     (started,) = THREADS.start_all([(device, function)])
-    started.exception()  # waits for it
+    started.exception()  # waits for the call
     return started
 
 
@@ -49,14 +49,14 @@ def test_nothing_is_kept_of_a_call() -> None:
     started = call(A, Result)
     gone = weakref.ref(started.result())
     del started
-    call(A, lambda: None)  # the thread is past the first call by now
+    call(A, lambda: None)  # after this, the thread has left the first call
     gc.collect()
     assert gone() is None
 
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Threads take turns after a microsecond, so that every order comes up."""
+    """Switch threads after a microsecond, so that every order occurs."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -65,7 +65,7 @@ def hasty_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hasty_threads")
 def test_calls_that_wait_for_each_other_meet() -> None:
-    """Started from many threads at once, and each set meets: none stands behind half of another."""
+    """Sets of calls from many threads all meet: no set is queued behind half of another."""
     devices = [torch.device("meta", index) for index in range(8)]
     together = threading.Barrier(4, timeout=60)
     failed: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""How a loader is divided: in one process, without a group."""
+"""How a loader is divided, tested in one process, without a group."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_even_shares_leave_no_rank_without_rows_but_for_lack_of_them(ranks: int,
 def test_the_parts_of_all_ranks_are_the_global_batches(
     samples: int, batch: int, drop_last: bool, weights: list[float], skip: int, seed: int
 ) -> None:
-    """In the sampler's own order, as many batches for each, whatever the shares."""
+    """They are in the sampler's order, and all ranks have as many, whatever the shares."""
     shares = Shares(tuple(weights), "given")
     data = range(max(samples, 1))
     expected = [*draw_alike(BatchSampler(RandomSampler(data), batch, drop_last), seed)][skip:]
@@ -87,7 +87,7 @@ def test_the_parts_of_all_ranks_are_the_global_batches(
         group = Group(rank, len(weights), torch.device("cpu"), "gloo", "a test")
         turns = Turns(rank=rank, balance=Balance(group, shares))
         mine = RankBatches(batches, turns, seed=seed, skip_batches=skip)
-        random.random(), torch.rand(rank)  # ranks draw differently from what all share
+        random.random(), torch.rand(rank)  # ranks draw different numbers from the shared generators
         parts.append(list(mine))
         counts.append(list(mine.drawn))
     assert all(of_rank == counts[0] for of_rank in counts)
@@ -96,7 +96,7 @@ def test_the_parts_of_all_ranks_are_the_global_batches(
         for rank, of_rank in enumerate(parts):
             rows = counts[0][index][rank]
             joined += of_rank[index][:rows]
-            assert len(of_rank[index]) == max(rows, 1)  # a sample to tell the structure by
+            assert len(of_rank[index]) == max(rows, 1)  # a sample shows the structure
         assert joined == whole
     assert [len(of_rank) for of_rank in parts] == [len(expected)] * len(weights)
 
@@ -110,7 +110,7 @@ def test_rows_are_put_back_into_the_order_of_their_samples(batches: list[list[in
             of_ranks[rank] += range(sample, sample + rows)
             sample += rows
     joined = torch.tensor([row for rows in of_ranks for row in rows], dtype=torch.int64)
-    # A loader that is ahead of its use has drawn more.
+    # A prefetched loader has drawn more batches than were used.
     order = order_of_batches([*batches, [5, 5, 5]], [len(rows) for rows in of_ranks])
     assert joined[order].tolist() == list(range(sample))
 
@@ -136,7 +136,7 @@ def test_what_a_distributed_sampler_repeats_is_left_out(samples: int, drop_last:
 
 
 class Lazy(Sampler[int]):
-    """Draws as it goes, from everything there is."""
+    """Draws lazily, from every generator."""
 
     def __init__(self, seed: int = 0) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -159,7 +159,7 @@ def test_a_sampler_draws_alike_whatever_the_program_draws_meanwhile() -> None:
             drawn.append(index)
             if len(drawn) == turn:
                 after = torch.rand(2), random.random(), numpy.random.rand()
-                assert str(after) == str(before)  # the program's numbers are its own
+                assert str(after) == str(before)  # the program's numbers are unchanged
         found.append(drawn)
     assert found[0] == found[1] == found[2]
     assert found[0] != list(draw_alike(BatchSampler(Lazy(), 3, False), 18))
@@ -172,7 +172,7 @@ def numbers(rows: int) -> TensorDataset:
 def test_alone_the_batches_are_whole_and_the_loader_is_as_it_was() -> None:
     data = numbers(10)
     given = DataLoader(data, batch_size=4, shuffle=True)
-    loader = anyrig.distribute(given, shares=[3, 1])  # a script for two ranks, run as one
+    loader = anyrig.distribute(given, shares=[3, 1])  # a script for two ranks, in one process
     assert (len(loader), loader.batch_size, loader.dataset) == (3, 4, data)
     assert loader.sampler is given.sampler
     assert not hasattr(loader, "nothing")
@@ -265,14 +265,14 @@ def test_the_loader_is_built_again_with_all_its_options() -> None:
     built = anyrig.distribute(given)._division._loader
     for name in options:
         assert getattr(built, name) == getattr(given, name), name
-    # One that the table above does not know would be lost.
+    # An option that the table above does not contain would be lost.
     known = {*options, "dataset", "pin_memory", "pin_memory_device", "generator", "in_order"}
     known |= {"batch_size", "drop_last", "sampler", "batch_sampler"}
     assert {name for name in vars(given) if not name.startswith("_")} <= known
 
 
 def test_it_goes_with_its_last_user() -> None:
-    """Not when cycles are collected: its workers are waited for ten seconds then."""
+    """A loader that the cycle collector frees would wait ten seconds for its workers."""
     loader = anyrig.distribute(DataLoader(numbers(4), batch_size=2))
     list(loader)
     built = weakref.ref(loader._division._loader)
@@ -339,7 +339,7 @@ def test_some_rows_of_a_batch_of_any_structure() -> None:
     assert none["x"].shape == (0, 2)
     assert none["names"] == []
     assert isinstance(none["packed"], PackedSequence)
-    assert none["x"].untyped_storage().nbytes() == 0  # it goes to other ranks
+    assert none["x"].untyped_storage().nbytes() == 0  # sent to other ranks
 
 
 def test_a_batch_without_samples_as_bytes() -> None:
@@ -428,7 +428,7 @@ def test_single_samples_are_meant_where_each_rank_has_one(
 def test_whether_a_rank_had_a_batch() -> None:
     """Batch 2 is the third one."""
     assert Progress(iteration=0, drawn=3, ended=False, before=0).has(0, 2) is True
-    assert Progress(0, 3, False, 0).has(0, 3) is None  # it may come yet
+    assert Progress(0, 3, False, 0).has(0, 3) is None  # the rank may still draw it
     assert Progress(0, 3, True, 0).has(0, 3) is False
     assert Progress(1, 0, False, before=3).has(0, 2) is True
     assert Progress(1, 0, False, before=3).has(0, 3) is False

@@ -54,7 +54,7 @@ def test_four_ranks_on_gpus(case: str) -> None:
 
 
 def one_rank_computes_a_global_loss(limit_seconds: float, at_a_barrier: bool) -> list[str]:
-    """Return what each rank raised: rank 0 previews, and rank 1 is elsewhere until that ended."""
+    """Return what each rank raised; rank 0 previews while rank 1 does not call the model."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -125,7 +125,7 @@ def test_one_rank_is_no_group(variables: dict[str, str], monkeypatch: pytest.Mon
     assert current_group() is None
     model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), how="shard")
     assert anyrig.explain(model).how == "alone"
-    with model.join():  # so that one script serves both
+    with model.join():  # has no effect in one process
         model(torch.ones(1, 2))
 
 
@@ -183,7 +183,7 @@ def test_shards_need_a_process_a_device() -> None:
 
 
 def test_others_that_do_not_come() -> None:
-    """A rank without a launcher: nothing listens but on the loopback, and waiting has an end."""
+    """A rank without a launcher listens on the loopback only, and its wait ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     script = (

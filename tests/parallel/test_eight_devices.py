@@ -1,4 +1,4 @@
-"""The same numbers on eight devices, in a process of its own: this one has the plugin's four."""
+"""The same numbers on eight devices, in another process: this one has the plugin's four."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ LEAD = "cuda:0"
 
 @dataclass(frozen=True)
 class Devices:
-    """A rig: how many devices, what they get of a batch, and which cards they pass for."""
+    """A rig: the number of devices, their shares of a batch, and the GPUs that they imitate."""
 
     count: int
     shares: tuple[float, ...] | None = None
@@ -69,7 +69,7 @@ IN_RANKS = [name for name, kind in KINDS.items() if kind.in_ranks]
 
 
 class Pair:
-    """A model of a kind spread, and the same alone."""
+    """A spread model of a kind, and the same model on one device."""
 
     def __init__(self, kind: Kind, device: str | torch.device, *args: Any) -> None:
         torch.manual_seed(0)
@@ -105,7 +105,7 @@ def gradients(output: Any, samples: int, module: nn.Module) -> list[Tensor]:
 
 
 def assert_same(found: Any, expected: Any, place: str = "output") -> None:
-    """Types, shapes and values are the same, to 1e-9 of the largest value of a tensor."""
+    """Require equal types and shapes, and values to 1e-9 of the largest value of a tensor."""
     assert type(found) is type(expected), place
     if isinstance(expected, Tensor):
         assert found.shape == expected.shape, place
@@ -144,7 +144,7 @@ def test_one_process(name: str, rig: str) -> None:
     pair = Pair(kind, LEAD, RIGS[rig].rig())
     for samples in SAMPLES:
         if kind.training and samples == 1:
-            continue  # PyTorch refuses a batch of one
+            continue  # PyTorch refuses a batch of one sample
         inputs, target = pair.batch(samples)
         expected = pair.of_one(inputs, target)
         try:
@@ -171,7 +171,7 @@ def rows_of(samples: int, ranks: int) -> list[int]:
 
 
 def try_in_ranks(name: str) -> None:
-    """Compare gradients with those of all ranks' samples, and outputs with those of the rank's."""
+    """Compare gradients with one device's for all samples, and outputs for this rank's samples."""
     kind, rank, ranks = KINDS[name], dist.get_rank(), dist.get_world_size()
     pair = Pair(kind, "cpu")
     for samples in SAMPLES:
@@ -208,7 +208,7 @@ def test_ranks(name: str, ranks: int) -> None:
 
 
 def try_without_data() -> None:
-    """In a process of its own: structures and shapes are those of one device, or it is refused."""
+    """Compare structures and shapes with one device's, or expect a refusal; in its own process."""
     from anyrig.virtual import install
 
     install("4x1GiB", shape_only=True)

@@ -57,7 +57,7 @@ class TestDivision:
         assert check_logical_shards(12, 3) == 12
         with pytest.raises(SpreadError, match=r"Start 1, 2, 3, 4, 6, 12 ranks; or begin a new tr"):
             check_logical_shards(12, 5)
-        with pytest.raises(SpreadError, match="logical_shards=0 must be an integer from 1 up"):
+        with pytest.raises(SpreadError, match="logical_shards=0 must be a positive integer"):
             check_logical_shards(0, 1)
 
 
@@ -85,7 +85,7 @@ class TestRandomNumbers:
         x = torch.randn(8, 8)
         before = torch.get_rng_state(), random.getstate()
         first, second = (model(x, target=x[:, :1]).item() for _ in range(2))
-        assert first != second  # each step draws others
+        assert first != second  # each step draws other numbers
         assert torch.equal(torch.get_rng_state(), before[0])
         assert random.getstate() == before[1]
         model.exact_state.step = 0
@@ -119,8 +119,8 @@ class TestRefused:
         [
             ({"loss": None}, "so it needs the loss"),
             ({"loss": nn.MSELoss(reduction="none")}, 'use reduction="mean"'),
-            ({"accumulate": True}, "does not go together with accumulate="),
-            ({"sync_batch_norm": True}, "does not go together with sync_batch_norm="),
+            ({"accumulate": True}, "cannot be combined with accumulate="),
+            ({"sync_batch_norm": True}, "cannot be combined with sync_batch_norm="),
             ({"precision": "float16"}, 'use precision="bfloat16"'),
         ],
     )
@@ -202,7 +202,7 @@ class TestRefused:
     def test_samples_in_lists(self) -> None:
         model = spread(nn.Linear(1, 1))
         boxes = [{"boxes": torch.ones(4, 1)}, {"boxes": torch.ones(4, 1)}]
-        with pytest.raises(BatchError, match="this call has its samples in lists, or none; pass"):
+        with pytest.raises(BatchError, match="has its samples in lists, or has none; pass"):
             model(torch.ones(4, 1), target=boxes)
 
     def test_another_number_of_threads(self) -> None:

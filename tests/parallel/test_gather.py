@@ -1,4 +1,4 @@
-"""Gathering what came of the parts of a batch."""
+"""Gathering the results of the parts of a batch."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ LENGTHS = st.lists(st.integers(1, 6), min_size=2, max_size=9)
 def test_padded_sequences_filled_up(
     lengths: list[int], enforce_sorted: bool, batch_first: bool, shares: list[int]
 ) -> None:
-    """Lengths in, padded outputs back: as if the module had met the whole batch."""
+    """Padded outputs of packed sequences are those of the whole batch."""
     if enforce_sorted:
         lengths.sort(reverse=True)
     packed = pack_sequence([torch.randn(length, 2) for length in lengths], enforce_sorted)
@@ -216,7 +216,7 @@ def test_nested_tensors(layout: torch.layout) -> None:
 
 
 @pytest.mark.gpus(3)
-# PyTorch 2.11 and 2.12 say so of every function of several devices, torch.nn.parallel's as well.
+# PyTorch 2.11 and 2.12 warn of every function over several devices, even of torch.nn.parallel's.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_differentiable_twice(device: str) -> None:
@@ -288,7 +288,7 @@ def test_strides_and_dtypes() -> None:
 def test_the_memory_format_is_that_of_all_parts(
     shape: tuple[int, ...], formats: list[Any], expected: Any
 ) -> None:
-    """One channel lies in memory in both ways, and joined it has the strides of torch.cat."""
+    """A tensor of one channel has both formats; joined, it has the strides of torch.cat."""
     parts = [
         torch.randn(shape, device=f"cuda:{i}").to(memory_format=one)
         for i, one in enumerate(formats)

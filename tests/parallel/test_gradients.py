@@ -1,4 +1,4 @@
-"""How gradients come back: added on the way, beside the computation, by autograd's own rules."""
+"""How gradients return: added on the way, concurrently with computation, by autograd's rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(rows: int = 8, width: int = 4) -> Tensor:
 
 
 class Chosen(nn.Module):
-    """Each row asks for some of the layers, so that replicas use different ones."""
+    """Each sample chooses some of the layers, so that replicas use different layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def test_a_gradient_lies_as_its_parameter_does() -> None:
 
 
 class Sum(nn.Module):
-    """Its two parameters have one gradient, the same tensor, and each is a bucket of its own."""
+    """Has two parameters whose gradient is the same tensor, each in its own bucket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Busy(nn.Linear):
 
 
 def copy_seconds(numbers: int) -> float:
-    """How long so many float32 numbers take from one device to another, by events."""
+    """Return how long a copy of `numbers` float32 numbers between devices takes, by events."""
     source = torch.zeros(numbers, device="cuda:0")
     destination = torch.zeros(numbers, device="cuda:1")
     torch.cuda.synchronize(1)
@@ -211,7 +211,7 @@ def copy_seconds(numbers: int) -> float:
 
 
 def test_the_reduction_runs_beside_the_backward() -> None:
-    """By the virtual clock: gradients of 16 MiB a layer, while the layers before are computed."""
+    """Gradients of 16 MiB per layer are reduced while earlier layers compute, by virtual time."""
     width, layers = 2048, 4
 
     def seconds(learning: bool) -> float:

@@ -1,4 +1,4 @@
-"""What ranks do together on virtual GPUs; on the CPU they do it in test_three_ranks.py."""
+"""What ranks do together on virtual GPUs; test_three_ranks.py runs the cases on the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from on_ranks import World, run_cases
 
 NAMES = [name for name in vars(group_cases) if name.startswith("case_")]
-# With NCCL what differs is where tensors travel, prefetching, and what a step is measured by.
+# With NCCL, the path of tensors, prefetching and the measuring of steps differ.
 WORDS = ("mean", "gather", "prefetch", "cards")
 ON_GPUS = [
     *(name for name in NAMES if any(word in name for word in WORDS)),

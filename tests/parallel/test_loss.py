@@ -231,13 +231,13 @@ def test_whatever_is_ignored_and_wherever(
     torch.manual_seed(seed)
     criterion = nn.CrossEntropyLoss(CLASS_WEIGHTS + 0.1 if weighted else None)
     target = classes(3, ignored=ignored)
-    target[0] = 0  # at least one counts
+    target[0] = 0  # at least one target counts
     check(criterion, scores(CLASSES, 3), target, shares)
 
 
 @pytest.mark.gpus(3)
 def test_a_part_of_classes_without_weight_does_not_spoil_the_gradients() -> None:
-    criterion = nn.CrossEntropyLoss(CLASS_WEIGHTS)  # class 2 weighs nothing
+    criterion = nn.CrossEntropyLoss(CLASS_WEIGHTS)  # class 2 has weight 0
     target = torch.tensor([2] * 4 + [1] * 8)
     check(criterion, scores(CLASSES), target, (1, 1, 1))
 
@@ -271,14 +271,14 @@ def per_token(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Doubled(nn.CrossEntropyLoss):
-    """Its mean may be anything: it has a forward of its own."""
+    """Has a forward of its own, so its mean is unknown."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         return 2 * super().forward(output, target)
 
 
 class Renamed(nn.MSELoss):
-    """Only the name is its own."""
+    """Differs from nn.MSELoss by its name only."""
 
 
 @pytest.mark.gpus(3)
@@ -382,7 +382,7 @@ def test_half_precision_does_not_overflow_where_the_mean_does_not() -> None:
 
 @pytest.mark.gpus(3)
 def test_coarse_numbers_are_added_in_finer_ones() -> None:
-    # Of 257 ones the sum is no bfloat16: 256 is the nearest.
+    # The sum of 257 ones is not a bfloat16: the nearest is 256.
     outputs = scatter(torch.ones(257, dtype=torch.bfloat16), DEVICES, (128, 64, 65))
     loss = ParallelLoss(nn.MSELoss())(outputs, torch.zeros(257, dtype=torch.bfloat16))
     assert loss.dtype == torch.bfloat16
@@ -395,7 +395,7 @@ def test_half_precision_with_class_weights_of_half_precision() -> None:
     criterion = nn.CrossEntropyLoss(CLASS_WEIGHTS.half())
     x, y = torch.randn(6, CLASSES, dtype=torch.float16), torch.tensor([0, 1, 2, 3, 4, 0])
     loss = ParallelLoss(criterion)(scatter(x, ["cuda:0", "cuda:1"]), y)
-    # Not against the CPU's in half precision, which rounds more often than a card does.
+    # Not compared with half precision on the CPU, which rounds more often than a GPU does.
     expected = nn.CrossEntropyLoss(CLASS_WEIGHTS)(x.double(), y)
     torch.testing.assert_close(loss.cpu().double(), expected, rtol=1e-3, atol=0)
 
@@ -422,9 +422,9 @@ def test_where_the_loss_is() -> None:
 @pytest.mark.parametrize(
     ("criterion", "words"),
     [
-        (nn.CrossEntropyLoss(), "CrossEntropyLoss: sums over all parts, divided by what all"),
+        (nn.CrossEntropyLoss(), "CrossEntropyLoss: summed over all parts, divided by the total"),
         (nn.MSELoss(reduction="sum"), "MSELoss: the parts' losses are added"),
-        (functional.mse_loss, "mse_loss: sums over all parts, divided by what all counted"),
+        (functional.mse_loss, "mse_loss: summed over all parts, divided by the total count"),
         (
             functools.partial(functional.l1_loss, reduction="none"),
             "l1_loss: the parts' losses are joined",
@@ -434,7 +434,7 @@ def test_where_the_loss_is() -> None:
             functools.partial(functional.mse_loss, weight=torch.ones(1)),
             "mse_loss is not one of PyTorch's criterions",
         ),
-        (Doubled(), r"Doubled is not one of .*: if it returns \(sum, count\), sums over all parts"),
+        (Doubled(), r"Doubled is not one of .*: if it returns \(sum, count\), the sum over all p"),
     ],
 )
 def test_the_way_is_explained(criterion: Any, words: str) -> None:
@@ -490,7 +490,7 @@ def test_outputs_shorter_than_the_target(criterion: Any, classes: bool) -> None:
 
 @pytest.mark.gpus(2)
 def test_columns_against_vectors_are_not_broadcast() -> None:
-    """On one device [N, 1] against [N] relates all samples; parts would relate their own."""
+    """On one device [N, 1] against [N] pairs all samples; a part would pair only its own."""
     outputs = scatter(torch.randn(4, 1), ["cuda:0", "cuda:1"])
     words = r"MSELoss .*pairs.* \(2, 1\) and \(2,\).*Give both the same shape"
     with pytest.raises(BatchError, match=words):

@@ -19,7 +19,7 @@ ROWS = 4096
 
 
 def train(model: nn.Module, steps: int) -> list[tuple[int, ...]]:
-    """How each step was split."""
+    """Return how each step was split."""
     x, target = torch.randn(ROWS, 64), torch.randn(ROWS, 64)
     splits = []
     for _ in range(steps):
@@ -29,7 +29,7 @@ def train(model: nn.Module, steps: int) -> list[tuple[int, ...]]:
 
 
 def spread(kind: str, weights: tuple[float, ...]) -> nn.Module:
-    # Wide enough to take longer than its launches, by the clock of virtual GPUs as well.
+    # Wide enough for kernels to take longer than their launches, on virtual GPUs, too.
     net = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 64)).to("cuda:0")
     trial = Trial(kind, (None,) * len(weights))  # type: ignore[arg-type]
     rig = anyrig.Rig.parse("cuda:0,1")
@@ -84,11 +84,11 @@ def test_steps_without_a_backward_tell_nothing() -> None:
 
 @pytest.mark.gpus(2)
 def test_memory_is_measured() -> None:
-    gc.collect()  # what earlier tests left must not be freed within a measured step
+    gc.collect()  # memory of earlier tests must not be freed within a measured step
     for index in range(2):
-        torch.cuda.reset_peak_memory_stats(index)  # nor hide the peaks of these steps
+        torch.cuda.reset_peak_memory_stats(index)  # earlier peaks would hide these
     model = spread("memory", (1.0, 1.0))
-    ballast = torch.zeros(2**24, device="cuda:0")  # some thousand rows' worth
+    ballast = torch.zeros(2**24, device="cuda:0")  # the memory of some thousand samples
     splits = train(model, WARM_UP_STEPS + MEASURED_STEPS + 1)
     assert splits[-1][0] < splits[0][0]
     assert anyrig.explain(model).shares.reason == "by memory: measured peaks of the first steps"

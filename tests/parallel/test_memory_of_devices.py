@@ -18,7 +18,7 @@ CLASSES, ROWS = 20_000, 96
 
 
 def peaks_of(step: Callable[[Any, Tensor, Tensor], Tensor], **options: Any) -> list[int]:
-    """Return what a step needs on each device beyond what was there before it."""
+    """Return the memory that a step adds on each device at its peak."""
     net = nn.Linear(8, CLASSES).to("cuda:0")
     model = anyrig.spread(net, first_devices(3), **options)
     x = torch.randn(ROWS, 8, device="cuda:0")
@@ -43,7 +43,7 @@ def test_with_scattered_outputs() -> None:
 
 
 def test_gathered_outputs_fill_the_lead() -> None:
-    """What the other two are for."""
+    """This test shows the problem that the other two tests are about."""
     criterion = nn.CrossEntropyLoss()
     lead, *others = peaks_of(lambda model, x, y: criterion(model(x), y))
     assert lead > 2 * max(others)

@@ -23,13 +23,13 @@ from pending_memory import hold_up, let_all_end, pending_blocks
 pytestmark = pytest.mark.gpus(3)
 
 LEAD, MIDDLE, LAST = (torch.device("cuda", index) for index in range(3))
-# A bucket of one tensor, and the bytes that its copies and gradients take; no other block has them.
+# A bucket has one tensor; no other block has as many bytes as its copies and gradients.
 WIDTH = 1000
 BYTES = 4 * WIDTH * WIDTH
 
 
 class Scaled(nn.Module):
-    """One parameter; its gradient is made by the last kernel of the backward."""
+    """Has one parameter, whose gradient comes from the last kernel of the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def nothing_waits() -> Iterator[None]:
 
 
 def spread(count: int) -> tuple[Any, Tensor]:
-    """Return a model whose replicas are there, without gradients, and a batch for it."""
+    """Return a model that has replicas and no gradients, and a batch for it."""
     model = anyrig.spread(Scaled().to(LEAD), first_devices(count))
     x = torch.ones(6, WIDTH, device=LEAD)
     step(model, x)
@@ -103,5 +103,5 @@ def test_gradients_are_kept_until_those_of_the_next_device_are_added() -> None:
     model.zero_grad()
     hold_up(side_streams(MIDDLE).arriving)
     model(x).sum().backward()
-    # Its own gradients, and the sum with those that arrive.
+    # The device's own gradients, and their sum with those that arrive.
     assert pending_blocks(MIDDLE).count(BYTES) == 2

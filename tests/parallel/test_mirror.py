@@ -1,4 +1,4 @@
-"""What a replica has in place of the module's attributes."""
+"""What a replica has in the place of the module's attributes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_plain_tensors_follow() -> None:
 
 
 class Renamed(nn.Module):
-    """Holds a tensor under one of two names, as nothing else changes."""
+    """Has a tensor under one of two names; nothing else changes."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

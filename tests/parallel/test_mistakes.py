@@ -16,14 +16,14 @@ from anyrig.parallel.losses.loss import ParallelLoss
 
 
 class Summing(nn.Module):
-    """Takes an argument that is called as that of `spread` with a loss."""
+    """Has an argument `target`, like a model that is spread with a loss."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return x + target
 
 
 class Weighted(nn.Module):
-    """A criterion that is made with an argument."""
+    """A criterion whose constructor needs an argument."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Failing(nn.Module):
 
 
 def told_by(model: Any, *inputs: Any, **kwargs: Any) -> str:
-    """Return what a call of a model raises, with its notes, as a terminal shows it."""
+    """Return the error that a call raises, with its notes, as a terminal shows it."""
     with pytest.raises(TypeError) as caught:
         model(*inputs, **kwargs)
     return "".join(traceback.format_exception_only(caught.value))
@@ -51,8 +51,8 @@ def test_a_target_that_is_not_given_as_target(devices: int) -> None:
     x, y = torch.ones(4, 2), torch.ones(4, 2)
     model = spread(nn.Sequential(nn.Linear(2, 2)), nn.MSELoss())
     assert "takes 2 positional arguments but 3 were given" in told_by(model, x, y)
-    assert "write model(x, target=y) for model(x, y)]" in told_by(model, x, y)
-    assert "write model(x, target=y) for model(x, labels=y)]" in told_by(model, x, labels=y)
+    assert "write model(x, target=y) instead of model(x, y)]" in told_by(model, x, y)
+    assert "write model(x, target=y) instead of model(x, labels=y)]" in told_by(model, x, labels=y)
     with torch.no_grad():
         assert "write model(x, target=y)" in told_by(model, x, y)
     for given in ({"target": y}, {}):
@@ -60,7 +60,7 @@ def test_a_target_that_is_not_given_as_target(devices: int) -> None:
         assert "missing 1 required positional argument: 'target'" in taken
         assert "Summing.forward() takes an argument of that name too, and does not get it" in taken
     for told in (
-        told_by(spread(nn.Linear(2, 2)), x, y),  # without a loss it is PyTorch's own mistake
+        told_by(spread(nn.Linear(2, 2)), x, y),  # spread without a loss
         told_by(spread(Failing(), nn.MSELoss()), x, target=y),
         told_by(model, x, y, y),
     ):

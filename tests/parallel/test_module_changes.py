@@ -1,4 +1,4 @@
-"""The caller's module stays the truth: what is done to it holds in every replica's next step."""
+"""Changes of the caller's module take effect in every replica's next step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def change_weight_in_place(net: Net) -> None:
 
 
 def change_data_in_place(net: Net) -> None:
-    net.first.weight.data.mul_(3)  # gives no new version: autograd does not see it
+    net.first.weight.data.mul_(3)  # does not change the version
 
 
 def change_data_by_copy(net: Net) -> None:
@@ -133,7 +133,7 @@ def test_a_change_holds_at_the_next_step(net: Net, x: Tensor, change: Any, mode:
 
 
 def test_averaged_weights_swapped_in_and_out(net: Net, x: Tensor) -> None:
-    """What evaluation with averaged weights does: no optimizer steps between the two swaps."""
+    """Evaluation with averaged weights swaps twice, without an optimizer's step in between."""
     model = spread(net)
     saved = [p.detach().clone() for p in net.parameters()]
     before = model(x)
@@ -361,7 +361,7 @@ def test_the_wrapper_lists_deletes_and_applies_what_the_module_has(net: Net) -> 
     assert model.apply(seen.append) is model
     assert seen == [net.first, net.second, net]
     other = Net()
-    with pytest.raises(AttributeError, match="cannot be exchanged for another; spread that one"):
+    with pytest.raises(AttributeError, match="cannot be replaced; spread the new module"):
         model.module = other
     assert model.module is net
     assert repr(model) == f"DataParallel({net!r})"

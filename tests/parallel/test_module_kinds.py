@@ -45,7 +45,7 @@ class Record(OrderedDict[str, Any]):
 
 
 class Calling(nn.Module):
-    """A layer, and what is to be made of its output."""
+    """A layer, and a function of its output."""
 
     def __init__(self, make: Any) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def test_frozen_parameters_get_no_gradient() -> None:
     model(inputs()).sum().backward()
     assert module[0].weight.grad is None
     assert module[1].weight.grad is not None
-    # Thawed, it takes part from the next step on; and frozen again, not any more.
+    # An unfrozen layer takes part from the next step on, until it is frozen again.
     module[0].requires_grad_(True)
     model.zero_grad()
     model(inputs()).sum().backward()
@@ -136,7 +136,7 @@ def test_a_wholly_frozen_module_passes_gradients_to_its_inputs() -> None:
 
 
 class Branching(nn.Module):
-    """Uses `right` only where a sample is positive, and `never` nowhere."""
+    """Uses `right` only if a sample is positive, and never uses `never`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ def test_lists_and_dicts_of_parameters() -> None:
 
 
 class Counting(nn.Module):
-    """Buffers only: one replaced, one of integers, one that is not saved, one that is None."""
+    """Has a buffer that it replaces, one of integers, one that is not saved, and one None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ def test_a_module_with_buffers_only() -> None:
     for _ in range(2):
         x = inputs()
         torch.testing.assert_close(model(x), 2 * x)
-    # Those of the lead win: it has been called twice, with two samples each.
+    # The lead's buffers stay: it was called twice, with two samples each.
     assert module.calls.item() == 2
     assert module.seen.item() == 4
 
@@ -281,7 +281,7 @@ def test_replicas_evaluate_with_the_statistics_of_the_lead() -> None:
 
 @pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])
 def test_recurrent_modules(cell: type[nn.Module]) -> None:
-    # Warnings are errors here, that of weights in several pieces of memory among them.
+    # Warnings are errors here, including the warning about weights in several pieces of memory.
     one = on_lead(cell(4, 3, num_layers=2, batch_first=True))
     several = on_lead(one)
     model = spread(several)
@@ -349,7 +349,7 @@ def test_half_and_complex(dtype: torch.dtype) -> None:
     x = torch.randn(6, 4, device="cuda:0").to(dtype)
     expected, found = one(x), spread(several)(x)
     assert found.dtype is dtype
-    # Sums of halves are as good as their order.
+    # In half precision, sums depend on their order.
     tolerance = {"rtol": 0.05, "atol": 0.05} if dtype.itemsize == 2 else {}
     torch.testing.assert_close(found, expected, **tolerance)
     expected.abs().sum().backward()
@@ -425,7 +425,7 @@ def test_second_derivatives() -> None:
 
 
 def test_gradients_that_are_asked_for() -> None:
-    """`torch.autograd.grad` with respect to parameters, which no hook of `backward()` sees."""
+    """`torch.autograd.grad` with respect to parameters, which runs no hook of `backward()`."""
     one = on_lead(nn.Linear(4, 2))
     several = on_lead(one)
     x = inputs()

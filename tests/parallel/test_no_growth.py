@@ -1,4 +1,4 @@
-"""Nothing is left behind by steps, nor by models that are dropped."""
+"""Steps leave nothing behind, and neither do models that are dropped."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def training(**options: Any) -> Callable[[int], Any]:
 
 
 class OfManyAttributes(nn.Module):
-    """Uses its weights through attributes, which copies on other devices get anew in each step."""
+    """Uses its weights through attributes, which replicas get again in each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_a_step_needs_no_garbage_collection(options: dict[str, Any]) -> None:
     gc.disable()
     try:
         step()
-        assert gc.collect() == 0  # what waits for a collection keeps its tensors until then
+        assert gc.collect() == 0  # cycles would keep tensors until a collection
     finally:
         gc.enable()
 
@@ -92,10 +92,10 @@ def test_steps_leave_nothing(options: dict[str, Any]) -> None:
     for number in range(24):
         step(number)
     before = take_stock()
-    for number in range(1000):  # three thousand with those of all options
+    for number in range(1000):  # three thousand steps over all options
         step(number)
     after = take_stock()
-    # Far less than one object a step: pytest, psutil and caches hold some too.
+    # Far less than one object per step: pytest, psutil and caches keep some, too.
     assert after.pop("objects") - before.pop("objects") < 40
     assert after == before
 
@@ -117,8 +117,8 @@ def test_dropped_models_leave_nothing() -> None:
 
 
 def test_a_dropped_model_goes_at_once() -> None:
-    """Without the cycle collector, which may come when the card has long been full."""
-    training()(0)  # workspaces of the devices, which stay
+    """It is freed without the cycle collector, which may run when the GPU is long full."""
+    training()(0)  # allocates the devices' workspaces, which stay
     gc.collect()
     gc.disable()
     try:

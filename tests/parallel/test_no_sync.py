@@ -1,4 +1,4 @@
-"""Accumulating gradients: whatever happens between micro-batches, they are those of one device."""
+"""Accumulated gradients are those of one device, whatever happens between micro-batches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def clip(module: nn.Module) -> None:
 
 
 def unscale(module: nn.Module) -> None:
-    """As GradScaler does before it looks for an overflow."""
+    """Divide gradients by their scale, as GradScaler does before it looks for an overflow."""
     for parameter in module.parameters():
         if parameter.grad is not None:
             parameter.grad.mul_(1 / 1024)

@@ -1,7 +1,7 @@
-"""What waits for what: by the virtual clock, a stream that sleeps holds up who needs its work.
+"""What waits for what: by the virtual clock, a sleeping stream delays whatever needs its work.
 
-Virtual GPUs compute in the order of the launches, so a missing wait changes no number there; on
-cards it would. It changes the times.
+Virtual GPUs compute in the order of launches, so a missing wait changes times but no numbers; on
+real GPUs it would change numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOON, LATE = 2e-3, 8e-3  # seconds; a sleep takes ten milliseconds
 
 
 class Stopwatch:
-    """Times from when it is made, by events."""
+    """Measures the time since it was made, by events."""
 
     def __init__(self) -> None:
         for device in (LEAD, OTHER, LAST):
@@ -52,7 +52,7 @@ def sleep(stream: torch.Stream) -> None:
 
 
 def spread(module: nn.Module, count: int = 2) -> tuple[Any, Tensor]:
-    """Return a model that has been called, so that its replicas are there, and a batch."""
+    """Return a model that has been called, so that it has replicas, and a batch."""
     model = anyrig.spread(module.to(LEAD), first_devices(count))
     x = torch.randn(6, 4, device=LEAD)
     model(x).sum().backward()
@@ -66,7 +66,7 @@ def change(module: nn.Module) -> None:
 
 
 def begins(module: nn.Module) -> dict[torch.device, torch.cuda.Event]:
-    """Return where the moments are noted at which each device begins its forward."""
+    """Return a dict that will hold an event of the start of each device's forward."""
     noted: dict[torch.device, torch.cuda.Event] = {}
 
     def note(layer: Any, given: Any) -> None:
@@ -78,7 +78,7 @@ def begins(module: nn.Module) -> dict[torch.device, torch.cuda.Event]:
 
 
 def test_a_buffer_is_not_written_before_it_was_read() -> None:
-    """The lead begins its forward when buffers are packed: they are read by the replicas too."""
+    """The lead begins its forward when buffers are packed, because replicas read them, too."""
     model, x = spread(nn.BatchNorm1d(4))
     noted = begins(model.module)
     watch = Stopwatch()
@@ -88,13 +88,13 @@ def test_a_buffer_is_not_written_before_it_was_read() -> None:
 
 
 def test_a_parameter_is_not_written_before_it_was_read() -> None:
-    """The lead begins its forward at once, but an optimizer's step comes when copies are made."""
+    """The lead begins its forward at once, but an optimizer's step waits for the copies."""
     model, x = spread(nn.Linear(4, 4))
     noted = begins(model.module)
     change(model.module)
     watch = Stopwatch()
     sleep(side_streams(LEAD).leaving)
-    model.scattered(x)  # the lead waits for no output
+    model.scattered(x)  # without a wait for outputs
     assert watch.seconds(noted[LEAD]) < SOON
     assert watch.now_on(LEAD) > LATE
 
@@ -110,7 +110,7 @@ def test_a_replica_waits_for_its_parameters() -> None:
 
 
 def test_a_large_tensor_passes_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the last device has it not long after the one before, in both directions."""
+    """The last device gets the tensor soon after the device before it, in both directions."""
     model, _ = spread(nn.Sequential(nn.Linear(4, 2048), nn.Linear(2048, 8192, bias=False)), 3)
     x = torch.randn(3, 4, device=LEAD)
     seconds = {}
@@ -171,7 +171,7 @@ def test_outputs_for_the_host_are_there_when_the_call_returns(count: int) -> Non
 @pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])
 def test_the_lead_waits_for_all_gradients(late: str) -> None:
     model, x = spread(nn.Linear(4, 4), 3)
-    outputs = model.scattered(x)  # no other copies than those of gradients
+    outputs = model.scattered(x)  # only gradients are copied
     ones = [torch.ones_like(output) for output in outputs]
     watch = Stopwatch()
     sleep(

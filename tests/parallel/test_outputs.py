@@ -41,7 +41,7 @@ class Returning(nn.Module):
 
 
 class OwnLoss(Returning):
-    """As models of transformers are: the loss is computed in the forward."""
+    """Computes the loss in its forward, as the models of transformers do."""
 
     def __init__(self) -> None:
         super().__init__(lambda logits, labels: None)
@@ -74,7 +74,7 @@ def test_a_model_that_computes_its_own_loss(samples: int, shares: Any) -> None:
     assert found["loss"].get_device() == 0
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
     expected["loss"].backward()
-    found["loss"].mean().backward()  # as written for nn.DataParallel: it changes nothing
+    found["loss"].mean().backward()  # a line for nn.DataParallel, without effect here
     torch.testing.assert_close(
         several.linear.weight.grad, one.linear.weight.grad, rtol=1e-9, atol=0
     )
@@ -86,7 +86,7 @@ def test_a_model_that_computes_its_own_loss(samples: int, shares: Any) -> None:
 @SHARES
 @pytest.mark.parametrize("gives_target", [True, False])
 def test_the_models_own_loss_as_the_loss(shares: Any, gives_target: bool) -> None:
-    """Also of what counts something else than samples, with a sum and a count."""
+    """A sum and a count can also be of something other than samples."""
 
     def ratio(output: dict[str, Tensor], target: Any) -> tuple[Tensor, Tensor]:
         counted = output["labels"] != 0
@@ -127,7 +127,7 @@ def test_means_in_half_precision_are_taken_in_finer_numbers(
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize("shares", [[1, 2], [2, 1]])
 def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
-    """In double precision a third has more digits than in single."""
+    """A third has more digits in double precision than in single precision."""
     module = Returning(lambda y: y.new_ones((), dtype=(torch.float32, torch.float64)[len(y) - 1]))
     found = anyrig.spread(on_lead(module), first_devices(2), shares=shares)(torch.ones(3, 4))
     assert found.dtype == torch.float64
@@ -140,12 +140,12 @@ def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
     [
         (
             lambda y: y.argmax(),
-            r"the value .*: a single int64 from each part is no mean.*scattered",
+            r"the value .*: a single int64 from each part is not a mean.*scattered",
         ),
         (lambda y: {"hit": (y > 0).any()}, r"\['hit'\] .* single bool .* entry for each sample"),
         (
             lambda y: {"rows": len(y)},
-            r"\['rows'\] .* differs with .*\(4, 2, 1\).*entry for each",
+            r"\['rows'\] .* differs between .*\(4, 2, 1\).*entry for each",
         ),
         (lambda y: (y, y.shape), r"\[1\] .*\(torch.Size\(\[4, 5\]\), .*entry for each sample"),
         (lambda y: [str(y.device)], r"\[0\] .*\('cuda:0', 'cuda:1', 'cuda:2'\).*entry for each"),
@@ -170,7 +170,7 @@ def test_pairs_of_samples_are_refused_where_parts_are_equal_too() -> None:
         model(torch.randn(4, 4))
 
 
-# What the module makes of [samples, 4], and the samples of two equal parts.
+# The module's function of [samples, 4], and the number of samples of two equal parts.
 DIMENSIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "as many classes as samples": (lambda y: y, 4),
     "as many classes as samples, transposed": (lambda y: y.T.contiguous(), 4),
@@ -198,13 +198,13 @@ def test_the_dimension_that_was_divided_is_found(case: str) -> None:
     x = torch.randn(2 * samples, 4, device="cuda:0")
     for _ in range(3):
         torch.testing.assert_close(model(x), one(x), rtol=1e-9, atol=0)
-    assert len(seen) <= 3 * 3 + 1  # at most one call more, in the first step
+    assert len(seen) <= 3 * 3 + 1  # at most one further call, in the first step
 
 
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize("counts", [[2, 2, 2, 2], [3, 1, 2, 2], [1, 3, 0, 5], [1, 1, 1, 0]])
 def test_entries_that_a_mask_chose(counts: list[int]) -> None:
-    """As many from each part or not, and as wide as a part has samples."""
+    """Parts have equal or different numbers of entries, as wide as a part has samples."""
 
     class Choosing(nn.Linear):
         def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ def test_entries_that_a_mask_chose(counts: list[int]) -> None:
 @pytest.mark.parametrize("shares", [[1, 1, 0], [1, 2, 0], [0, 3, 2], [1, 1, 1]])
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_one_entry_that_a_mask_chose_from_each_part(shares: list[int], whole_numbers: bool) -> None:
-    """It is no mean, and a mean of the same shape is."""
+    """The entry is joined, and a mean of the same shape is averaged."""
 
     class Choosing(Returning):
         def forward(self, x: Tensor, chosen: Tensor) -> Any:  # type: ignore[override]
@@ -240,17 +240,17 @@ def test_one_entry_that_a_mask_chose_from_each_part(shares: list[int], whole_num
     for _ in range(2):
         expected = one(x.cuda(), chosen.cuda())
         torch.testing.assert_close(model(x, chosen), expected, rtol=1e-9, atol=1e-12)
-    # Once for each part, once by the test itself, and once more in the first step only.
+    # One call for each part, one by the test itself, and a further call in the first step only.
     assert len(seen) == 2 * (sum(part > 0 for part in parts) + 1) + 1
     few = torch.zeros(sum(parts), dtype=torch.bool)
-    few[0] = True  # other numbers of entries are still joined
+    few[0] = True  # parts with other numbers of entries are joined, too
     expected = one(x.cuda(), few.cuda())
     torch.testing.assert_close(model(x, few), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.gpus(2)
 def test_one_element_of_each_part_that_two_parts_cannot_explain() -> None:
-    """The refusals name the shapes, the samples and the way out."""
+    """The refusals name the shapes, the samples and the remedy."""
 
     def fail(y: Tensor) -> Tensor:
         if len(y) > 3:
@@ -258,9 +258,9 @@ def test_one_element_of_each_part_that_two_parts_cannot_explain() -> None:
         return y.mean()[None]
 
     cases: dict[str, Callable[[Tensor], Tensor]] = {
-        r"shapes \(1,\), \(1,\) do not say.* 3 and 2 samples.*with 5 samples.*ValueError: too many"
+        r"shapes \(1,\), \(1,\) do not show.* 3 and 2 samples.*with 5 samples.*ValueError: too many"
         r".*Return a mean without dimensions$": fail,
-        r"shapes \(1,\), \(1,\) do not say.*with 5 samples.*did not either\. Return": (
+        r"shapes \(1,\), \(1,\) do not show.*with 5 samples.*did not show it either\. Return": (
             lambda y: y.mean()[None] if len(y) < 4 else y.mean()
         ),
         r"dimensions 1 of the shapes \(1, 1\), \(1, 1\) change with the samples \(3 and 2\)": (
@@ -280,8 +280,8 @@ def test_a_time_first_module_divided_along_time_is_told_of_dim() -> None:
     x = torch.randn(6, 3, 4)
     with pytest.raises(
         BatchError,
-        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, name that: "
-        r"spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
+        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, divide along "
+        r"it: spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
     ):
         anyrig.spread(module, first_devices(2))(x)
     model = anyrig.spread(module, first_devices(2), dim=1)
@@ -308,7 +308,7 @@ def test_recurrent_layers(kind: Any, layers: int, samples: int) -> None:
 
 
 class Stateful(nn.Module):
-    """Has whatever a call can change."""
+    """Has all kinds of state that a call can change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,9 +328,9 @@ class Stateful(nn.Module):
 
 @pytest.mark.gpus(2)
 def test_the_call_once_more_leaves_no_trace() -> None:
-    """Parts that differ need no such call, and leave the same behind."""
+    """Parts of different sizes need no further call, and leave the same state behind."""
     left = []
-    for shares in ([1, 1], [3, 5]):  # of 8 rows, the first is unclear
+    for shares in ([1, 1], [3, 5]):  # with 8 samples, only the first is unclear
         torch.manual_seed(0)
         random.seed(0)
         module = on_lead(Stateful())
@@ -344,7 +344,7 @@ def test_the_call_once_more_leaves_no_trace() -> None:
         state = (module.calls, module.replaced, module.norm.num_batches_tracked)
         left.append((len(seen), [value.item() for value in state], torch.rand(1).item()))
         assert module.last == (4 if shares == [1, 1] else 3)
-        # Twice: the two replicas draw from the same numbers.
+        # Two draws: the two replicas share Python's generator.
         assert random.getstate() == _after(random.Random(0), 2)
         mean = x[: module.last].mean(0)
         torch.testing.assert_close(module.norm.running_mean, 0.1 * mean)
@@ -369,19 +369,19 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
         if shares == [1, 1]:
             model(x)
         else:
-            model.scattered(x)  # joins nothing, so asks nothing
+            model.scattered(x)  # joins nothing, so it needs no further call
         states.append(torch.cuda.get_rng_state(0))
     assert torch.equal(*states)
 
 
 @pytest.mark.gpus(2)
 def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
-    """What autocast keeps of a forward without gradients would have none in the next."""
+    """Weights that autocast caches in a forward without gradients would get none in the next."""
     module = on_lead(Returning(lambda y: y[None], 4)).float()
     model = anyrig.spread(module, first_devices(3), shares=[1, 4, 4])
     x = torch.randn(9, 4, device="cuda:0", dtype=torch.float32)
     with torch.autocast("cuda"):
-        model(x[:2])  # not on the lead, but for the call once more
+        model(x[:2])  # on the lead, only the further call computes
         model(x).sum().backward()
     found = module.linear.weight.grad.clone()
     module.zero_grad()
@@ -392,7 +392,7 @@ def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
 
 @pytest.mark.gpus(2)
 def test_a_module_that_cannot_be_called_once_more() -> None:
-    """The refusal says so, and parts that differ need no such call."""
+    """The refusal says so, and parts of different sizes need no further call."""
 
     def once(y: Tensor) -> Tensor:
         if len(y) == 3:
@@ -401,7 +401,7 @@ def test_a_module_that_cannot_be_called_once_more() -> None:
 
     model = anyrig.spread(on_lead(Returning(once)), first_devices(2))
     words = (
-        r"\(1, 2, 5\), \(1, 2, 5\) do not say which dimension has the 2 and 2 samples.*"
+        r"\(1, 2, 5\), \(1, 2, 5\) do not show which dimension has the 2 and 2 samples.*"
         r"with 3 samples.*ValueError: not three.*h\.transpose\(0, 1\).*different numbers"
     )
     with pytest.raises(BatchError, match=words):
@@ -440,7 +440,7 @@ def test_answers_are_for_a_mode() -> None:
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize("lengths", [[4, 1, 2, 3], [2, 1, 4, 3]])
 def test_lengths_in_dimension_0_are_not_joined(lengths: list[int]) -> None:
-    """Steps first, as many of each part as its longest sequence has."""
+    """Time steps come first, and each part has as many as its longest sequence."""
 
     class Steps(nn.Linear):
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -464,7 +464,7 @@ def test_lengths_in_dimension_0_are_not_joined(lengths: list[int]) -> None:
 def test_counts_of_equal_parts_are_refused(make: Any) -> None:
     model = anyrig.spread(on_lead(Returning(make)), first_devices(2))
     for samples in (2, 4, 6):
-        with pytest.raises(BatchError, match=r"no mean over samples.*entry for each sample"):
+        with pytest.raises(BatchError, match=r"not a mean over samples.*entry for each sample"):
             model(torch.randn(samples, 4))
 
 
@@ -521,7 +521,7 @@ def test_what_shapes_say(shapes: Any, samples: Any, dim: int, expected: Answer) 
         ((3, 3), (3, 4), A(1)),
         ((3, 3), (4, 4), A(candidates=(0, 1))),
         ((3, 3), (3, 3), A()),
-        ((3, 3), (7, 3), A(0)),  # along the dimension that was divided, any number
+        ((3, 3), (7, 3), A(0)),  # any number along the divided dimension
         ((3, 3), (3, 7), A()),
     ],
 )

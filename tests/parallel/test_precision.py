@@ -26,12 +26,12 @@ from forked_programs import run_forked
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
 SAMPLES = (1, 2, 5)
-# Steps of the dtype between numbers near 1: sums of parts are rounded otherwise than the whole.
+# Eight steps of the dtype between numbers near 1: sums of parts are rounded differently.
 CLOSE = {torch.bfloat16: 8 * 2**-8, torch.float16: 8 * 2**-11}
 
 
 def assert_close(found: Any, expected: Any, low: torch.dtype, place: str) -> None:
-    """Tensors have the same dtypes, and values that differ by steps of `low` at most."""
+    """Require equal dtypes, and values that differ by steps of `low` at most."""
     here, there = [*tensors_of(found)], [*tensors_of(expected)]
     assert [tensor.dtype for tensor in here] == [tensor.dtype for tensor in there], place
     largest = max(
@@ -45,7 +45,7 @@ def assert_close(found: Any, expected: Any, low: torch.dtype, place: str) -> Non
 
 
 class Pair:
-    """A model of a kind spread with `precision=`, and the same alone under autocast."""
+    """A model of a kind spread with `precision=`, and the same model alone under autocast."""
 
     def __init__(self, kind: Kind, low: torch.dtype, device: str, *rig: Any, how: str) -> None:
         torch.manual_seed(0)
@@ -83,7 +83,7 @@ def test_one_process(name: str, rig: str, low: torch.dtype) -> None:
     pair = Pair(kind, low, "cuda:0", RIGS[rig].rig(), how="auto")
     for samples in SAMPLES:
         if kind.training and samples == 1:
-            continue  # PyTorch refuses a batch of one
+            continue  # PyTorch refuses a batch of one sample
         batch = pair.batch(samples)
         expected = pair.of_one(*batch)
         try:
@@ -99,7 +99,7 @@ def test_one_process(name: str, rig: str, low: torch.dtype) -> None:
 
 
 def in_single_precision(case: Callable[[], None]) -> Callable[[], None]:
-    """Autocast ignores the double precision that cases of ranks have by default."""
+    """Run a case in single precision: autocast ignores the default double precision of ranks."""
 
     def run() -> None:
         torch.set_default_dtype(torch.float32)
@@ -121,7 +121,7 @@ def try_in_ranks(name: str, how: str) -> None:
         if not all(rows) and isinstance(batch[0][0], PackedSequence):
             continue
         mine = scatter_samples(batch, [pair.device] * ranks, rows, kind.dim)[rank]
-        pair.several.zero_grad()  # between forward and backward FSDP2 has other parameters here
+        pair.several.zero_grad()  # after a forward, FSDP2 has replaced the parameters
         whole, found = pair.of_one(*batch), pair.of_several(*mine)
         if kind.loss is not None:
             assert_close(found, whole, low, f"{rows}: loss")

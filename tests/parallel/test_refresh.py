@@ -58,7 +58,7 @@ def point_elsewhere(net: nn.Module) -> None:
 
 
 def step_without_the_model(net: nn.Module) -> None:
-    """A fused step, which gives no new version, on gradients that no replica computed."""
+    """Take a fused step, which changes no version, on gradients that no replica computed."""
     net(torch.ones(6, 4, dtype=torch.float64, device="cuda:0")).square().sum().backward()
     torch.optim.SGD(net.parameters(), 1.0, fused=True).step()
     net.zero_grad()
@@ -90,7 +90,7 @@ def test_a_change_that_is_sent_by_itself(change: Callable[[Any], None], x: Tenso
 
 
 def test_weights_swapped_through_data(x: Tensor) -> None:
-    """Rows change places, which leaves every sum over the weights as it was."""
+    """Swapped rows of a weight leave every sum over the weights unchanged."""
     net, model = models()
     with torch.no_grad():
         model(x)
@@ -108,12 +108,12 @@ def test_a_device_that_sat_out_the_refreshed_step(x: Tensor) -> None:
         model(x)
         net[0].weight.data.mul_(2)
         model.refresh()
-        model(x[:2])  # no rows for the last device
+        model(x[:2])  # no sample for the last device
         torch.testing.assert_close(model(x), net(x), rtol=1e-9, atol=1e-12)
 
 
 def test_averages_swapped_in_for_an_evaluation_and_out_again(x: Tensor) -> None:
-    """Through ``.data``, as libraries do: after a backward pass, and before a training call."""
+    """Averages are swapped through ``.data``, as by libraries: after backward, before training."""
     net, model = models()
     one = copy.deepcopy(net)
     model(x).square().sum().backward()
@@ -163,7 +163,7 @@ def test_the_method_is_there_on_one_device() -> None:
 
 
 def test_an_evaluation_loop_sends_nothing_and_waits_for_nothing() -> None:
-    """By the virtual clock: the host goes ahead of the devices."""
+    """By the virtual clock, the host runs ahead of the devices."""
     net = nn.Linear(4096, 4096, bias=False).to("cuda:0")
     model = anyrig.spread(net, first_devices(2))
     x = torch.randn(2, 4096, device="cuda:0")
@@ -177,7 +177,7 @@ def test_an_evaluation_loop_sends_nothing_and_waits_for_nothing() -> None:
     assert not slept.query()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own, once it is imported
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's compiler causes them
 def test_a_compiled_step(x: Tensor) -> None:
     net, model = models()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -1,4 +1,4 @@
-"""The same training again and again gives the same bits, whichever device is done first.
+"""A repeated training gives the same bits, whichever device finishes first.
 
 ``ANYRIG_TEST_RUNS=20`` trains twenty times, here and in the groups of `test_group_ranks.py`.
 """

@@ -1,4 +1,4 @@
-"""A spread model learns what one device learns, to the ninth digit: each kind, count and share."""
+"""Spread models of each kind, on each number of devices, learn what one device learns, to 1e-9."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shares_of(kind: str, devices: int) -> list[float] | None:
         return None
     if kind == "uneven":
         return [float(1 + position) for position in range(devices)]
-    # Every second device gets nothing, the lead among them.
+    # Every second device gets nothing, including the lead.
     return [float(position % 2) for position in range(devices)] if devices > 1 else [1.0]
 
 
@@ -83,7 +83,7 @@ def test_three_steps(kind: str, devices: int, shares: str, fused: bool, optimize
 @pytest.mark.parametrize("accumulates", [False, True], ids=["", "accumulating"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_way_to_change_parameters(optimizer: str, accumulates: bool) -> None:
-    """Some leave no trace that the replicas' copies are old."""
+    """Some ways do not show that the replicas' copies are outdated."""
     module = EXAMPLES["perceptron"].build()
     batches = [
         ((torch.randn(rows, 8, device="cuda:0"),), torch.randint(CLASSES, (rows,), device="cuda:0"))
@@ -133,7 +133,7 @@ def test_what_a_criterion_ignores_is_not_counted(reduction: str, shares: list[in
 
 @pytest.mark.gpus(2)
 def test_means_over_tokens() -> None:
-    """Replicas with few words that count must not weigh as much as those with many."""
+    """Replicas with few counted words must have less weight than replicas with many."""
     module = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 9))
     words = torch.randint(9, (6, 5), device="cuda:0")
     target = words.roll(1, 1)

@@ -1,4 +1,4 @@
-"""Arguments that list samples, and those that only look like it."""
+"""Arguments that list samples, and arguments that only look like lists of samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
         (([IMAGE] * 4,), {"targets": (TARGET,) * 4}, 4),
         (((), ()), {}, 0),
         (([],), {}, 0),
-        (([IMAGE, IMAGE],), {}, None),  # may be two features of three rows
+        (([IMAGE, IMAGE],), {}, None),  # may be two features of three samples
         ((torch.ones(3), []), {}, None),
         (({"x": torch.ones(3)},), {"skip": []}, None),
         ((), {}, None),
@@ -57,7 +57,7 @@ def test_a_sample_stands_in() -> None:
 
 @pytest.mark.parametrize("like", [None, torch.full((1, 3), 7.0)])
 def test_rows_stand_in_that_every_layer_takes(like: torch.Tensor | None) -> None:
-    """Ones, which are an index and a length too, and masks that hide nothing; or the last row."""
+    """Stand-ins are ones, which are valid indices and lengths, and False; or an earlier sample."""
     given = (torch.ones(0, 3), torch.ones(0, 2, dtype=torch.int64))
     mask = {"hidden": torch.ones(0, 4, dtype=torch.bool)}
     before = None if like is None else ((like, torch.ones(1, 5, dtype=torch.int64)), {})
@@ -72,5 +72,5 @@ def test_rows_stand_in_that_every_layer_takes(like: torch.Tensor | None) -> None
     assert output.shape == (0, 3)
     row, numbers, hidden = seen
     assert torch.equal(row, (torch.ones(1, 3) if like is None else like).expand(2, 3))
-    assert torch.equal(numbers, torch.ones(2, 2, dtype=torch.int64))  # one row before was another
+    assert torch.equal(numbers, torch.ones(2, 2, dtype=torch.int64))  # another shape before
     assert torch.equal(hidden, torch.zeros(2, 4, dtype=torch.bool))

@@ -127,7 +127,7 @@ def has_lists_of_dicts(tree: Any) -> bool:
 @given(TREES, st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_every_tree_is_divided_by_samples(tree: Any, rows: list[int], dim: int) -> None:
-    assume(not has_lists_of_dicts(tree))  # whose entries may be the samples
+    assume(not has_lists_of_dicts(tree))  # their entries may be samples
     total = sum(rows)
     shape = (total, 3) if dim == 0 else (3, total)
     whole = {
@@ -402,7 +402,7 @@ def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> No
         def __copy__(self) -> Any:
             raise ValueError("not again")
 
-    words = r"Checked cannot be rebuilt .*\(ValueError: not again\); pass what it holds"
+    words = r"Checked cannot be rebuilt .*\(ValueError: not again\); pass its contents"
     with pytest.raises(BatchError, match=words):
         scatter(Checked(x=torch.ones(2)), ["cuda:0", "cuda:1"])
 
@@ -452,11 +452,11 @@ def test_what_decides_whether_entries_are_samples() -> None:
     samples, (first, second) = shapes_of_parts((images, [{"boxes": torch.ones(3, 4)}] * 3))
     assert samples == (2, 1)
     assert [len(each) for each in (*first[0], *second[0])] == [2, 2, 1, 1]
-    # Tensors outside have the samples that the entries are.
+    # Tensors outside have as many samples as the list has entries.
     samples, (first, _) = shapes_of_parts((samples_of(5), torch.ones(5)))
     assert samples == (3, 2)
     assert [len(each) for each in first[0]] == [3, 3]
-    # Tensors outside have the samples that the tensors inside have.
+    # Tensors outside have as many samples as the tensors inside.
     for args, target in (((views, torch.ones(8)), None), ((views,), torch.ones(8))):
         samples, (first, _) = shapes_of_parts(args, target)
         assert samples == (4, 4)
@@ -486,5 +486,5 @@ def test_a_list_of_dicts_that_may_be_both_is_refused() -> None:
             shapes_of_parts(args)
     with pytest.raises(BatchError, match="Collate the samples into tensors"):
         shapes_of_parts((samples_of(5), torch.ones(4)))
-    # One sample is the same either way.
+    # With one sample, both readings are the same.
     assert shapes_of_parts((torch.ones(1, 3), [{"boxes": torch.ones(1, 4)}]))[0] == (1, 0)

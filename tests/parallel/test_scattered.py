@@ -1,4 +1,4 @@
-"""Outputs that stay on their devices, and the loss of them."""
+"""Outputs that stay on their devices, and the loss computed from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_output_stays_where_it_was_computed(shares: str, x: Tensor) -> None
 
 @pytest.mark.parametrize("shares", SHARES)
 def test_three_steps_with_the_parallel_loss(shares: str, x: Tensor) -> None:
-    """Also with a batch that leaves devices idle, and with targets that do not count."""
+    """The steps have a batch that leaves devices idle, and targets that do not count."""
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
     target = torch.randint(CLASSES, (10,), device="cuda:0")
     target[:4] = -100
@@ -46,7 +46,7 @@ def test_three_steps_with_the_parallel_loss(shares: str, x: Tensor) -> None:
     one, several = on_lead(module), on_lead(module)
     expected = train(one, batches, "sgd", lambda inputs, y: criterion(one(*inputs), y))
     model = anyrig.spread(several, first_devices(4), shares=SHARES[shares])
-    of_parts = anyrig.ParallelLoss(criterion, "cuda:0")  # where the lead has no rows, too
+    of_parts = anyrig.ParallelLoss(criterion, "cuda:0")  # also if the lead has no samples
     found = train(several, batches, "sgd", lambda inputs, y: of_parts(model.scattered(*inputs), y))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert_same_numbers(several, one)
@@ -133,7 +133,7 @@ def test_another_thread_that_calls_the_model_meanwhile_gathers(devices: int, x: 
 
 
 def test_a_call_within_a_scattered_one_gathers(x: Tensor) -> None:
-    """A hook of the model that calls it again, as for a preview, gets outputs that are gathered."""
+    """A hook that calls the model again, as for a preview, gets gathered outputs."""
     model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2))
     found: list[Any] = []
 

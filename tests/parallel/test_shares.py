@@ -1,4 +1,4 @@
-"""Shares: whole rows for every device, the right ones, and what the first steps teach."""
+"""Shares: whole samples for every device, the right numbers, and measuring in the first steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def train(
     fixed_seconds: Sequence[float],
     steps: int = 40,
 ) -> list[Shares]:
-    """What the shares were before each step, for devices that need this long."""
+    """Return the shares before each step, for devices of the given speeds."""
     history = []
     for step in range(steps):
         history.append(shares)
@@ -101,7 +101,7 @@ def test_even_shares_are_those_of_chunk(rows: int, devices: int) -> None:
         ((3, 1), 8, (6, 2)),
         ((0.7, 0.2, 0.1), 10, (7, 2, 1)),
         ((1, 1, 2), 5, (1, 1, 3)),
-        ((1, 3), 2, (1, 1)),  # the fractions are equal: the first gets the row
+        ((1, 3), 2, (1, 1)),  # equal fractions: the first gets the sample
         ((1, 0, 1), 3, (2, 0, 1)),
         ((5, 3, 2), 10, (5, 3, 2)),
     ],
@@ -122,7 +122,7 @@ def test_split_is_whole_exact_and_next_to_the_quota(weights: list[float], rows: 
 
 @given(WEIGHTS, st.integers(0, 5000), st.sampled_from([0.25, 3.0, 1024.0]))
 def test_only_ratios_count(weights: list[float], rows: int, factor: float) -> None:
-    # Powers of two scale exactly; three does not, so whole numbers only.
+    # Powers of two scale exactly; three scales only whole numbers exactly.
     if factor == 3.0:
         weights = [float(round(weight)) for weight in weights]
         if not any(weights):
@@ -138,8 +138,8 @@ def test_only_ratios_count(weights: list[float], rows: int, factor: float) -> No
         ((1, 1), (2, 1), (3, 0)),
         ((1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 0, 0)),
         ((1, 3), (1, 1), (0, 2)),
-        ((6, 4, 1), (5, 4, 1), (6, 4, 0)),  # 6 of share 6 are fewer than 5 of share 4
-        ((1, 1), (1, 0), (1, 0)),  # there is no second row to join
+        ((6, 4, 1), (5, 4, 1), (6, 4, 0)),  # 6 / 6 is less than 5 / 4
+        ((1, 1), (1, 0), (1, 0)),  # there is no second sample
         ((1, 1), (0, 0), (0, 0)),
         ((1, 1), (2, 2), (2, 2)),
     ],
@@ -167,7 +167,7 @@ def test_no_part_has_one_row_of_several(
 def test_a_single_row_joins_a_device_with_room() -> None:
     shares = Shares((4.0, 4.0, 1.0), "", (4, 5, None))
     assert shares.join_singles((4, 4, 1)) == (4, 5, 0)
-    assert Shares((4.0, 1.0), "", (4, None)).join_singles((4, 1)) == (5, 0)  # none has room
+    assert Shares((4.0, 1.0), "", (4, None)).join_singles((4, 1)) == (5, 0)  # no device has room
 
 
 @given(
@@ -208,7 +208,7 @@ def test_a_limit_passes_its_surplus_to_the_others_by_their_weights() -> None:
         ((1, -1), "shares are numbers from zero up; got 1, -1"),
         ((1, float("nan")), "shares are numbers from zero up; got 1, nan"),
         ((1, 2, 3), "3 shares for 2 devices; give one for each, in order"),
-        ("fast", "no way to share is called 'fast'; take one of 'even', 'speed', 'memory'"),
+        ("fast", "shares='fast' is not a way to share a batch; use one of 'even', 'speed', 'm"),
         (["a", "b"], r"cannot read \['a', 'b'\] as shares"),
     ],
 )
@@ -240,7 +240,7 @@ def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_
     assert shares.split(10) == (5, 5)
     assert shares.reason == (
         'even: the devices differ, and the rates of Card X are unknown; shares="speed" measures '
-        "them, or give one number a device"
+        "them, or give a number per device"
     )
 
 
@@ -271,7 +271,7 @@ def test_unknown_cards_begin_evenly_and_are_measured() -> None:
 
 
 def test_speed_excludes_the_warm_up_step_and_is_held_with_its_reason() -> None:
-    # The first step, ten times slower on all, would not matter; here it is on one device only.
+    # A warm-up step that is slow on all devices would not matter; here, one device is slow.
     shares = choose_shares("speed", cards("T4", "T4"))
     shares = shares.measured([StepMeasure(50, 100.0), StepMeasure(50, 1.0)])
     for _ in range(MEASURED_STEPS):
@@ -284,7 +284,7 @@ def test_speed_excludes_the_warm_up_step_and_is_held_with_its_reason() -> None:
 
 def test_the_fastest_measured_step_counts() -> None:
     shares = choose_shares("speed", cards("T4", "T4"))
-    for seconds in (0.001, 5.0, 2.0):  # the warm-up, one that was held up, one that was not
+    for seconds in (0.001, 5.0, 2.0):  # the warm-up, a delayed step, a normal step
         shares = shares.measured([StepMeasure(50, seconds), StepMeasure(50, 1.0)])
     assert shares.split(75) == (25, 50)
     expected = "by speed: from 50 samples in 2000 ms, 50 samples in 1000 ms; still measured"
@@ -309,7 +309,7 @@ def test_measured_times_come_out_equal(
         fixed_seconds + count / speed
         for count, speed in zip(history[-1].split(rows), speeds, strict=True)
     ]
-    # All together, with nobody waiting, need the time at which the rows are used up.
+    # The time of all devices together if no device waits.
     best = (rows + fixed_seconds * sum(speeds)) / sum(speeds)
     assert max(seconds) <= 1.03 * best
 
@@ -319,15 +319,15 @@ def test_a_device_without_rows_keeps_its_ratio() -> None:
     before = shares.weights
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(8, 0.2), StepMeasure(1, 0.1), StepMeasure(0)])
-    assert shares.weights[:2] == pytest.approx((7.2, 1.8))  # 40 and 10 rows a second
+    assert shares.weights[:2] == pytest.approx((7.2, 1.8))  # 40 and 10 samples per second
     assert shares.weights[2] == pytest.approx(9 * before[2] / (before[0] + before[1]))
 
 
 def test_what_a_device_needs_without_rows_is_told_by_the_second_round() -> None:
     devices = [Device("cuda", index, f"Card {index}") for index in range(2)]
-    # The second waits half a second for its parameters, whatever its rows.
+    # The second device waits half a second for its parameters, whatever its samples.
     history = train(choose_shares("speed", devices), 1000, [800.0, 400.0], (0.0, 0.5))
-    assert history[ROUND].split(1000) == (737, 263)  # as if it were so slow with its rows
+    assert history[ROUND].split(1000) == (737, 263)  # as if its samples took that time
     assert history[2 * ROUND].split(1000) == (800, 200)
     assert history[3 * ROUND].held
     assert history[-1].split(1000) == (800, 200)
@@ -396,7 +396,7 @@ def test_memory_makes_the_lead_as_full_as_the_others() -> None:
         )
     assert shares.held
     split = shares.split(64)
-    # 160 MiB are 16 rows: the lead has 16 fewer than the others.
+    # 160 MiB are 16 samples: the lead has 16 fewer than the others.
     assert split == (4, 20, 20, 20)
     after = use(split, lead_extra=160 * MIB, row_bytes=10 * MIB, base=500 * MIB)
     assert len({measure.peak_bytes for measure in after}) == 1
@@ -450,7 +450,7 @@ def test_the_highest_peak_of_each_device_counts() -> None:
 def test_what_two_marks_tell_of_a_step() -> None:
     begin = MemoryMark(allocated_bytes=10, peak_bytes=50)
     assert begin.peak_until(MemoryMark(10, 51), samples=2) == 51
-    assert begin.peak_until(MemoryMark(10, 50), samples=2) is None  # equal: an earlier step's
+    assert begin.peak_until(MemoryMark(10, 50), samples=2) is None  # an earlier step's peak
     assert begin.peak_until(MemoryMark(12, 50), samples=0) == 12
     assert begin.peak_until(MemoryMark(10, 20), samples=2) is None  # reset by the program
 
@@ -482,7 +482,7 @@ def test_speed_is_bounded_by_the_peaks_of_all_rounds() -> None:
         step = [StepMeasure(20, 1.0, 0, 20 * row_bytes), StepMeasure(20, 3.0, 0, 20 * row_bytes)]
         shares = shares.measured(step)
     assert shares.split(40) == (30, 10)
-    for _ in range(ROUND):  # the first now holds more; the second stays below its earlier peak
+    for _ in range(ROUND):  # device 0 now holds more; device 1 stays below its earlier peak
         step = [StepMeasure(30, 1.5, 0, 60 * row_bytes), StepMeasure(10, 1.5, 0, None)]
         shares = shares.measured(step)
     limit = int(100 * (1 - SPARE_FRACTION))
@@ -494,7 +494,7 @@ def test_speed_is_bounded_by_the_peaks_of_all_rounds() -> None:
 
 def test_a_device_at_its_limit_is_not_over_it() -> None:
     assert Shares((1.0, 1.0), "", (5, 5)).split(10) == (5, 5)
-    # As if it were over, the second would get all that the first did not.
+    # If device 2 were over its limit, device 1 would get all that device 0 did not.
     assert Shares((2.0, 1.0, 1.0), "", (4, None, 2)).split(8) == (4, 2, 2)
     assert Shares((2.0, 1.0, 1.0), "", (3, None, 2)).split(8) == (3, 3, 2)
 
@@ -506,7 +506,7 @@ def test_shares_at_the_limit_of_what_is_good_enough_are_held(
     shares = choose_shares([1.0, 4.0], cards("T4", "T4"))
     trial = Trial("speed", (None, None))
     shares = replace(shares, trial=trial)
-    for _ in range(ROUND):  # 1.025 s are 1.02 times what both need if they end together
+    for _ in range(ROUND):  # 1.025 s are 1.02 times the time of devices that end together
         shares = shares.measured([StepMeasure(1, slowest_seconds), StepMeasure(4, 1.0)])
     assert shares.held is held
     assert (shares.weights == (1.0, 4.0)) is held
@@ -547,7 +547,7 @@ def test_weights_may_be_zero_but_not_without_end() -> None:
 def test_limits_and_samples_that_cannot_be() -> None:
     with pytest.raises(SharesError, match="1 limits for 2 shares"):
         Shares((1.0, 1.0), "", (3,))
-    with pytest.raises(SharesError, match="a batch has no -1 samples"):
+    with pytest.raises(SharesError, match="a batch cannot have -1 samples"):
         Shares((1.0, 1.0), "").split(-1)
     assert Shares((1.0, 1.0), "").split(0) == (0, 0)
 
@@ -561,11 +561,11 @@ def test_steps_without_rows_or_without_a_base_tell_nothing_of_a_row(base: int | 
 
 
 def test_bytes_a_row_are_told_by_the_others_than_the_lead() -> None:
-    """Of 1000 bytes 50 are kept free; what the lead needs beyond 10 a row is not of its rows."""
+    """Of 1000 bytes, 50 stay free; the lead needs 10 bytes per sample, and the rest is fixed."""
     step = [StepMeasure(10, 1.0, 100, 500), StepMeasure(10, 1.0, 100, 200)]
     assert sample_limits(step, (1000, 1000)) == (55, 85)
     assert sample_limits(step[:1], (1000,)) == (21,)
     assert sample_limits(step, (1000, None)) == (55, None)
-    small = [StepMeasure(10, 1.0, 0, 90), StepMeasure(10, 1.0, 0, 100)]  # fixed is not below none
+    small = [StepMeasure(10, 1.0, 0, 90), StepMeasure(10, 1.0, 0, 100)]  # fixed bytes are >= 0
     assert sample_limits(small, (1000, 1000)) == (95, 95)
     assert sample_limits(small, (0, 1000)) == (0, 95)

@@ -1,4 +1,4 @@
-"""Functions on their devices at the same time: order, errors, interrupts."""
+"""Functions that run concurrently on their devices: order, errors, interrupts."""
 
 from __future__ import annotations
 

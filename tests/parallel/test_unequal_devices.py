@@ -1,4 +1,4 @@
-"""Default shares on unequal devices: an A100 and two T4, in processes of their own."""
+"""Default shares on unequal devices: an A100 and two T4s, in other processes."""
 
 from __future__ import annotations
 

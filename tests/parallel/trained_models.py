@@ -1,6 +1,6 @@
 """Models of each kind with a batch for them, and three steps of an optimizer: what tests compare.
 
-All in float64, where the order of sums shows at the sixteenth digit only.
+All models are in float64, in which the order of sums changes only the sixteenth digit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORDS, WIDTH, CLASSES = 23, 8, 5
 
 
 class Recurrent(nn.Module):
-    """Packs inside, as in the questions that `total_length` is the answer to; pads its output."""
+    """Packs its input, and pads its output to the longest sequence of its part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Recurrent(nn.Module):
 
 
 class RecurrentOnPacked(nn.Module):
-    """Takes a `PackedSequence`, so that it is the spreading that must divide it."""
+    """Takes a `PackedSequence`, which `spread` must therefore divide."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,14 +123,14 @@ EXAMPLES = {
 
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
-    # The bias of attention's keys has a gradient of zero, but for rounding. A smaller epsilon would
-    # make steps of that rounding.
+    # The bias of attention's keys has a gradient of zero, except for rounding. With a smaller
+    # epsilon, Adam would turn the rounding into steps.
     "adam": lambda parameters: torch.optim.Adam(parameters, 0.01, eps=1e-5),
 }
 
 
 class WritesData(torch.optim.SGD):
-    """Writes past the version counters, as older optimizers of other libraries do."""
+    """Writes without changing version counters, as older optimizers of other libraries do."""
 
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
@@ -144,7 +144,7 @@ OPTIMIZERS |= {
     f"{kind.__name__}, {way}": partial(kind, lr=0.1, **{way: True})
     for way, kinds in {
         "foreach": (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW),
-        # These give what they change no new version.
+        # These do not change the versions of what they write.
         "fused": (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad),
         "capturable": (torch.optim.Adam, torch.optim.NAdam, torch.optim.RMSprop),
     }.items()
@@ -158,7 +158,7 @@ def train(
     optimizer: str,
     loss_of: Callable[..., Tensor],
 ) -> list[Tensor]:
-    """Take a step a batch with ``loss_of(inputs, target)``; return the losses."""
+    """Take a step for each batch with ``loss_of(inputs, target)``; return the losses."""
     chosen = OPTIMIZERS[optimizer](module.parameters())
     losses = []
     for inputs, target in batches:
@@ -179,7 +179,7 @@ def first_devices(count: int) -> anyrig.Rig:
 
 
 def assert_same_numbers(found: nn.Module, expected: nn.Module) -> None:
-    """Each parameter and buffer is equal to 1e-9 of the largest number in it."""
+    """Require that parameters and buffers are equal, to 1e-9 of the largest number in each."""
     here, there = found.state_dict(), expected.state_dict()
     assert list(here) == list(there)
     for name, value in there.items():

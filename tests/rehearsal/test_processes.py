@@ -18,7 +18,7 @@ from anyrig.virtual.extras.driver.library import build_library
 # From Python 3.12 on, a fork of a process with threads warns.
 WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
 ANYRIG = [sys.executable, *WARNINGS, "-m", "anyrig"]
-REHEARSE = [*ANYRIG, "rehearse"]
+REHEARSE = [*ANYRIG, "rehearse", "--quiet"]
 PROGRAMS = Path(__file__).parent / "programs"
 
 

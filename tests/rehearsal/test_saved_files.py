@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[str, str]:
 def test_assumed_values_are_saved_to_the_scratch_folder_and_read_from_there(folder: Path) -> None:
     before = contents(folder)
     program = str(PROGRAMS / "saves_tensors.py")
-    done = rehearse(folder, "--shape-only", "--assume-values", program)
+    done = rehearse(folder, "--shape-only", "--assume-values", "--quiet", program)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout).values()) == {"saved"}
     assert contents(folder) == before

@@ -118,7 +118,7 @@ def test_a_copy_is_pending_until_the_device_has_finished(gpu: torch.device, besi
     assert repr(copy) == "HostCopy(pending)"
     words = (
         "a copy to the host was not done after 0 s; the device has not finished the work that "
-        "was queued before it. Wait again, or longer"
+        "was queued before the copy. Wait again, or longer"
     )
     with pytest.raises(TimeoutError) as caught:
         copy.wait(timeout_seconds=0)

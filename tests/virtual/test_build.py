@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -426,6 +427,21 @@ def test_a_library_that_crashes_with_a_newer_torch_is_refused_at_once(
     with pytest.raises(BuildError, match=words):
         build.build_extension(sources)
     assert time.monotonic() - started < 1
+
+
+def test_a_trial_that_takes_too_long_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "is_newer_than_tried", lambda: True)
+    monkeypatch.setattr(build, "try_library", partial(try_library, limit_seconds=0.001))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "module.cpp").write_text(SOURCE)
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"did not end within 0 s; run the program again"):
+            build.build_extension(sources)
+    assert list((tmp_path / "cache").rglob("*.refused")) == []
 
 
 def test_this_library_passes_the_trial_for_a_newer_torch() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from anyrig.errors import BuildError, NoCompilerError
 from anyrig.virtual import compiler
+from anyrig.virtual.build import SOURCES
 from anyrig.virtual.compiler import Compiler, compile_flags, count_units
 from anyrig.virtual.compiler_processes import CompilerProcesses, _first_errors
 
@@ -127,16 +128,28 @@ def test_there_is_a_unit_a_core_as_far_as_memory_goes(
 
 
 def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None:
-    sources = []
-    for number, size in enumerate((10, 900, 300, 290, 310, 20)):
-        sources.append(tmp_path / f"{number}.cpp")
-        sources[-1].write_text("x" * size)
-    units = compiler._write_units(sources, 2, tmp_path)
-    assert [unit.name for unit in units] == ["unit_0.cpp", "unit_1.cpp"]
-    texts = [unit.read_text() for unit in units]
-    assert texts[0] == f'#include "{sources[1]}"\n#include "{sources[5]}"\n'
-    others = [sources[n] for n in (0, 2, 3, 4)]
-    assert texts[1] == "".join(f'#include "{source}"\n' for source in others)
+    sources = tmp_path / "csrc"
+    sizes = {"time/a": 900, "time/b": 300, "dispatch/c": 290, "dispatch/d": 310, "module": 7}
+    for name, size in sizes.items():
+        file = sources / f"{name}.cpp"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x" * size)
+    units = compiler._write_units(sources, 4, tmp_path)
+    contents = {
+        path.name: [line.split(f"{sources}/")[1] for line in path.read_text().splitlines()]
+        for path in units
+    }
+    assert contents == {
+        "unit-O2-0.cpp": ['time/a.cpp"'],
+        "unit-O2-1.cpp": ['dispatch/c.cpp"', 'dispatch/d.cpp"', 'time/b.cpp"'],
+        "unit-O1-0.cpp": ['module.cpp"'],
+    }
+    assert list(units.values()) == ["-O2", "-O2", "-O1"]
+
+
+def test_every_folder_that_is_optimised_exists() -> None:
+    folders = {file.name for file in SOURCES.iterdir() if file.is_dir()}
+    assert compiler._IN_EVERY_CALL.issubset(folders)
 
 
 def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

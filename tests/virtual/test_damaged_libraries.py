@@ -99,7 +99,7 @@ def test_a_damaged_command_and_kernel_are_made_again(cache: Path, tmp_path: Path
     (tmp_path / "shell.py").write_text("import os; print(os.system('nvidia-smi -L'))")
 
     def rehearse(script: str) -> tuple[int, str, str]:
-        command = [*ANYRIG, "rehearse", "--rig", "T4", script]
+        command = [*ANYRIG, "rehearse", "--quiet", "--rig", "T4", script]
         done = run(*command, cache=cache, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 

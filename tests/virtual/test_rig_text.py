@@ -178,7 +178,7 @@ def test_a_card_that_cuda_does_not_drive_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["1x20000000000GiB", "2x1025TiB", f"{'9' * 400}B"])
 def test_a_card_too_large_to_count_is_refused(text: str) -> None:
-    with pytest.raises(DeviceTextError, match=r"at most 1024\.00 TiB|no amount of memory"):
+    with pytest.raises(DeviceTextError, match=r"at most 1024\.00 TiB|more than 300 digits"):
         VirtualRig.parse(text)
 
 

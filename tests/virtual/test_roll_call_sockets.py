@@ -80,3 +80,26 @@ def test_a_group_of_one_rank_needs_no_socket() -> None:
 def test_the_address_of_an_interface() -> None:
     assert own_address("lo") in (LOOPBACK, "::1")
     assert own_address("no such interface") == own_address()
+
+
+def test_forked_processes_do_not_keep_the_sockets() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(connect_to_rank_0, store, 0, 2, LOOPBACK, 30.0)
+        (other,) = threads.submit(connect_to_rank_0, store, 1, 2, LOOPBACK, 30.0).result(30)
+        (end,) = leader.result(30)
+    asked, told = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.close(told)  # or the read would never end
+        os.read(asked, 1)  # lives until the test ends
+        os._exit(0)
+    try:
+        with socket.socket(fileno=end) as of_leader:
+            of_leader.settimeout(10)
+            os.close(other)  # as if rank 1 died while its worker lives
+            assert of_leader.recv(1) == b""
+    finally:
+        os.close(told)
+        os.close(asked)
+        os.waitpid(worker, 0)

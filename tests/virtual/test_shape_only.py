@@ -35,6 +35,25 @@ def test_the_error_names_the_operator_the_line_and_the_way_out(
     assert "--assume-values" in line
 
 
+KEEP_THE_MASK = "Keep the mask on the CPU: a tensor of the GPU can be indexed by it"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("large item", "Ask the tensor on the CPU before it is copied"),
+        ("large mask", KEEP_THE_MASK),
+        ("large nonzero", KEEP_THE_MASK),
+    ],
+)
+def test_a_large_mask_has_a_remedy_on_the_host(stopped: list[str], name: str, remedy: str) -> None:
+    line = next(line for line in stopped if line.startswith(f"{name} ->"))
+    assert f"{PROGRAM}, line " in line
+    assert "They come from a tensor of more than 2 MiB" in line
+    assert remedy in line
+    assert "large, on the host -> (True, torch.Size([4194304]))" in stopped  # the remedies work
+
+
 def test_what_asks_for_no_value(stopped: list[str]) -> None:
     """`trunc_normal_`, fused SGD, sizes and lengths that the program gives as numbers."""
     assert "no question (7, 3) (5, 2, 4)" in stopped
@@ -61,6 +80,10 @@ def test_assumed_values_are_one() -> None:
         "cpu": "[1.0, 1.0, 1.0]",
         "equal": "True",
         "list": "[1, 1, 1]",
+        "large item": "True",
+        "large mask": "torch.Size([4194304])",
+        "large nonzero": "torch.Size([4194304, 2])",
+        "large, on the host": "(True, torch.Size([4194304]))",
     }
 
 

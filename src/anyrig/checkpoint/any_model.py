@@ -25,10 +25,10 @@ def is_series(path: Path) -> bool:
 
 
 def open_any(path: Path) -> Checkpoint | None:
-    """Return anyrig's checkpoint at a path, of a series the latest good one; None for others.
+    """Return anyrig's checkpoint at a path, or the latest whole one of a series; None for others.
 
     Raises:
-        CheckpointDamagedError: the checkpoint is damaged, or none of the series is whole.
+        CheckpointDamagedError: the checkpoint is damaged, or the series has no whole checkpoint.
     """
     if not is_series(path):
         return open_checkpoint(path) if path.is_dir() and is_checkpoint_folder(path) else None
@@ -37,7 +37,7 @@ def open_any(path: Path) -> Checkpoint | None:
     if latest is None:
         raise CheckpointDamagedError(f"{path} has no whole checkpoint: {damaged[0]}")
     for error in damaged:
-        warnings.warn(f"{error}; taking {latest.path.name}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{error}; using {latest.path.name}", RuntimeWarning, stacklevel=2)
     return latest
 
 
@@ -46,9 +46,9 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
 
     Args:
         path: a checkpoint of anyrig, a series, or what `read_foreign` reads.
-        key: where the model's state dict is, in a file with several; of a checkpoint of anyrig,
+        key: the key of the model's state dict, in a file with several; in a checkpoint of anyrig,
             the keyword with which a module was saved, by default ``"model"``.
-        whole: of a checkpoint of anyrig, return the optimizer's tensors too, under names such as
+        whole: from a checkpoint of anyrig, also return the optimizer's tensors, under names such as
             ``"optimizer/…"``.
 
     Raises:

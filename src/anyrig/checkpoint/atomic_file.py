@@ -1,4 +1,4 @@
-"""Write one file so that either the whole new file is there, or what was there before."""
+"""Write one file so that afterwards either the whole new file is there or nothing has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
 
     Args:
         path: the file's name.
-        overwrite: replace an existing file, at the moment when the new one is whole.
+        overwrite: replace an existing file once the new file is complete.
 
     Raises:
         CheckpointError: the file exists already and `overwrite` is False, or it cannot be written.
@@ -47,7 +47,7 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
     except (OSError, ValueError) as error:  # no system has a file with a null byte in its name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CheckpointError(
-            f"{str(path)!r} cannot be written: {reason}. What was there is unchanged"
+            f"{str(path)!r} cannot be written: {reason}. An existing file is unchanged"
         ) from error
     finally:
         if temporary is not None:

@@ -1,4 +1,4 @@
-"""Saving while training goes on.
+"""Save while training continues.
 
 ::
 
@@ -30,7 +30,7 @@ _SAVE = "a save in the background"
 
 
 class BackgroundSaver:
-    """Saves checkpoints of one series while training goes on.
+    """Saves checkpoints of one series while training continues.
 
     ::
 
@@ -40,13 +40,14 @@ class BackgroundSaver:
                 if step % 1000 == 0:
                     saver.save(model=model, optimizer=optimizer, loader=loader, step=step)
 
-    `save` returns when the state is copied to the host's memory, and a thread writes it: on rank 0,
-    or on every rank if all write (see `sharded` of `anyrig.save`).
-    The memory of the copy is kept for the next save. A save waits for the one before. If a save has
-    failed, the next call of a method raises its error, on every rank; the series then has the
-    checkpoints before it. The end of the block, and the end of the process, wait for the last save.
+    `save` returns when the state is copied to the host's memory. A thread then writes the copy: on
+    rank 0, or on every rank if all write (see `sharded` of `anyrig.save`).
 
-    Over ranks, every rank calls each method.
+    The memory of the copy is kept for the next save. A save waits for the previous save. If a save
+    has failed, the next call of a method raises its error on every rank; the series then has the
+    earlier checkpoints. The end of the block, and the end of the process, wait for the last save.
+
+    On several ranks, every rank must call each method.
 
     Args:
         path: the folder of the series; it is created if necessary.
@@ -86,9 +87,9 @@ class BackgroundSaver:
         """Copy the state of a training to the host, and begin to save it; see `anyrig.save`.
 
         Raises:
-            CheckpointError: this state cannot be saved, or the save before has failed.
-            OtherRankError: another rank failed in this call, or in the save before.
-            RankWaitError: another rank did not come in time.
+            CheckpointError: this state cannot be saved, or the previous save has failed.
+            OtherRankError: another rank failed in this call, or in the previous save.
+            RankWaitError: another rank did not arrive in time.
         """
         self.wait()
         ranks = Ranks(_SAVE, self._given_seconds)
@@ -115,7 +116,7 @@ class BackgroundSaver:
         Raises:
             CheckpointError: the save has failed, or has not ended in time.
             OtherRankError: the save has failed on another rank.
-            RankWaitError: another rank did not come in time.
+            RankWaitError: another rank did not arrive in time.
         """
         if self._writing is None:
             return None
@@ -137,7 +138,7 @@ class BackgroundSaver:
     ) -> None:
         if error is None:
             self.wait()
-        elif self._writing is not None:  # the other ranks may not come; the error is theirs, too
+        elif self._writing is not None:  # without the other ranks, which may not arrive
             failed = self._writing.wait(limit_or_default(self._given_seconds))
             if failed is not None and hasattr(error, "add_note"):
                 error.add_note(f"The last checkpoint was not saved: {failed}")
@@ -163,12 +164,12 @@ class _Writing:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, timeout_seconds: float) -> BaseException | None:
-        """Wait until the checkpoint is written; return why it is not."""
+        """Wait until the checkpoint is written; return the error if it was not written."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
         if self.is_running:
             return CheckpointError(
-                f"{_SAVE} has not ended after {timeout_seconds:.0f} s, and goes on. The disk may "
+                f"{_SAVE} has not ended after {timeout_seconds:.0f} s, and continues. The disk may "
                 "be slow or gone; allow more time with timeout_seconds="
             )
         atexit.unregister(self._report)
@@ -187,9 +188,9 @@ class _Writing:
 
 
 class _HostCopies:
-    """Copies of tensors in the host's memory, which the next save uses again.
+    """Copies of tensors in the host's memory, which the next save reuses.
 
-    Copies from a GPU go to pinned memory, without waiting for each.
+    Copies from a GPU go to pinned memory, without a wait for each copy.
     """
 
     def __init__(self) -> None:

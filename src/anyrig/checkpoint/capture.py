@@ -1,7 +1,7 @@
 """The state of live objects as a `Snapshot`.
 
-The names of an optimizer's state are those of its parameters. PyTorch's `get_optimizer_state_dict`
-gives such names, too, but steps an optimizer that has no state yet, which counts as a step.
+An optimizer's state has the names of its parameters. PyTorch's `get_optimizer_state_dict` gives
+such names, too, but if the optimizer has no state yet, it performs a step, which counts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def capture(
 ) -> Snapshot:
     """Return the state of modules and other objects by name, and of optimizers by key.
 
-    Nothing is copied and nothing changes: tensors are those of the objects.
+    Nothing is copied or changed: the tensors are the objects' own.
 
     Raises:
         CheckpointError: an object has no state that can be saved.
     """
-    # Before the names: FSDP2 returns to its shards when it is asked for its state.
+    # Before the names: reading its state makes FSDP2 return to its shards.
     states = {name: _module_state(name, each) for name, each in modules.items()}
     names = names_of_parameters(modules)
     return Snapshot(
@@ -66,7 +66,7 @@ def state_of(name: str, value: Any) -> Any:
     """Return ``value.state_dict()``.
 
     Raises:
-        CheckpointError: the object has none.
+        CheckpointError: the object has no such method.
     """
     if not callable(getattr(value, "state_dict", None)):
         raise CheckpointError(
@@ -82,18 +82,18 @@ def explain_stateless(name: str) -> str:
         return f". Pass an object with state_dict() and load_state_dict() as {name}"
     return (
         ", so it has no position to save or load. Iterate over anyrig.distribute(loader) instead, "
-        "which works in one process, too, and pass that"
+        "which works in one process, too, and pass that loader"
     )
 
 
 def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
-    """Return the state of a model: by plain name, the name that the model itself uses, and a value.
+    """Return the state of a model: (the model's own name, value) by plain name.
 
     Raises:
-        CheckpointError: the model has parameters in a form that has no names.
+        CheckpointError: the model's parameters have no names (FSDP1), or two tensors have one name.
     """
     inner = unwrapped(model)
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes long
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing FSDP takes long
     if fsdp and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in inner.modules()):
         raise CheckpointError(
             "this model is wrapped in FullyShardedDataParallel (FSDP1), whose flat parameters have "
@@ -111,7 +111,7 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
 def parameter_names(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[str]]:
     """Return the names of the parameters of each group, in order.
 
-    A parameter that is not the model's is named by its place.
+    A parameter that does not belong to the model is named by its position.
     """
     return [
         [
@@ -156,7 +156,7 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Optimize
             values.setdefault("", {})[key] = content
             continue
         for part, value in content.items():
-            # With a dot in its name, the file could have it twice.
+            # With a dot in `part`, two tensors of the file could have the same name.
             is_plain = isinstance(part, str) and "." not in part
             kind = tensors if is_plain and fits_safetensors(value) else values
             kind.setdefault(name_of[key], {})[part] = value

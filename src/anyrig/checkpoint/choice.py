@@ -1,4 +1,4 @@
-"""Choosing the checkpoint that is loaded, on all ranks together.
+"""Choose the checkpoint to load, on all ranks together.
 
 ::
 
@@ -26,15 +26,16 @@ def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
 
     Args:
         ranks: the ranks that load together.
-        folder: of a series, or of one checkpoint.
-        which: of a series: ``"latest"`` or ``"best"``. Damaged ones are skipped with a warning.
+        folder: the folder of a series, or of one checkpoint.
+        which: the checkpoint of a series: ``"latest"`` or ``"best"``. Damaged checkpoints are
+            skipped with a warning.
         verify: whether to compare the hashes of files, or only their sizes.
 
     Raises:
         CheckpointError: there is no checkpoint.
-        CheckpointDamagedError: the checkpoint, or each one of the series, is damaged.
+        CheckpointDamagedError: the checkpoint, or every checkpoint of the series, is damaged.
         OtherRankError: another rank cannot choose or see the checkpoint.
-        RankWaitError: another rank did not come in time.
+        RankWaitError: another rank did not arrive in time.
     """
     damaged: list[CheckpointError] = []
     candidates = _candidates(folder, which, damaged)
@@ -58,7 +59,7 @@ def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
 
 def _candidates(folder: Path, which: str, damaged: list[CheckpointError]) -> Iterator[Checkpoint]:
     if which not in ("latest", "best"):
-        raise CheckpointError(f"which is 'latest' or 'best'; got {which!r}")
+        raise CheckpointError(f"which must be 'latest' or 'best'; got {which!r}")
     if is_checkpoint_folder(folder):
         yield open_checkpoint(folder, hashes=False)
     else:
@@ -82,7 +83,7 @@ def _next(
 
 
 def _find_damage(ranks: Ranks, folder: Path) -> CheckpointDamagedError | None:
-    """Return what is wrong with the content of a file, or None; the same on every rank."""
+    """Return the damage that any rank finds in the files, or None; the same on every rank."""
     failed: BaseException | None = None
     mark = ""
     try:
@@ -113,7 +114,7 @@ def _find_damage(ranks: Ranks, folder: Path) -> CheckpointDamagedError | None:
 
 
 def divide_files(files: dict[str, FileFact], count: int) -> list[list[str]]:
-    """Return the names of files in `count` parts of about as many bytes, each in its old order."""
+    """Divide the names of files into `count` parts of about equal bytes, in the given order."""
     part_of: dict[str, int] = {}
     sizes = [0] * count
     for name, fact in sorted(files.items(), key=lambda item: (-item[1].bytes, item[0])):

@@ -1,4 +1,4 @@
-"""One commit: either the whole new checkpoint is in the series, or the series is as before.
+"""Commit a checkpoint: either the whole new checkpoint is in the series, or nothing has changed.
 
 ::
 
@@ -7,10 +7,10 @@
     write  manifest.json            the last file, with sizes and hashes of the others; fsync
     fsync  .tmp-000007-…            the names of the files are on the disk
     rename .tmp-000007-… → 000007-step-1200
-    fsync  the series               now, and not before, the save is announced
+    fsync  the series               only now is the save reported
 
-Then surplus checkpoints go: they are renamed to temporary names, the series is synced, and their
-files are removed. A crash leaves a temporary folder at worst, which a later save removes.
+Then surplus checkpoints are removed: they are renamed to temporary names, the series is synced, and
+their files are deleted. At worst, a crash leaves a temporary folder, which a later save removes.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def commit(
 
     Args:
         series: gets the checkpoint; its folder is created if necessary.
-        contents: of each file, by name.
+        contents: the content of each file, by name.
         describe: returns the manifest for the checkpoint's number and its files.
         keep: how many checkpoints to keep, in addition to the best one; None for all.
-        disk: makes the changes.
+        disk: performs the file operations.
 
     Raises:
-        CheckpointError: a file cannot be written; the message names the file. The series is as
-            before.
+        CheckpointError: a file cannot be written; the message names the file. The series is
+            unchanged.
     """
     disk = disk or Disk()
     folder = begin(series, disk)
@@ -92,7 +92,7 @@ def begin_series(series: Series, disk: Disk) -> None:
 
 
 def begin(series: Series, disk: Disk) -> Path:
-    """Create the series if necessary, and a folder that no reader takes for a checkpoint."""
+    """Create the series if necessary, and a temporary folder that readers ignore."""
     begin_series(series, disk)
     remove_abandoned(series, disk)
     name = f"{TEMPORARY_PREFIX}{series.next_number():06d}-{own_mark()}-{secrets.token_hex(4)}"
@@ -129,7 +129,7 @@ def write_file(path: Path, parts: Parts, disk: Disk) -> FileFact:
         for part in parts:
             view = memoryview(part).cast("B")
             bytes_ += len(view)
-            for start in range(0, len(view), PIECE_BYTES):  # one is hashed while one is written
+            for start in range(0, len(view), PIECE_BYTES):  # one is hashed while another is written
                 piece = view[start : start + PIECE_BYTES]
                 content.update(piece)
                 disk.write(file, piece)
@@ -157,17 +157,17 @@ def publish(
             if error.errno not in _TAKEN:
                 raise
             raise CheckpointError(
-                f"another process has saved {path} meanwhile. Give each training a series of its "
-                "own; over ranks, start them with anyrig run or anyrig.launch"
+                f"another process has saved {path} meanwhile. Give each training its own series; "
+                "start the ranks of one training with anyrig run or anyrig.launch"
             ) from error
         disk.sync_folder(series.folder)
     return Checkpoint(path, manifest)
 
 
 def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
-    """Remove all checkpoints but the newest `keep` and the best one; None keeps all.
+    """Remove all checkpoints except the newest `keep` and the best one; None keeps all.
 
-    The new checkpoint is saved by now, so a failure is a warning.
+    The new checkpoint is already saved, so a failure is only a warning.
     """
     if keep is None:
         return
@@ -193,7 +193,7 @@ def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
 
 
 def remove_abandoned(series: Series, disk: Disk) -> None:
-    """Remove the temporary folders of processes that are gone, as far as that is permitted."""
+    """Remove the temporary folders of processes that have ended, where this is permitted."""
     with suppress(OSError):
         for folder in series.folder.glob(f"{TEMPORARY_PREFIX}*"):
             with suppress(OSError):
@@ -227,5 +227,5 @@ _REMEDIES = {
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f). ",
     errno.EACCES: "Make the folder writable for this user, or save elsewhere. ",
     errno.EROFS: "Save to a file system that is not read-only. ",
-    errno.ENOENT: "Its folder was removed during the save; do not clean up below a running save. ",
+    errno.ENOENT: "Its folder was removed during the save; remove no files of a running save. ",
 }

@@ -16,13 +16,13 @@ class TensorDifference:
     """How far two tensors of one name and shape differ.
 
     Attributes:
-        name: their name.
+        name: the name of both tensors.
         dtypes: their element types, for example ``("float32", "bfloat16")``.
         largest_absolute: the largest difference of two elements; infinite where exactly one of
             two elements is NaN.
         largest_relative: the largest difference divided by the larger of the two magnitudes.
-        different_elements: how many elements differ; two NaN are equal.
-        elements: how many there are.
+        different_elements: how many elements differ; two NaNs count as equal.
+        elements: how many elements each tensor has.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Comparison:
     Attributes:
         only_in_first: names missing from the second.
         only_in_second: names missing from the first.
-        other_shapes: both shapes, by name.
+        other_shapes: both shapes of each tensor whose shapes differ, by name.
         differences: tensors whose elements or element types differ, the largest difference first.
         equal: how many tensors are equal.
     """
@@ -90,7 +90,7 @@ def compare_tensors(name: str, first: Tensor, second: Tensor) -> TensorDifferenc
     for raw, other_raw in zip(_pieces(first), _pieces(second), strict=True):
         one, other = _as_wide(raw), _as_wide(other_raw)
         unequal = (one != other) & ~(one.isnan() & other.isnan())
-        if {raw.dtype, other_raw.dtype} == {torch.int64}:  # float64 cannot tell all apart
+        if {raw.dtype, other_raw.dtype} == {torch.int64}:  # float64 cannot represent all
             unequal = raw != other_raw
         count = int(unequal.sum())
         if not count:
@@ -106,7 +106,7 @@ def compare_tensors(name: str, first: Tensor, second: Tensor) -> TensorDifferenc
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the elements of a tensor, some at a time."""
+    """Yield the elements of a tensor in pieces."""
     detached = tensor.detach()
     if detached.is_quantized:
         detached = detached.dequantize()

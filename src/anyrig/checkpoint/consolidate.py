@@ -1,7 +1,7 @@
 """Join a model in several files into one safetensors file, tensor by tensor.
 
-Of whole tensors in safetensors files the bytes are copied, so memory holds a buffer. Of tensors in
-shards, memory holds one. Files that ``torch.save`` wrote are mapped.
+The bytes of whole tensors in safetensors files are copied through a small buffer. Of tensors in
+shards, memory holds one at a time. Files that ``torch.save`` wrote are mapped.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .tensor_in_parts import whole_tensor
 
 @dataclass(frozen=True)
 class Consolidated:
-    """What was joined.
+    """What `consolidate` has joined.
 
     Attributes:
         recognition: the format of the folder, and what showed it.
         tensors: how many tensors were written.
-        bytes: size of the file.
+        bytes: the size of the file.
     """
 
     recognition: Recognition
@@ -50,8 +50,9 @@ def consolidate(folder: Path, target: Path, *, overwrite: bool = False) -> Conso
     """Write the model of a folder of shards to one safetensors file, atomically.
 
     Args:
-        folder: a folder of shards with an index, of torch.distributed.checkpoint, a checkpoint of
-            anyrig that several ranks wrote, or a series, of which the latest good one is taken.
+        folder: a folder of shards with an index, a folder of torch.distributed.checkpoint, a
+            checkpoint of anyrig that several ranks wrote, or a series, of which the latest whole
+            one is used.
         target: the file, ``*.safetensors``.
         overwrite: replace an existing file.
 

@@ -24,10 +24,10 @@ class Converted:
     Attributes:
         recognition: the format of the source, and what showed it.
         tensors: how many tensors were written.
-        bytes: size of the file.
-        renamed: how many names lost what a wrapper had added.
-        left_out: what the source also holds and the file does not, such as ``"optimizer"``;
-            of a checkpoint of anyrig also ``"values.pt"``.
+        bytes: the size of the file.
+        renamed: how many names lost a part that a wrapper had added.
+        left_out: what only the source holds, such as ``"optimizer"``; for a checkpoint of anyrig
+            also ``"values.pt"``.
     """
 
     recognition: Recognition
@@ -48,13 +48,13 @@ def convert(
     """Write the model's tensors of `source` to the file `target`, atomically.
 
     Args:
-        source: a checkpoint of anyrig; a series, of which the latest good one is taken; or a file
-            or folder in any format that `read_foreign` reads.
+        source: a checkpoint of anyrig; a series, of which the latest whole checkpoint is used; or a
+            file or folder in any format that `read_foreign` reads.
         target: ``*.safetensors``, or ``*.pt``, ``*.pth``, ``*.bin`` or ``*.ckpt`` for a state dict
             written by ``torch.save``.
         overwrite: replace an existing file.
         keep_names: keep what wrappers such as DistributedDataParallel added to the names.
-        key: where the model's state dict is, in a source with several.
+        key: the key of the model's state dict, in a source with several.
 
     Raises:
         CheckpointError: the source cannot be read, or the target exists or has another suffix.
@@ -80,7 +80,7 @@ def convert(
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without gradients, none of which drags a larger storage into the file."""
+    """Return the tensors without gradients, in storages that are not much larger than needed."""
     plain = {}
     for name, tensor in tensors.items():
         if tensor.device.type == "meta":

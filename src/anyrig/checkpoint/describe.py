@@ -36,14 +36,14 @@ class CheckpointDescription:
 
     Attributes:
         path: the folder or file.
-        format: for example ``"anyrig checkpoint"`` or ``"safetensors file"``.
+        format: the format, such as ``"anyrig checkpoint"`` or ``"safetensors file"``.
         reason: what showed the format.
-        number: of the save in its series; None for checkpoints of other tools.
+        number: the number of the save in its series; None for checkpoints of other tools.
         step: the training's step, if known.
-        metric: what the checkpoint is judged by, if known.
+        metric: the metric that was saved with the checkpoint, if known.
         layout: how the model was spread when it was saved, if known.
-        saved_at: seconds since 1970, if known.
-        files: size of each file in bytes, by name.
+        saved_at: when the checkpoint was saved, in seconds since 1970, if known.
+        files: the size of each file in bytes, by name.
         tensors: every tensor.
         extra: what else the checkpoint holds, such as ``"optimizer"``.
         unread: why each file was not read, by its name.
@@ -91,7 +91,7 @@ def describe(path: Path, key: str | None = None) -> CheckpointDescription | Seri
 
     Args:
         path: a checkpoint of anyrig or of another tool, or a series.
-        key: where the model's state dict is, in a file with several.
+        key: the key of the model's state dict, in a file with several.
 
     Raises:
         CheckpointError: the checkpoint is damaged, not recognised, or not safe to read.
@@ -185,5 +185,5 @@ def _describe_entry(folder: Path) -> SeriesEntry:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a metric that JSON can hold."""
+    """Return a metric, or None if JSON cannot hold it."""
     return value if value is None or math.isfinite(value) else None

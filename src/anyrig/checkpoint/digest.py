@@ -6,8 +6,8 @@
     threads      sha256    sha256    sha256    sha256         hashlib releases the GIL
     result       sha256( digest 0 · digest 1 · digest 2 · digest 3 )
 
-One thread hashes slower than a disk writes, so the pieces are hashed side by side. Of a content
-that fits one piece, the result is not its plain SHA-256, but the hash of that.
+One thread hashes slower than a disk writes, so several threads hash the pieces. For a content that
+fits one piece, the result is the SHA-256 of its SHA-256, not the SHA-256 itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_PENDING = 2 * _THREADS
 
 
 class ContentHash:
-    """The hash of a content that arrives in parts. Use it in a ``with`` block, for its threads.
+    """The hash of a content that arrives in parts. A ``with`` block ends its threads.
 
     The parts must not change before `hexdigest` returns.
     """
@@ -75,7 +75,7 @@ class ContentHash:
             self._total.update(self._pending.popleft().result())
         try:
             self._pending.append(self._threads.submit(_hash_piece, self._piece))
-        except RuntimeError:  # the interpreter ends, and takes no work for other threads
+        except RuntimeError:  # the interpreter is ending, and starts no threads
             done: Future[bytes] = Future()
             done.set_result(_hash_piece(self._piece))
             self._pending.append(done)

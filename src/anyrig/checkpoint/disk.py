@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# What file systems answer that write names by themselves, such as some over a network.
+# The errors of file systems that write names by themselves, such as some network file systems.
 _NO_SYNC_OF_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
 
@@ -23,7 +23,7 @@ class Disk:
     """
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder; its parent exists."""
+        """Create a folder; its parent must exist."""
         path.mkdir()
 
     def create(self, path: Path) -> BinaryIO:
@@ -54,7 +54,7 @@ class Disk:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a folder. A folder that has files under the new name is an error."""
+        """Rename a folder. A non-empty folder under the new name is an error."""
         source.rename(target)
 
     def unlink(self, path: Path) -> None:

@@ -7,14 +7,14 @@
     a replica on each rank (DDP)   each tensor is written by one rank
     anything else                  written by rank 0: buffers may differ between the ranks
 
-The ranks do not communicate: each computes the division of all tensors from their sizes, the
-largest first, always to the ranks with the fewest bytes so far.
+The ranks do not communicate: each computes the same division from the sizes of all tensors. The
+largest tensor comes first, and each goes to the ranks with the fewest bytes so far.
 
-Of `torch.distributed.checkpoint`, only the file format and the protocol for regions
-(``__create_chunk_list__``) are used. Its planner gathers pickled plans by collectives, whose errors
-do not name a missing rank, and which would mix with those of the training while a `BackgroundSaver`
-writes. Its writer changes the disk by itself: the files could not be hashed as they are written,
-and a test could not replay a crash.
+Only the file format and the protocol for regions (``__create_chunk_list__``) are those of
+`torch.distributed.checkpoint`. Its planner gathers pickled plans by collectives: their errors do
+not name a missing rank, and they would mix with the collectives of the training while a
+`BackgroundSaver` writes. Its writer changes the disk by itself: the files could not be hashed as
+they are written, and a test could not replay a crash.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Division:
     """Divides tensors among the ranks, so that each writes about as many bytes.
 
     Attributes:
-        rank: of this process.
-        count: of ranks.
+        rank: the rank of this process.
+        count: the number of ranks.
     """
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
-        # By (how many ranks have the same elements, the place among them).
+        # By (how many ranks have the same elements, the place among these ranks).
         self._bytes: Counter[tuple[int, int]] = Counter()
 
     def writers(
@@ -62,10 +62,10 @@ class Division:
     ) -> dict[str, int | None]:
         """Return the rank that writes each whole tensor; None for a tensor in shards.
 
-        Call this and `own_parts` for the same tensors in the same order on every rank.
+        Call this method and `own_parts` for the same tensors in the same order on every rank.
 
         Args:
-            tensors: by name.
+            tensors: the tensors, by name.
             replicated: the names of tensors that are equal on all ranks.
         """
         found: dict[str, int | None] = {}
@@ -106,14 +106,14 @@ class Division:
         for dim in replicas:
             place = place * mesh.size(dim) + coordinate[dim]
         region = region_of(tensor)
-        if not prod(tensor.shape):  # written once, for its shape
+        if not prod(tensor.shape):  # empty: written once, for its shape
             is_own = not any(coordinate)
         else:
             is_own = place == writer and region.elements > 0
         return Part(local_part(tensor), region) if is_own else None
 
     def _take(self, count: int, bytes_: int) -> int:
-        """Return the place among `count` ranks with the same elements that writes `bytes_`."""
+        """Let one of `count` ranks with the same elements write `bytes_`; return its place."""
         place = min(range(count), key=lambda each: (self._bytes[count, each], each))
         self._bytes[count, place] += bytes_
         return place

@@ -16,7 +16,7 @@ from .snapshot import Snapshot
 from .snapshot_files import VALUES_NAME
 from .values_file import decode_text
 
-# Among the states of a snapshot. No keyword of `save` has a hyphen.
+# The name of the state in a snapshot. No keyword of `save` has a hyphen.
 EXACT = "exact-state"
 _WHY = "exact=True: "
 
@@ -28,10 +28,10 @@ def exact_state_of(model: nn.Module | None) -> ExactState | None:
 
 
 def require_exact(given: Targets) -> ExactState:
-    """Return the state of the model, after a check that its training has the same bits anywhere.
+    """Return the model's state if its training gives the same bits on any number of ranks.
 
     Raises:
-        CheckpointError: it has not, and the message says why.
+        CheckpointError: it does not; the message says why.
     """
     model = given.modules.get("model")
     state = exact_state_of(model)
@@ -62,7 +62,7 @@ def require_exact(given: Targets) -> ExactState:
             if group.get("fused") and any(p.device.type == "cpu" for p in group["params"]):
                 raise CheckpointError(
                     f"{_WHY}the fused {type(optimizer).__name__} rounds the last elements of each "
-                    "shard in another way on the CPU; use fused=False"
+                    "shard differently on the CPU; use fused=False"
                 )
     return state
 
@@ -70,11 +70,12 @@ def require_exact(given: Targets) -> ExactState:
 def require_same_training(
     given: Targets, snapshot: Snapshot, folder: Path
 ) -> tuple[dict[str, Any], str]:
-    """Return the random numbers for every rank, and in words which of them are not exact.
+    """Return the random numbers for every rank, and a text that names those that are not exact.
 
     Raises:
-        CheckpointError: the objects or the checkpoint are not of a training with the same bits
-            anywhere, or the checkpoint is of another training, or has more objects.
+        CheckpointError: the training of the objects or of the checkpoint does not give the same
+            bits on any number of ranks, or the checkpoint is of another training or has more
+            objects.
     """
     state = require_exact(given)
     saved = snapshot.states.get(EXACT)
@@ -103,7 +104,7 @@ def require_same_training(
 
 
 def go_on_exactly(model: nn.Module | None, snapshot: Snapshot) -> None:
-    """Continue with the random numbers within the model, if the checkpoint has them."""
+    """Continue the model's own random numbers, if the checkpoint has them."""
     state, saved = exact_state_of(model), snapshot.states.get(EXACT)
     if state is not None and is_state(saved):
         state.go_on(saved)
@@ -117,9 +118,9 @@ def _common_numbers(snapshot: Snapshot, folder: Path) -> tuple[dict[str, Any], s
         ours = [first["torch"], *first["devices"][:1]]
         if not all(map(torch.equal, theirs, ours)):
             raise CheckpointError(
-                f"{_WHY}when {folder} was saved, rank {rank} had other random numbers than rank 0, "
-                "outside the model, so what it goes on to draw depends on the ranks. Seed all "
-                "ranks alike, and draw within the model, or alike on every rank"
+                f"{_WHY}when {folder} was saved, rank {rank} had other random numbers than rank 0 "
+                "outside the model, so its next draws depend on the ranks. Seed all ranks alike, "
+                "and draw inside the model, or the same numbers on every rank"
             )
     names = {"python": "Python", "numpy": "NumPy"}
     differing = [
@@ -128,8 +129,8 @@ def _common_numbers(snapshot: Snapshot, folder: Path) -> tuple[dict[str, Any], s
     if not differing:
         return first, ""
     return first, (
-        f"random numbers of {' and '.join(differing)}: the ranks had different ones, so the script "
-        "did not seed them alike; all ranks go on with those of rank 0"
+        f"random numbers of {' and '.join(differing)}: they differed between the ranks, which the "
+        "script did not seed alike; all ranks continue with those of rank 0"
     )
 
 

@@ -18,6 +18,6 @@ def is_folder_name(name: str) -> bool:
 
 
 def number_in(name: str) -> int:
-    """Return the number in the name of a checkpoint's folder; 0 if it has none."""
+    """Return the number in the name of a checkpoint's folder; 0 for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else 0

@@ -1,4 +1,4 @@
-"""Gathering tensors in shards on rank 0, where it writes all of a checkpoint."""
+"""Gather tensors in shards on rank 0, if rank 0 writes the whole checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Gather:
     """Returns tensors in the host's memory, and remembers a collective that failed.
 
     After a failure, the ranks are at different collectives, so none may begin another. The other
-    ranks wait until the time limit of the collective, and then report why that rank has failed.
+    ranks wait until the collective times out, and then report why the rank has failed.
 
     Args:
         ranks: the ranks that save together.

@@ -22,7 +22,7 @@ class Integrity:
 
     Attributes:
         path: the checkpoint.
-        findings: what is wrong; empty if nothing is.
+        findings: what is wrong; empty if the checkpoint is whole.
         method: what was compared.
     """
 
@@ -32,7 +32,7 @@ class Integrity:
 
 
 def check_integrity(path: Path) -> tuple[Integrity, ...]:
-    """Return whether a checkpoint is whole; of a series, whether each one is, the oldest first.
+    """Return whether a checkpoint, or each checkpoint of a series, is whole; the oldest first.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -50,7 +50,7 @@ def check_integrity(path: Path) -> tuple[Integrity, ...]:
 
 
 def _check_own(folder: Path) -> Integrity:
-    """Compare hashes; then read the files, as whoever alters a file can write its hash too."""
+    """Compare the hashes, then read the files, since a forged file can come with its own hash."""
     method = "hashes of all files"
     try:
         findings = verify_folder(folder)

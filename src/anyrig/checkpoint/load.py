@@ -1,4 +1,4 @@
-"""`anyrig.load`: the state of a checkpoint, put into the objects of a training."""
+"""`anyrig.load`: put the state of a checkpoint into the objects of a training."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Loaded:
     Attributes:
         path: the checkpoint's folder.
         step: the step of the training; None if it was not saved.
-        metric: what the checkpoint is judged by; None if it was not saved.
-        values: what else was saved, by name.
+        metric: the metric of the checkpoint; None if it was not saved.
+        values: the other values that were saved, by name.
         left: what was not restored, and why, such as random numbers of more devices.
     """
 
@@ -78,11 +78,11 @@ def load(
         found = anyrig.load("runs/a", model=model, optimizer=optimizer, loader=loader)
         found.step, found["epoch"], found.path
 
-    Each object stays on its device, and takes the state from any saver: one process, `spread` on
-    several devices, DDP or FSDP2. All is checked before anything changes.
+    Each object stays on its device, and can load a state that was saved by one process, by `spread`
+    on several devices, or with DDP or FSDP2. Everything is checked before anything changes.
 
-    Over ranks, every rank must call this function. Each reads what it needs, and verifies a part of
-    the files.
+    On several ranks, every rank must call this function. Each reads what it needs, and verifies a
+    part of the files.
 
     Args:
         path: the folder of a series, or of one checkpoint.
@@ -91,25 +91,25 @@ def load(
             not given stays as it is.
         scheduler: see `optimizer`.
         scaler: see `optimizer`.
-        loader: its next iteration goes on with the first global batch that was not received.
-        which: of a series: ``"latest"``, or ``"best"`` by its metric. A damaged checkpoint is
-            skipped, with a warning that names the file.
+        loader: its next iteration continues with the first global batch that was not received.
+        which: the checkpoint of a series: ``"latest"``, or ``"best"`` by its metric. A damaged
+            checkpoint is skipped, with a warning that names the file.
         random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; by
-            default only with an `optimizer`, as training goes on then. Over ranks they are restored
-            if as many ranks have saved them.
-        exact: require that the training goes on with the same bits on this number of ranks, and
+            default only with an `optimizer`, since training then continues. Several ranks restore
+            them only if as many ranks have saved them.
+        exact: require that the training continues with the same bits on this number of ranks, and
             raise CheckpointError with the reason if it does not. See docs/checkpoints.md.
         verify: whether to compare the content of all files with the hashes that were saved.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
-        objects: what else has ``load_state_dict()``, by the names that `save` was given.
+        objects: other objects with ``load_state_dict()``, by the names that `save` was given.
 
     Raises:
         CheckpointError: there is no checkpoint, or it has no state for an object.
         CheckpointDamagedError: a file is missing, cut off or altered; the message names the file.
         KeyMismatchError: the tensors are not those of the model or the optimizer.
         OtherRankError: another rank failed in this call.
-        RankWaitError: another rank did not come in time.
+        RankWaitError: another rank did not arrive in time.
     """
     if random_numbers is None:
         random_numbers = exact or optimizer is not None
@@ -155,7 +155,7 @@ def load(
 def targets_of(
     model: nn.Module | None, optimizer: Any, objects: Mapping[str, Any], named: Mapping[str, Any]
 ) -> Targets:
-    """Return what is loaded into; `named` has the scheduler, the scaler and the loader."""
+    """Return the objects to load into; `named` has the scheduler, the scaler and the loader."""
     modules, others, plain = divide_values(model, objects)
     if plain:
         raise CheckpointError(
@@ -171,6 +171,6 @@ def _random_state(snapshot: Snapshot, folder: Path, ranks: Ranks) -> dict[str, A
     if saved != ranks.count:
         return (
             f"random numbers: saved by {format_count(saved, 'rank')}, loaded by {ranks.count}; "
-            "each rank goes on with its own"
+            "each rank continues with its own"
         )
     return decode_text(snapshot.random[ranks.rank]["state"], folder / VALUES_NAME)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what the checkpoint is, and which bytes its files have."""
+"""The manifest of a checkpoint: what the checkpoint is, and the hashes of its files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FileFact:
     """The content of one file.
 
     Attributes:
-        bytes: its size.
-        hash: its `ContentHash`.
+        bytes: the size of the file.
+        hash: the `ContentHash` of the file.
     """
 
     bytes: int
@@ -43,16 +43,16 @@ class Manifest:
     """What a checkpoint is, and its files.
 
     Attributes:
-        number: of the save in its series, from 1.
+        number: the number of the save in its series, from 1.
         step: the step of the training, if the save was given one.
-        metric: what the checkpoint is judged by, if the save was given that.
+        metric: the metric of the checkpoint, if the save was given one.
         best: whether the best metric is the ``"max"`` or the ``"min"``; None without a metric.
         layout: how the model was spread when it was saved, in words.
         ranks: how many ranks saved it.
-        saved_at: seconds since 1970, by the clock of the node.
-        versions: of anyrig, PyTorch and Python.
-        files: every file but the manifest, by name.
-        format: of the folder; a reader refuses a later one.
+        saved_at: when the checkpoint was saved, in seconds since 1970, by the clock of the node.
+        versions: the versions of anyrig, PyTorch and Python.
+        files: every file except the manifest, by name.
+        format: the version of the folder's format; a reader refuses a later version.
     """
 
     number: int
@@ -68,21 +68,21 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if self.number < 1 or self.ranks < 1:
-            raise ValueError(f"number {self.number} and {self.ranks} ranks begin with 1")
+            raise ValueError(f"number is {self.number} and ranks is {self.ranks}; both begin at 1")
         if self.best not in (None, "max", "min"):
-            raise ValueError(f"best is 'max' or 'min', not {self.best!r}")
+            raise ValueError(f"best must be 'max' or 'min', not {self.best!r}")
         for name in self.files:
             if not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME:
-                raise ValueError(f"{name!r} names no file of a checkpoint")
+                raise ValueError(f"{name!r} is not the name of a checkpoint's file")
 
     @property
     def bytes(self) -> int:
-        """The size of all files but the manifest."""
+        """The size of all files except the manifest."""
         return sum(fact.bytes for fact in self.files.values())
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``. It ends with a hash of all that precedes."""
+    """Return the content of ``manifest.json``. It ends with a hash of its other fields."""
     content = asdict(manifest) | {"hash": _hash_of(manifest)}
     return json.dumps(content, indent=1).encode()
 
@@ -100,8 +100,8 @@ def read_manifest(folder: Path) -> Manifest:
         data = path.read_bytes() if size <= _LARGEST_BYTES else b""
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointDamagedError(
-            f"{folder} has no {MANIFEST_NAME}, which a save writes last: it is no checkpoint, or "
-            "one whose save did not finish. Name another checkpoint, or the folder of the series",
+            f"{folder} has no {MANIFEST_NAME}, which a save writes last: it is not a checkpoint, "
+            "or its save did not finish. Name another checkpoint, or the folder of the series",
             path,
         ) from None
     except OSError as error:
@@ -131,7 +131,7 @@ def _decode(data: bytes, folder: Path) -> Manifest:
         )
     manifest = read_json(Manifest, json.dumps(content))
     if _hash_of(manifest) != expected:
-        raise ValueError("its content does not have its hash")
+        raise ValueError("its content does not match its hash")
     return manifest
 
 

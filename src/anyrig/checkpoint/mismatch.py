@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Sequence[int]]
 
 _MOST_ROWS = 12  # of each kind; a model of another architecture would fill pages
-_MOST_CANDIDATES = 400  # difflib compares each row with all of them, at some 60 us each
+_MOST_CANDIDATES = 400  # difflib compares each row with all of them, at about 60 µs each
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class KeyMismatch:
     """How the tensors of a file differ from those that a model expects.
 
     Attributes:
-        missing: shape of each name that the model has and the file has not.
-        unexpected: shape of each name that the file has and the model has not.
-        wrongly_shaped: (expected shape, found shape) of each name with two shapes.
+        missing: the shape of each name that only the model has.
+        unexpected: the shape of each name that only the file has.
+        wrongly_shaped: (expected shape, found shape) of each name whose shapes differ.
         expected_count: how many tensors the model has.
         prefixes: the prefixes that wrappers added and that explain the difference, or None.
     """
@@ -107,7 +107,7 @@ def format_mismatch(mismatch: KeyMismatch) -> str:
 
 
 def nearest_name(name: str, candidates: Sequence[str]) -> str | None:
-    """Return the candidate that reads most like `name`, or None if none does."""
+    """Return the candidate most similar to `name`, or None if none is similar."""
     if len(candidates) > _MOST_CANDIDATES:
         # The last part of a name ("weight") rarely changes, so keep the names that share it.
         last = name.rpartition(".")[2]
@@ -117,7 +117,7 @@ def nearest_name(name: str, candidates: Sequence[str]) -> str | None:
 
 
 def format_shape(shape: Sequence[int]) -> str:
-    """Return a shape as text: ``"8x3x3"``, and ``"scalar"`` without dimensions."""
+    """Return a shape as text: ``"8x3x3"``, or ``"scalar"`` without dimensions."""
     return "x".join(map(str, shape)) if shape else "scalar"
 
 
@@ -145,7 +145,7 @@ def _one_sided(
 def _first_rows(
     kind: str, rows: Iterator[tuple[str, str, str, str]], names: Mapping[str, object]
 ) -> list[tuple[str, str, str, str]]:
-    """Return the first rows, and a row that counts those left out."""
+    """Return the first rows, and a row that counts the rows left out."""
     first = [row for row, _ in zip(rows, range(_MOST_ROWS), strict=False)]
     left = len(names) - len(first)
     return [*first, (kind, f"… and {left} more", "", "")] if left else first

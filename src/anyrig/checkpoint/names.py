@@ -18,7 +18,7 @@ _COMPILED = "_orig_mod"
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module inside DDP, `torch.nn.DataParallel` and `torch.compile`.
 
-    What `anyrig.spread` returns has the names of its module already.
+    A module that `anyrig.spread` returns already has the names of the original module.
     """
     *_, innermost = unwrapping(model)
     return innermost
@@ -40,7 +40,7 @@ def unwrapping(model: nn.Module) -> Iterator[nn.Module]:
 def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
     """Return the first plain name of each parameter, by the parameter's `id`.
 
-    The parameters of modules other than ``"model"`` are ``critic/0.weight``.
+    The parameters of modules other than ``"model"`` have names such as ``critic/0.weight``.
     """
     names: dict[int, str] = {}
     for key, module in modules.items():

@@ -1,4 +1,4 @@
-"""What the ranks of a group tell each other while they save or load."""
+"""What the ranks of a group exchange while they save or load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..processes.group.caller_place import place_of_caller
 from ..processes.group.membership import join_group
 from ..processes.time_limit import limit_or_default
 
-# The kind by which the calls of each rank are counted.
+# The kind under which each rank counts its calls.
 _CALLS = "checkpoint call"
 
 
@@ -19,9 +19,10 @@ class Ranks:
     """The ranks that save or load together; there may be one, without a group.
 
     Attributes:
-        rank: of this process.
-        count: of ranks.
-        number: of this object; the same on every rank, as all make theirs in the same order.
+        rank: the rank of this process.
+        count: the number of ranks.
+        number: the number of this object, the same on every rank: all ranks make these objects in
+            the same order.
         timeout_seconds: how long this rank waits for others.
 
     Args:
@@ -43,12 +44,12 @@ class Ranks:
     def agree(
         self, facts: dict[str, Any], error: BaseException | None, text: str = ""
     ) -> list[str]:
-        """Wait until every rank has come here; raise on every rank if one of them has an error.
+        """Wait until every rank has made this call; raise on every rank if any rank has an error.
 
         Args:
             facts: must be the same on every rank, such as the path.
-            error: what this rank has run into.
-            text: what the other ranks get to know.
+            error: the error of this rank, or None.
+            text: a text for the other ranks.
 
         Returns:
             The texts of all ranks, in order of ranks.
@@ -57,10 +58,10 @@ class Ranks:
             BaseException: `error`, on the rank that has one.
             OtherRankError: another rank has an error.
             RankMismatchError: the ranks have different facts, or are in different calls.
-            RankWaitError: a rank did not come in time; the message names the rank.
+            RankWaitError: a rank did not arrive in time; the message names the rank.
         """
         own: dict[str, Any] = {"facts": facts, "problem": describe_problem(error), "text": text}
-        # Some errors follow from that of another rank, which is the one to report.
+        # Some errors follow from the error of another rank, which is the one to report.
         own["follows"] = isinstance(error, (OtherRankError, RankWaitError))
         try:
             of_ranks = self._exchange(own)
@@ -88,7 +89,7 @@ class Ranks:
 
         Raises:
             RankMismatchError: the ranks are in different calls.
-            RankWaitError: a rank did not come in time; the message names the rank.
+            RankWaitError: a rank did not arrive in time; the message names the rank.
         """
         texts: list[str] = self._exchange(text)
         return texts
@@ -115,7 +116,7 @@ class Ranks:
         return json.loads(posted)
 
     def look(self, key: str) -> dict[int, Any]:
-        """Return what each rank has posted so far, by rank, and leave it there."""
+        """Return what each rank has posted so far, by rank, and remove nothing."""
         if self._board is None:
             return {}
         found = self._board.look([f"checkpoint/{key}/{rank}" for rank in range(self.count)])
@@ -134,9 +135,9 @@ class Ranks:
         return [value for *_, value in told]
 
     def _require_same_step(self, places: list[tuple[str, int, int]]) -> None:
-        """Raise if the ranks are in different calls, as after a call that one rank made alone.
+        """Raise if the ranks are in different calls, for example after a call of one rank alone.
 
-        All ranks raise, and number their next calls alike, so these are in step again.
+        All ranks raise, and give their next calls the same number, so that they are in step again.
         """
         other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
         if other is None:
@@ -156,5 +157,5 @@ class Ranks:
 
 
 def describe_problem(error: BaseException | None) -> str | None:
-    """Return an error in words, for other ranks; None without an error."""
+    """Return an error as text for other ranks; None without an error."""
     return None if error is None else f"{type(error).__name__}: {error}"

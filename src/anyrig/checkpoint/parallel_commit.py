@@ -1,4 +1,4 @@
-"""One commit whose files all ranks write.
+"""Commit a checkpoint whose files all ranks write.
 
 ::
 
@@ -9,7 +9,7 @@
     write  manifest.json, fsync, rename, fsync         (commit.py)
     return                    ────── the end ─────▶    return
 
-Until rank 0 renames the folder, the series is as before, whichever rank fails or ends. The ranks
+Until rank 0 renames the folder, the series is unchanged, whichever rank fails or ends. The ranks
 communicate through the group's store only, so a thread may run `write` while training uses
 collectives.
 """
@@ -32,18 +32,18 @@ from .over_ranks import Ranks, describe_problem
 from .series import Checkpoint, Series
 from .verify import require_sizes
 
-# A network file system may show a new folder to another node some seconds later.
+# A network file system may show a new folder to another node only seconds later.
 _VISIBLE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
 
 class ParallelCommit:
-    """Writes one checkpoint by all ranks.
+    """Writes one checkpoint with all ranks.
 
     Args:
-        ranks: which commit together.
+        ranks: the ranks that commit together.
         series: gets the checkpoint.
-        disk: makes the changes.
+        disk: performs the file operations.
     """
 
     def __init__(self, ranks: Ranks, series: Series, disk: Disk | None = None) -> None:
@@ -52,12 +52,12 @@ class ParallelCommit:
         self._folder = series.folder
 
     def begin(self) -> None:
-        """Create the temporary folder, and let every rank look for it.
+        """Create the temporary folder, and check that every rank sees it.
 
         Raises:
             CheckpointError: the folder cannot be created, or this rank does not see it.
             OtherRankError: another rank has failed.
-            RankWaitError: another rank did not come in time.
+            RankWaitError: another rank did not arrive in time.
         """
         failed: BaseException | None = None
         created = ""
@@ -83,14 +83,14 @@ class ParallelCommit:
         """Write this rank's files; on rank 0 return the checkpoint, once it is in the series.
 
         Args:
-            contents: of this rank's files, by name.
+            contents: the content of each of this rank's files, by name.
             describe: returns the manifest for the checkpoint's number and its files.
             check: raises if the files of all ranks do not make a checkpoint.
             keep: how many checkpoints to keep, in addition to the best one; None for all.
 
         Raises:
-            CheckpointError: a file cannot be written; the message names the file. The series is as
-                before.
+            CheckpointError: a file cannot be written; the message names the file. The series is
+                unchanged.
             OtherRankError: on rank 0: another rank could not write.
             RankWaitError: on rank 0: another rank has not written in time.
         """

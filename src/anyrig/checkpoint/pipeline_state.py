@@ -1,7 +1,7 @@
 """The state of a model in stages on several ranks, completed on every rank.
 
-Each rank has the tensors of its stages and their state in the optimizer. The ranks tell each other
-what they have, so that every rank knows the whole, and rank 0 can ask for it tensor by tensor.
+Each rank has the tensors of its stages and their state in the optimizer. The ranks exchange what
+they have, so that every rank knows the whole state, and rank 0 can gather it tensor by tensor.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .snapshot import ModuleState, OptimizerState, Snapshot
 
 
 def describe_pipelines(snapshot: Snapshot) -> str:
-    """Return what this rank has of optimizers, for `complete_pipelines` on all ranks.
+    """Return this rank's part of the optimizers as text, for `complete_pipelines` on all ranks.
 
     Raises:
-        CheckpointError: an optimizer has a value that cannot be told to other ranks.
+        CheckpointError: an optimizer has a value that cannot be sent to other ranks.
     """
     if not any(map(_is_in_pipeline, snapshot.modules.values())):
         return ""
@@ -37,10 +37,10 @@ def complete_pipelines(
 ) -> Snapshot:
     """Return a snapshot with the tensors of all ranks, if a module is in a pipeline over ranks.
 
-    Tensors are `OnOneRank`.
+    The tensors are `OnOneRank`.
 
     Args:
-        snapshot: of this rank.
+        snapshot: the snapshot of this rank.
         modules: the modules of the snapshot.
         described: what `describe_pipelines` returned on each rank.
         rank: this rank.
@@ -88,8 +88,8 @@ def _describe(state: OptimizerState) -> dict[str, Any]:
         json.dumps(values)
     except TypeError as error:
         raise CheckpointError(
-            f"the optimizer has a state that is no tensor, number or text ({error}), which cannot "
-            "be collected from the ranks of a pipeline"
+            f"the optimizer's state has a value that is not a tensor, number or string ({error}), "
+            "which cannot be collected from the ranks of a pipeline"
         ) from error
     return {"tensors": tensors, "values": values}
 

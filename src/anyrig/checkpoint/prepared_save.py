@@ -40,15 +40,16 @@ from .values_file import encode_as_text
 
 @dataclass
 class PreparedSave:
-    """A save of which every rank knows that it can be written.
+    """A save that every rank has checked and can write.
 
     Attributes:
         ranks: the ranks that save together.
         series: gets the checkpoint.
-        contents: of each file that this rank writes, by name. Parts are read once and in order. If
-            rank 0 writes everything, to read a tensor in shards is a collective, and the other
-            ranks read parts without content.
-        manifest: of the checkpoint; its number and its files are known when it is written.
+        contents: the content of each file that this rank writes, by name. Parts are read once and
+            in order. If rank 0 writes everything, reading a tensor in shards is a collective, for
+            which the other ranks read parts without content.
+        manifest: the manifest of the checkpoint; its number and its files are known when it is
+            written.
         keep: as for `save`.
         gather: how this rank reads tensors.
         parallel: the commit, if every rank writes.
@@ -68,7 +69,7 @@ class PreparedSave:
             self.parallel.begin()
 
     def write(self) -> str:
-        """Write what this rank has to write; on rank 0, return the checkpoint's folder."""
+        """Write this rank's files; on rank 0, return the checkpoint's folder."""
 
         def describe(number: int, files: dict[str, FileFact]) -> Manifest:
             return replace(self.manifest, number=number, files=files)
@@ -81,10 +82,10 @@ class PreparedSave:
         return "" if checkpoint is None else str(checkpoint.path)
 
     def read_to_the_end(self) -> None:
-        """Read what has not been read of the contents, which takes part in the collectives.
+        """Read the rest of the contents, to take part in the collectives.
 
         Raises:
-            Exception: this rank or another one cannot gather a tensor.
+            Exception: this rank or another rank cannot gather a tensor.
         """
         if self.gather.failed is not None:
             raise self.gather.failed
@@ -96,7 +97,7 @@ class PreparedSave:
 
 @dataclass(frozen=True)
 class State:
-    """What a save is given; the attributes are the arguments of `anyrig.save`."""
+    """What to save; the attributes are the arguments of `anyrig.save`."""
 
     model: nn.Module | None
     optimizer: Any
@@ -117,20 +118,20 @@ def prepare_save(
     to_host: Callable[[Tensor], Tensor],
     sharded: bool | None,
 ) -> PreparedSave:
-    """Check a state on all ranks, and return what is to be written.
+    """Check a state on all ranks, and return the save, which can then be written.
 
     Args:
         ranks: the ranks that save together.
         path: the folder of the series.
         keep: as for `anyrig.save`.
-        state: what is saved.
+        state: what to save.
         to_host: returns a whole tensor, or the part that this rank writes, in the host's memory.
         sharded: as for `anyrig.save`.
 
     Raises:
         CheckpointError: a value or an object cannot be saved.
         OtherRankError: another rank failed.
-        RankWaitError: another rank did not come in time.
+        RankWaitError: another rank did not arrive in time.
     """
     series = Series(path.absolute())
     failed: BaseException | None = None
@@ -197,7 +198,7 @@ def prepare_save(
 
 
 def named_states(**given: Any) -> dict[str, Any]:
-    """Return objects by name; several of one kind are ``scheduler.<key>``."""
+    """Return objects by name; several of one kind are named ``scheduler.<key>``."""
     return {
         f"{what}.{key}" if key else what: each
         for what, value in given.items()
@@ -233,7 +234,7 @@ def _check(
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep is the number of checkpoints to keep, at least 1; got {keep}")
     if best not in (None, "max", "min"):
-        raise CheckpointError(f"best is 'max' or 'min', for a metric; got {best!r}")
+        raise CheckpointError(f"best must be 'max' or 'min'; got {best!r}")
     if (metric is None) != (best is None):
         raise CheckpointError(
             f"metric={metric!r} and best={best!r} go together: give the metric, and whether its "
@@ -247,9 +248,9 @@ def _check(
     try:
         number = None if step is None else operator.index(step)
     except TypeError:
-        raise CheckpointError(f"step is a whole number; got {step!r}") from None
+        raise CheckpointError(f"step must be a whole number; got {step!r}") from None
     if number is not None and number < 0:
-        raise CheckpointError(f"step is not below 0; got {number}")
+        raise CheckpointError(f"step must not be below 0; got {number}")
     return number, None if metric is None else float(metric)
 
 
@@ -266,15 +267,15 @@ def _all_write(ranks: Ranks, sharded: bool | None, snapshot: Snapshot) -> bool:
     odd = [name for name, tensor in in_shards.items() if not has_one_region(tensor)]
     if sharded and odd:
         raise CheckpointError(
-            f"sharded=True writes one region of a tensor from each rank, and {odd[0]} is divided "
-            "into more, as by FSDP2 on top of tensor parallelism. Leave sharded out: rank 0 then "
-            "gathers and writes the tensors"
+            f"sharded=True writes one region of a tensor from each rank, and a rank has several "
+            f"regions of {odd[0]}, as with FSDP2 on top of tensor parallelism. Leave out sharded=: "
+            "rank 0 then gathers and writes the tensors"
         )
     return bool(sharded) or (bool(in_shards) and not odd)
 
 
 def _describe_tensors(snapshot: Snapshot, is_parallel: bool) -> dict[str, Any]:
-    """Return what must be equal on all ranks: shards are gathered, and parts divided, together."""
+    """Return what must be equal on all ranks, which gather or divide the tensors together."""
     named = [
         (stem, name, str(tensor.dtype), tuple(tensor.shape), is_sharded(tensor))
         for stem, tensors in captured_tensors(snapshot).items()

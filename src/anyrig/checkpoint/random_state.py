@@ -31,10 +31,10 @@ def read_random_state() -> dict[str, Any]:
 
 
 def write_random_state(state: Mapping[str, Any]) -> str:
-    """Continue the generators from a state; return what is left as it was, in words, or ``""``.
+    """Set the generators to a state; return a text that names those left unchanged, or ``""``.
 
     Raises:
-        CheckpointDamagedError: a generator does not take its state.
+        CheckpointDamagedError: a generator refuses its state.
     """
     try:
         return _write(state)

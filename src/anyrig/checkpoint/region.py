@@ -1,4 +1,4 @@
-"""A part of a tensor: a box of its elements, as a rank has one of a tensor in shards."""
+"""A part of a tensor: a box of its elements, such as one rank's shard."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Region:
                         . . . . . .
 
     Attributes:
-        start: the index of its first element.
-        sizes: how many elements it has in each dimension.
+        start: the index of the region's first element.
+        sizes: how many elements the region has in each dimension.
     """
 
     start: tuple[int, ...]
@@ -28,11 +28,11 @@ class Region:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.sizes)
 
     def overlap(self, other: Region) -> Region | None:
-        """Return the region that both have, or None."""
+        """Return the region that both regions share, or None."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(
             min(one + size, another + its_size)
@@ -68,8 +68,8 @@ def find_bad_region(shape: Sequence[int], regions: Sequence[Region]) -> str | No
             return f"of shape {shape} has a part of {each.sizes} at {each.start}"
     if sum(each.elements for each in regions) != math.prod(shape):
         return f"of shape {shape} is not covered by its {len(regions)} parts"
-    # Regions that fill the tensor and do not overlap cover it. Sorted by their first dimension,
-    # those that can overlap are neighbours in nearly every layout.
+    # Regions with as many elements as the tensor cover it if none overlap. After sorting by the
+    # first dimension, regions that can overlap are neighbours in nearly every layout.
     filled = sorted(each for each in regions if each.elements)
     for number, each in enumerate(filled):
         for other in filled[number + 1 :]:

@@ -19,7 +19,7 @@ def replicated_names(
 ) -> dict[str, frozenset[str]]:
     """Return the names of tensors that are equal on all ranks, for each stem of the files' names.
 
-    These are the parameters of modules under DDP, once it has broadcast them, and their state in
+    These are the parameters of modules under DDP, once DDP has broadcast them, and their state in
     optimizers. Buffers, and modules that nothing keeps equal, are not among them.
     """
     parameters = {key: frozenset(_parameters_under_ddp(each)) for key, each in modules.items()}

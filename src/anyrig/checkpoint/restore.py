@@ -1,6 +1,6 @@
-"""A `Snapshot` put into live objects: all checks first, then all changes.
+"""Put a `Snapshot` into live objects: all checks first, then all changes.
 
-Values are written in place, so a model stays where it is, and an optimizer's parameters stay its.
+Values are written in place, so a model stays in its memory, and an optimizer keeps its parameters.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Targets:
     """The objects that get a state.
 
     Attributes:
-        modules: by name; each gets parameters and buffers.
-        optimizers: by key, as for `capture`.
-        others: by name: what has ``load_state_dict``.
+        modules: the modules by name; each gets parameters and buffers.
+        optimizers: the optimizers by key, as for `capture`.
+        others: the other objects with ``load_state_dict``, by name.
     """
 
     modules: Mapping[str, nn.Module]
@@ -46,7 +46,7 @@ def prepare(snapshot: Snapshot, targets: Targets, source: object) -> Callable[[]
 
     Args:
         snapshot: what to restore.
-        targets: where to.
+        targets: the objects that get the state.
         source: names the checkpoint in errors.
 
     Raises:
@@ -108,9 +108,9 @@ def _prepare_module(
 
 
 def _filled(value: Any, saved: TensorInParts) -> Tensor:
-    """Return a saved tensor in the memory of the model's own tensor, which needs no other memory.
+    """Read a saved tensor into the memory of the model's own tensor, and return the result.
 
-    Where elements of the model's tensor share memory, return the whole saved tensor.
+    If elements of the model's tensor share memory, return the whole saved tensor instead.
     """
     if not isinstance(value, Tensor):
         return saved.whole()
@@ -127,7 +127,7 @@ def _prepare_optimizer(
     what = f"the {type(optimizer).__name__} in {source}"
     if len(named) != len(saved.groups):
         raise KeyMismatchError(
-            f"{what} has {len(saved.groups)} groups of parameters, and this one {len(named)}. "
+            f"{what} has {len(saved.groups)} groups of parameters, this optimizer {len(named)}. "
             "Make the optimizer with the groups that it had when it was saved"
         )
     flat = [
@@ -173,7 +173,7 @@ def _prepare_optimizer(
 def _optimizer_tensor(
     saved: SavedTensor, parameter: Tensor, existing: Mapping[str, Any], part: str
 ) -> Tensor:
-    """Return a saved tensor where the optimizer has its other tensors, never mapped from a file."""
+    """Return a saved tensor on the device of the optimizer's state, not mapped from a file."""
     own = existing.get(part)
     if isinstance(own, Tensor) and own.shape == saved.shape and own.dtype == saved.dtype:
         if isinstance(saved, TensorInParts):
@@ -196,12 +196,12 @@ def _check_other(snapshot: Snapshot, name: str, target: Any, source: object) -> 
 
 
 def _restore_others(snapshot: Snapshot, others: Mapping[str, Any], source: object) -> None:
-    """Restore all or, if one raises, none."""
+    """Restore all objects, or none if one of them raises."""
     before: dict[str, Any] = {}
     for name, target in others.items():
         before[name] = copy.deepcopy(target.state_dict())
         if not before[name] and not snapshot.states[name]:
-            continue  # a GradScaler that is switched off refuses its own state
+            continue  # a disabled GradScaler refuses its own state
         try:
             target.load_state_dict(copy.deepcopy(snapshot.states[name]))
         except Exception as error:
@@ -209,7 +209,7 @@ def _restore_others(snapshot: Snapshot, others: Mapping[str, Any], source: objec
                 with suppress(Exception):
                     others[changed].load_state_dict(state)
             raise CheckpointError(
-                f"this {type(target).__name__} does not take the state of {name} in {source}: "
+                f"this {type(target).__name__} refuses the state of {name} in {source}: "
                 f"{error}. Nothing was loaded"
             ) from error
 

@@ -1,4 +1,4 @@
-"""`anyrig.resume`: go on from the latest checkpoint, or begin."""
+"""`anyrig.resume`: continue from the latest checkpoint, or begin."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def resume(
         found = anyrig.resume("runs/a", model=model, optimizer=optimizer, loader=loader)
         step = 0 if found is None else found.step + 1
 
-    With this in a script, ``anyrig run --max-restarts 3 train.py`` goes on after a failure, and a
-    second start of the same command goes on where the first stopped.
+    If a script calls `resume`, ``anyrig run --max-restarts 3 train.py`` continues after a failure,
+    and a second start of the same command continues where the first one stopped.
 
-    Over ranks, every rank must call this function.
+    On several ranks, every rank must call this function.
 
     Args:
         path: the folder of the series, as given to `anyrig.save`; it need not exist.
@@ -50,8 +50,8 @@ def resume(
         scheduler: see `model`.
         scaler: see `model`.
         loader: see `model`.
-        exact: go on with the same bits on another number of ranks; or raise CheckpointError with
-            the reason, also if there is no checkpoint yet.
+        exact: continue with the same bits on another number of ranks, or raise CheckpointError with
+            the reason, even if there is no checkpoint yet.
         verify: see `model`.
         timeout_seconds: see `model`.
         objects: see `model`.
@@ -61,7 +61,7 @@ def resume(
         CheckpointDamagedError: the series has checkpoints, and all are damaged.
         KeyMismatchError: the tensors are not those of the model or the optimizer.
         OtherRankError: another rank failed in this call.
-        RankWaitError: another rank did not come in time.
+        RankWaitError: another rank did not arrive in time.
     """
     ranks = Ranks("anyrig.resume()", timeout_seconds)
     folder = Path(path).absolute()

@@ -56,19 +56,19 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """What a safetensors file says of its tensors.
+    """What a safetensors file says about its tensors.
 
     Attributes:
-        tensors: range of each tensor by name, in the order of their bytes.
-        metadata: texts that the writer added. Of a tensor with several names, such as a tied
-            weight, safetensors' ``save_model`` writes the other names here.
+        tensors: the range of each tensor by name, in the order of their bytes.
+        metadata: strings that the writer added. If a tensor has several names, as a tied weight
+            does, safetensors' ``save_model`` writes the other names here.
     """
 
     tensors: Mapping[str, TensorRange]
     metadata: Mapping[str, str]
 
     def all_names(self) -> dict[str, str]:
-        """Return the name under which each tensor's bytes lie, by each of the tensor's names."""
+        """Return, for each name of each tensor, the name under which its bytes are stored."""
         names = {name: name for name in self.tensors}
         for other, name in self.metadata.items():
             if name in self.tensors and other != "format":
@@ -77,7 +77,7 @@ class SafetensorsHeader:
 
 
 def has_safetensors_start(head: bytes) -> bool:
-    """Whether the first bytes of a file look like a safetensors file: a length and a ``{``."""
+    """Return whether the first bytes look like a safetensors file: a length and a ``{``."""
     return len(head) > LENGTH_BYTES and head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
 
@@ -107,7 +107,7 @@ def read_header(path: Path) -> SafetensorsHeader:
         raise _damaged(path, f"its header is a {type(entries).__name__}, not an object")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _damaged(path, "its __metadata__ does not hold texts only")
+        raise _damaged(path, "its __metadata__ has values that are not strings")
     data_start = LENGTH_BYTES + length
     ranges = {name: _read_range(path, name, facts) for name, facts in entries.items()}
     ordered = dict(sorted(ranges.items(), key=lambda item: (item[1].start, item[1].stop)))
@@ -131,7 +131,7 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def _read_range(path: Path, name: str, facts: Any) -> TensorRange:
-    """Return one entry of the header, with offsets as they stand there."""
+    """Return one entry of the header, with the offsets of the header."""
     if not isinstance(facts, dict) or facts.keys() != {"dtype", "shape", "data_offsets"}:
         raise _damaged(path, f"the entry of {name!r} is not a dtype, a shape and data_offsets")
     dtype, shape, offsets = facts["dtype"], facts["shape"], facts["data_offsets"]

@@ -57,7 +57,7 @@ class TensorSource:
 
     Attributes:
         name: its name.
-        dtype: the element type, in the words of safetensors.
+        dtype: safetensors' name of the element type.
         shape: its shape.
         read: returns its bytes, in parts.
     """
@@ -107,11 +107,11 @@ def encode_safetensors(
     """Yield the content of a safetensors file in parts.
 
     Args:
-        sources: the tensors; those with large elements are written first, so that all are aligned.
-        metadata: texts for the header.
+        sources: the tensors; the largest elements are written first, so that all are aligned.
+        metadata: strings for the header.
 
     Raises:
-        CheckpointError: two tensors have one name, or a tensor is not as large as its shape.
+        CheckpointError: two tensors have one name, or a tensor's bytes do not match its shape.
     """
     ordered = in_file_order(sources)
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
@@ -165,7 +165,7 @@ def fits_safetensors(value: Any) -> bool:
 
 
 def dtype_text(name: str, dtype: torch.dtype) -> str:
-    """Return the word of safetensors for an element type of the tensor `name`.
+    """Return safetensors' name of an element type; `name` is the tensor in errors.
 
     Raises:
         CheckpointError: safetensors has no such element type.
@@ -185,13 +185,13 @@ def torch_name_of(dtype: str) -> str:
 
 
 def _bytes_of(name: str, tensor: Tensor) -> list[memoryview]:
-    """Return the memory of a tensor on the host; NumPy, which could do that, may be missing."""
+    """Return the memory of a tensor on the host, without NumPy, which may be missing."""
     _check_plain(name, tensor)
     whole = tensor.detach().contiguous()
     if not whole.numel():
         return []
     buffer = (ctypes.c_char * (whole.numel() * whole.element_size())).from_address(whole.data_ptr())
-    buffer.owner = whole  # type: ignore[attr-defined]  # which lives as long as the view
+    buffer.owner = whole  # type: ignore[attr-defined]  # lives as long as the view
     return [memoryview(buffer).cast("B")]
 
 

@@ -1,4 +1,4 @@
-"""`anyrig.save`: the state of a training, as a new checkpoint of a series."""
+"""`anyrig.save`: save the state of a training as a new checkpoint of a series."""
 
 from __future__ import annotations
 
@@ -39,39 +39,40 @@ def save(
         anyrig.save("runs/a", model=model, optimizer=optimizer, loader=loader, step=step, keep=3)
 
     `path` is the folder of a *series* of checkpoints. Wherever the process or the machine stops,
-    the series has the whole new checkpoint or is as before. The random numbers of Python, NumPy and
+    the series has the whole new checkpoint or is unchanged. The random numbers of Python, NumPy and
     PyTorch are saved, too.
 
-    Over ranks, every rank must call this function. If the model is in shards, every rank writes
-    its own to a folder that all nodes share; otherwise rank 0 writes, and the others wait.
+    On several ranks, every rank must call this function. If the model is in shards, every rank
+    writes its own shards to a folder that all nodes share; otherwise rank 0 writes, and the others
+    wait.
 
     Args:
         path: the folder of the series; it is created if necessary.
-        model: a module, or what `anyrig.spread`, DDP or FSDP2 made of one. Names and tensors do not
-            depend on the form.
-        optimizer: one, or several in a dict or a list.
-        scheduler: one, or several in a dict or a list; likewise `scaler`.
+        model: a module, plain or wrapped by `anyrig.spread`, DDP or FSDP2. The saved names and
+            tensors do not depend on the wrapper.
+        optimizer: one optimizer, or several in a dict or a list.
+        scheduler: one scheduler, or several in a dict or a list; likewise `scaler`.
         scaler: a `GradScaler`.
         loader: what `anyrig.distribute` returned, or another loader with ``state_dict()``: its
             position is saved, so that no sample is skipped or seen twice.
         step: the number of the training's step.
-        metric: what the checkpoint is judged by, for ``load(which="best")``.
+        metric: the metric of the checkpoint, for ``load(which="best")``.
         best: whether the best metric is the ``"max"`` or the ``"min"``.
         keep: keep the newest `keep` checkpoints of the series and the best one, and remove the
             others; None keeps all.
-        sharded: over ranks, whether every rank writes a part of the checkpoint. None does so for a
-            model in shards. True also divides the parameters of a model under DDP. With False,
-            rank 0 gathers shards one tensor at a time.
+        sharded: whether every rank writes a part of the checkpoint. None: only for a model in
+            shards. True: also divide the parameters of a model under DDP. False: rank 0 gathers
+            shards one tensor at a time.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
         values: what else to save: another module, another object with ``state_dict()``, or numbers,
-            texts, tensors, and lists, tuples and dicts of these.
+            strings, tensors, and lists, tuples and dicts of these.
 
     Raises:
         CheckpointError: a value or an object cannot be saved, or a file cannot be written; the
             message names it. Earlier checkpoints are unchanged.
         OtherRankError: another rank failed in this call.
-        RankWaitError: another rank did not come in time.
+        RankWaitError: another rank did not arrive in time.
     """
     ranks = Ranks("anyrig.save()", timeout_seconds)
     state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
@@ -80,7 +81,7 @@ def save(
     folder, failed = "", None
     try:
         folder = prepared.write()
-    except RankWaitError:  # another rank has not written; none may wait for it again
+    except RankWaitError:  # another rank has not written; no rank may wait again
         raise
     except Exception as error:
         failed = error

@@ -23,7 +23,7 @@ def read_tensors(folder: Path, stem: str, files: Iterable[str]) -> dict[str, Sav
     """Return the tensors that `contents_of` has written, mapped from their files.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         stem: the beginning of the files' names.
         files: the names of all files of the checkpoint.
 
@@ -78,7 +78,7 @@ def _join(path: Path, name: str, parts: list[tuple[Region, Tensor]]) -> SavedTen
         problem = f"has parts of {len(dtypes)} element types"
     if problem is not None:
         raise CheckpointDamagedError(
-            f"the files of shards beside {path} do not fit each other: {name!r} {problem}. Load "
+            f"the files of shards next to {path} do not match: {name!r} {problem}. Load "
             "another checkpoint of the series",
             path,
         )
@@ -92,7 +92,7 @@ def _read_starts(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int
         found: Any = read_strict_json(metadata[SHARDING_KEY].encode())
         starts = {str(name): tuple(each[START_KEY]) for name, each in found.items()}
         if not all(type(each) is int and each >= 0 for start in starts.values() for each in start):
-            raise ValueError("a start is not a number of elements")
+            raise ValueError("a start is not a whole number from 0 up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamagedError(
             f"{path} does not say where its parts belong: {error!r}", path
@@ -102,7 +102,7 @@ def _read_starts(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        # The library makes tensors on the default device, which the program may have changed.
+        # The library creates tensors on the default device, which the program may have changed.
         with torch.device("cpu"):
             return read_safetensors(path)
     except CheckpointDamagedError as error:

@@ -21,7 +21,7 @@ class Checkpoint:
 
     Attributes:
         path: the folder.
-        manifest: its content.
+        manifest: the content of its manifest.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Series:
         runs/a/.tmp-000008-…/                      a save that is running, or did not finish
 
     Attributes:
-        folder: of the series.
+        folder: the folder of the series.
     """
 
     folder: Path
@@ -71,12 +71,12 @@ class Series:
         """Yield the checkpoints whose files have the sizes that were saved, the newest first.
 
         Args:
-            damaged: gets an error for each folder that is no whole checkpoint.
+            damaged: gets an error for each folder that is not a whole checkpoint.
         """
         for folder in self.folders():
             try:
                 found = open_checkpoint(folder, hashes=False)
-                # By its name, an older state would count as the latest one.
+                # With the name of a later save, an older state would count as the latest.
                 if (renamed := find_rename(folder, found.manifest)) is not None:
                     raise CheckpointDamagedError(str(renamed), folder)
                 yield found
@@ -91,7 +91,7 @@ class Series:
 
         Args:
             hashes: whether to compare the hashes of its files too, not only their sizes.
-            damaged: gets an error for each newer folder that is no whole checkpoint.
+            damaged: gets an error for each newer folder that is not a whole checkpoint.
         """
         return _first_whole(self.candidates("latest", damaged), hashes, damaged)
 
@@ -104,12 +104,13 @@ class Series:
     def candidates(
         self, which: str, damaged: list[CheckpointError] | None = None
     ) -> Iterator[Checkpoint]:
-        """Yield checkpoints as in `checkpoints`, the one to choose first.
+        """Yield checkpoints as in `checkpoints`, the best choice first.
 
         Args:
-            which: ``"latest"``, or ``"best"``: only those with a metric. The newest one decides
-                whether a high or a low metric is good. Of equal ones the newest is the best.
-            damaged: gets an error for each folder that is no whole checkpoint.
+            which: ``"latest"``, or ``"best"``: only checkpoints with a metric. The newest of them
+                decides whether a high or a low metric is good. Of equal metrics, the newest is the
+                best.
+            damaged: gets an error for each folder that is not a whole checkpoint.
         """
         if which == "latest":
             yield from self.checkpoints(damaged)
@@ -125,9 +126,9 @@ class Series:
         return number_in(folders[0].name) + 1 if folders else 1
 
     def surplus(self, keep: int) -> list[Path]:
-        """Return the whole checkpoints behind the newest `keep`, the oldest first.
+        """Return the whole checkpoints older than the newest `keep`, the oldest first.
 
-        The best one is not surplus. Damaged folders neither count nor are surplus.
+        The best checkpoint is not surplus. Damaged folders neither count nor are surplus.
         """
         found = [each.path for each in self.checkpoints()]
         best = self.best(hashes=False)
@@ -139,7 +140,7 @@ def open_checkpoint(folder: Path, *, hashes: bool = True) -> Checkpoint:
     """Return the checkpoint in a folder.
 
     Raises:
-        CheckpointDamagedError: the folder is no whole checkpoint; the message names the file.
+        CheckpointDamagedError: the folder is not a whole checkpoint; the message names the file.
         CheckpointError: it cannot be read, or a later version of anyrig has written it.
     """
     manifest = read_manifest(folder)
@@ -150,7 +151,7 @@ def open_checkpoint(folder: Path, *, hashes: bool = True) -> Checkpoint:
 def is_checkpoint_folder(folder: Path) -> bool:
     """Return whether a path names one checkpoint's folder, whole or not, rather than a series.
 
-    A series may be named like a checkpoint, by the number of a job for example.
+    A series may be named like a checkpoint, for example by the number of a job.
     """
     if (folder / MANIFEST_NAME).exists():
         return True

@@ -1,4 +1,4 @@
-"""Tensors in shards (`DTensor`): whole on the host for a save, and back in shards after a load."""
+"""Tensors in shards (`DTensor`): gathered on the host for a save, divided again after a load."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def local_part(tensor: Any) -> Tensor:
 def whole_on_host(tensor: Tensor) -> Tensor:
     """Return a whole tensor in the host's memory; the same memory if it is there already.
 
-    Every rank must call this for a tensor in shards, in the same order of tensors. Each gathers the
-    whole tensor on its device.
+    Every rank must call this function for the same tensors in shards, in the same order. Each rank
+    gathers the whole tensor on its device.
     """
     return whole_on_device(tensor).cpu()
 
@@ -63,7 +63,7 @@ def whole_on_device(tensor: Tensor) -> Tensor:
 
 
 def divided_like(saved: SavedTensor, target: Tensor) -> Tensor:
-    """Return a saved tensor as `target` is: on its device, and in shards if it is.
+    """Return a saved tensor in the layout of `target`: on its device, and in shards if it is.
 
     The ranks do not communicate: each reads its own part. The result may be the saved tensor.
     """

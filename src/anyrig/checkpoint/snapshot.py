@@ -1,4 +1,4 @@
-"""The state of a training, apart from the objects that have it and the files that keep it."""
+"""The state of a training, independent of live objects and of files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ModuleState:
 
     Attributes:
         tensors: parameters and buffers by name.
-        values: what else the state has, by name: what modules return from ``get_extra_state``, and
-            tensors that safetensors cannot hold.
+        values: the other values of the state, by name: what modules return from
+            ``get_extra_state``, and tensors that safetensors cannot hold.
     """
 
     tensors: Mapping[str, SavedTensor]
@@ -28,8 +28,9 @@ class OptimizerState:
     """The state of one optimizer, by the names of the parameters.
 
     Attributes:
-        tensors: of each parameter, by name: its tensors, such as ``exp_avg``.
-        values: of each parameter: what else its state has; and under ``""`` what belongs to none.
+        tensors: the tensors of each parameter's state, such as ``exp_avg``, by parameter name.
+        values: the other values of each parameter's state; and under ``""`` those that belong to no
+            parameter.
         groups: the options of each group, such as ``lr``, and under ``"params"`` its parameters'
             names.
     """
@@ -48,14 +49,14 @@ class Snapshot:
         objects ── capture ──▶ Snapshot ── write_snapshot ──▶ files
         objects ◀── restore ── Snapshot ◀── read_snapshot ─── files
 
-    Tensors are anywhere: on a device, in shards (``DTensor``), or mapped from files.
+    Tensors may be on a device, in shards (``DTensor``), or mapped from files.
 
     Attributes:
-        modules: by the keyword of `save`; the model has the key ``"model"``.
-        optimizers: by key; the only one has the key ``""``.
+        modules: the modules, by the keyword of `save`; the model has the key ``"model"``.
+        optimizers: the optimizers, by key; the only one has the key ``""``.
         states: what ``state_dict()`` returned of the other objects, such as ``"scheduler"``.
         random: the random numbers of each rank.
-        given: what else the caller has given, such as ``"step"``.
+        given: the other values that the caller has given, such as ``"step"``.
     """
 
     modules: Mapping[str, ModuleState] = field(default_factory=dict)

@@ -4,7 +4,7 @@
 
     model.safetensors              parameters and buffers, by name; <keyword>.… of other modules
     optimizer.safetensors          tensors such as "fc.weight.exp_avg"; optimizer.<key>.… of several
-    values.pt                      everything else, read with weights_only=True; by rank 0
+    values.pt                      everything else, from rank 0; read with weights_only=True
 
 `tensor_file_names.py` shows the other names of the first two.
 """
@@ -35,7 +35,7 @@ def contents_of_snapshot(snapshot: Snapshot, writing: Writing) -> dict[str, Part
     Read the contents in order: `writing.to_host` may be a collective.
 
     Raises:
-        CheckpointError: a value would need code to be read.
+        CheckpointError: reading a value would run code.
     """
     contents: dict[str, Parts] = {}
     for stem, tensors in captured_tensors(snapshot).items():
@@ -54,7 +54,7 @@ def contents_of_snapshot(snapshot: Snapshot, writing: Writing) -> dict[str, Part
         "random": [dict(each) for each in snapshot.random],
         "given": dict(snapshot.given),
     }
-    encoded = encode_values(values)  # on every rank, so that each notices what cannot be saved
+    encoded = encode_values(values)  # on every rank: each raises if it cannot be saved
     return contents | ({VALUES_NAME: [encoded]} if writing.rank == 0 else {})
 
 
@@ -74,7 +74,7 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     """Return the snapshot in a checkpoint's folder; tensors are mapped from its files.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         files: the names of its files; None for those in its manifest.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Read JSON that others wrote, without surprises: hostile texts raise ``ValueError`` only."""
+"""Read JSON from an untrusted source: hostile texts raise nothing but ``ValueError``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_strict_json(text: bytes) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
         ValueError: the text is not JSON, names one key twice, or is nested too deeply.

@@ -8,8 +8,8 @@
     model.shard.00001-of-00004.safetensors     tensors in shards: the parts that rank 0 has, each
                                                under the name of its tensor
 
-A file of shards says where each part begins in its tensor, as the `HuggingFaceStorageWriter` of
-torch.distributed.checkpoint does, whose reader takes these files, too.
+The header of a file of shards says where each part begins in its tensor, in the format of
+torch.distributed.checkpoint's `HuggingFaceStorageWriter`. Its reader can read these files, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5}|\.shard\.\d{5}-of-\d{5})?\.safetensor
 
 
 def role_of(file: str) -> str | None:
-    """Return what the tensors of a file are: ``"model"``, ``"optimizer"``; None for other files.
+    """Return what a file's tensors are, such as ``"model"`` or ``"optimizer"``; None if none.
 
     ``model-00001-of-00002.safetensors`` is a part of the model.
     """

@@ -30,12 +30,12 @@ class Writing:
     """How this rank takes part in writing tensors.
 
     Attributes:
-        rank: of this process.
-        to_host: returns a tensor in the host's memory. Without a division, a tensor in shards
-            becomes a whole one, which is a collective.
+        rank: the rank of this process.
+        to_host: returns a tensor in the host's memory. Without a division, it gathers a tensor in
+            shards, which is a collective.
         division: what each rank writes; None if rank 0 writes everything, and the others only call
             `to_host` for the same tensors.
-        replicated: by stem: the names of tensors that are equal on all ranks.
+        replicated: the names of tensors that are equal on all ranks, by stem.
     """
 
     rank: int
@@ -54,7 +54,7 @@ def contents_of(
 
     Args:
         stem: the beginning of the files' names.
-        tensors: by name.
+        tensors: the tensors, by name.
         writing: how this rank takes part.
     """
     first_name: dict[int, str] = {}

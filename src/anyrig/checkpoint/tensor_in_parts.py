@@ -1,4 +1,4 @@
-"""A tensor of a checkpoint that lies in several files, of which a reader needs only some."""
+"""A tensor of a checkpoint that is stored in several files; a reader may need only some."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .region import Region, whole_region
 
 @dataclass(frozen=True)
 class TensorInParts:
-    """A tensor whose parts are mapped from files: reading one reads nothing of the others.
+    """A tensor whose parts are mapped from files: reading one part reads no other part.
 
     Attributes:
-        shape: of the whole tensor.
-        dtype: of its elements.
+        shape: the shape of the whole tensor.
+        dtype: the type of its elements.
         parts: each with its region; together they cover the tensor once.
     """
 

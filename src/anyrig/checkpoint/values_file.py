@@ -15,21 +15,21 @@ from ..errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
 from ..transfer.tree import map_leaves
 
 _REMEDY = (
-    "A checkpoint takes numbers, texts, tensors, and lists, tuples and dicts of these: save what "
-    "the object needs to be made again"
+    "A checkpoint can hold numbers, strings, tensors, and lists, tuples and dicts of these: save "
+    "the values from which the object can be made again"
 )
 
 
 def encode_values(values: dict[str, Any]) -> bytes:
-    """Return the content of the file. Tensors are saved from the host.
+    """Return the content of the file. Tensors are copied to the host.
 
     Raises:
-        CheckpointError: a value would need code to be read; the message names the value.
+        CheckpointError: reading a value would run code; the message names the value.
     """
     data = _encode(values)
     if data is not None:
         return data
-    # What the caller named is not prefixed by where the file has it.
+    # Name values as the caller did, not by their place in the file.
     named = {**values, **values.get("states", {}), **values.get("given", {})}
     name, problem = _culprit({k: v for k, v in named.items() if k not in ("states", "given")})
     raise CheckpointError(f"the value {name} cannot be saved: {problem}. {_REMEDY}")
@@ -124,7 +124,7 @@ def _culprit(value: Any, name: str = "") -> tuple[str, str]:
             return _culprit(each, inner)
     kind = type(value)
     if hasattr(value, "full_tensor"):
-        return name, "it is a tensor in shards, and only a model's and an optimizer's are gathered"
+        return name, "it is a tensor in shards; only those of models and optimizers are gathered"
     return name, f"it is of type {kind.__module__}.{kind.__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""Comparing the files of a checkpoint with its manifest."""
+"""Compare the files of a checkpoint with its manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
 
     Attributes:
         path: the file.
-        problem: in words, such as ``"is missing"``.
+        problem: the problem in words, such as ``"is missing"``.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Finding:
 
 
 def finding_of(path: Path, error: CheckpointError) -> Finding:
-    """Return what an error says of a checkpoint's file, with the path once."""
+    """Return the finding that an error describes, without repeating the path."""
     text, damaged = str(error), getattr(error, "path", None)
     for named in (path, *(() if damaged is None else (damaged, damaged.parent))):
         if text.startswith(f"{named} "):
@@ -42,7 +42,7 @@ def verify_folder(folder: Path, *, hashes: bool = True) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint's folder; nothing if it is whole.
 
     Args:
-        folder: of one checkpoint.
+        folder: the folder of one checkpoint.
         hashes: whether to read all files and compare their hashes, or only their sizes.
 
     Raises:
@@ -95,7 +95,7 @@ def require_whole(
     """Raise CheckpointDamagedError if a file differs from the manifest; the message names it.
 
     Args:
-        folder: of one checkpoint.
+        folder: the folder of one checkpoint.
         manifest: its manifest.
         hashes: whether to read the files and compare their hashes, or only their sizes.
         names: the files to look at; None for all.
@@ -117,7 +117,7 @@ def _problem_of(path: Path, fact: FileFact, hashes: bool) -> str | None:
         if found.st_size != fact.bytes:
             return f"has {found.st_size} bytes, and {fact.bytes} were saved"
         if hashes and hash_file(path) != fact.hash:
-            return "was altered: its content does not have the hash of what was saved"
+            return "was altered: its content does not match the saved hash"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:

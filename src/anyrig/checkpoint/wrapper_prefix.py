@@ -20,7 +20,7 @@ _RESERVED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 @dataclass(frozen=True)
 class WrapperPrefixes:
-    """Prefixes of every name on each side, without which the names agree.
+    """Prefixes that all names of a side have; without them, the names agree.
 
     Attributes:
         of_file: the prefix of the file's names with its last dot, such as ``"module."``, or empty.
@@ -32,15 +32,15 @@ class WrapperPrefixes:
 
 
 def find_prefixes(expected: Collection[str], found: Collection[str]) -> WrapperPrefixes | None:
-    """Return the prefixes that keep the names of a model and of a file from being equal.
+    """Return the prefixes by which the names of a model differ from the names of a file.
 
-    Without them, at least half of the model's names must be in the file, and more than with them.
+    Without these, at least half of the model's names must be in the file, and more than before.
     """
     wanted, there = set(expected), set(found)
     pairs = [(a, b) for a in _shared_prefixes(there) for b in _shared_prefixes(wanted)]
     best, most = None, max(len(wanted & there), (len(wanted) - 1) // 2)
     for of_file, of_model in sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1])):
-        # Names that share a prefix and its rest are equal without it too.
+        # A prefix that both sides share gains nothing, so the shorter pair wins.
         moved = {of_model + name[len(of_file) :] for name in there}
         if len(moved & wanted) > most:
             best, most = WrapperPrefixes(of_file, of_model), len(moved & wanted)
@@ -71,7 +71,7 @@ def remove_wrappers(name: str) -> str:
 
 
 def shared_prefix(names: Collection[str]) -> str:
-    """Return ``"module."`` as often as every name begins with it, otherwise the empty text."""
+    """Return ``"module."``, repeated as often as every name begins with it, or ``""``."""
     prefix = ""
     while names and all(name.startswith(f"{prefix}module.") for name in names):
         prefix += "module."

@@ -1,8 +1,7 @@
-"""Which process writes a temporary folder, in the folder's name.
+"""Mark a temporary folder with the process that writes it, in the folder's name.
 
 ``.tmp-000007-1f0c9a2b.4711-5e6d7c8b`` belongs to process 4711 of the machine ``1f0c9a2b``. Process
-numbers mean something only within one boot and one namespace of processes, so the machine's part is
-a hash of both.
+ids are unique only within one boot and one PID namespace, so the machine's part is a hash of both.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 
 def own_mark() -> str:
-    """Return this process's part of the name."""
+    """Return the part of the name that identifies this process."""
     return f"{_machine()}.{os.getpid()}"
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether the process that wrote a temporary folder is gone.
+    """Return whether the process that wrote a temporary folder has ended.
 
     Folders of other machines count as abandoned after a day without a write.
 
@@ -46,7 +45,7 @@ def is_abandoned(folder: Path) -> bool:
         return True
     except psutil.Error:
         return False
-    return begun > last_write + _CLOCK_SLACK_SECONDS  # a later process got the same number
+    return begun > last_write + _CLOCK_SLACK_SECONDS  # a later process got the same id
 
 
 def _machine() -> str:

@@ -1,1 +1,1 @@
-"""The `anyrig` command: one file a command; each parses, calls and renders."""
+"""The `anyrig` command: one file per command, which parses, calls and renders."""

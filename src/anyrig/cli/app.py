@@ -11,9 +11,11 @@ import typer
 
 from .. import __version__
 from ..errors import AnyrigError
+from .check import check
 from .checkpoint import checkpoint
 from .devices import devices
 from .doctor import doctor
+from .migrate import migrate
 from .program_argument import ScriptCommand
 from .rehearse import rehearse
 from .run import run
@@ -42,6 +44,8 @@ app.command()(devices)
 app.command(context_settings=FLAG_CONTEXT)(doctor)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
+app.command()(check)
+app.command()(migrate)
 app.add_typer(virtual, name="virtual")
 app.add_typer(checkpoint, name="checkpoint")
 

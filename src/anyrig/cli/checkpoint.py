@@ -34,7 +34,7 @@ _Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.
 def show(path: _CheckpointPath, as_json: _Json = False, key: _Key = None) -> None:
     """Show what a checkpoint holds: step, files, and each tensor's shape and type.
 
-    Of a series, list its checkpoints.
+    For a series, list its checkpoints.
     """
     from ..checkpoint.describe import describe
     from .checkpoint_table import format_description
@@ -49,7 +49,7 @@ def show(path: _CheckpointPath, as_json: _Json = False, key: _Key = None) -> Non
 
 @checkpoint.command()
 def verify(path: _CheckpointPath, as_json: _Json = False) -> None:
-    """Check whether every file is as it was saved. The exit status is 1 if one is not."""
+    """Check whether every file is as it was saved. The exit status is 1 if a file is not."""
     from ..checkpoint.integrity import check_integrity
 
     _check_exists(path)
@@ -84,7 +84,7 @@ def diff(
 ) -> None:
     """Compare the tensors of two checkpoints. The exit status is 1 if something differs.
 
-    Prefixes that wrappers such as DistributedDataParallel add to names are no difference.
+    Prefixes that wrappers such as DistributedDataParallel add to names do not count as differences.
     """
     from ..checkpoint.any_model import read_any_model
     from ..checkpoint.compare import compare
@@ -104,7 +104,7 @@ def diff(
 @checkpoint.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="A checkpoint in any format that is recognised.")
+        Path, typer.Argument(metavar="SRC", help="A checkpoint in any recognised format.")
     ],
     target: Annotated[
         Path,
@@ -142,7 +142,7 @@ def consolidate(
     ] = None,
     force: _Force = False,
 ) -> None:
-    """Join the shards of a model into one safetensors file, in little memory."""
+    """Join the shards of a model into one safetensors file, using little memory."""
     from ..checkpoint.consolidate import consolidate as consolidate_checkpoint
 
     _check_exists(path)
@@ -159,7 +159,7 @@ def _print_written(target: Path, done: Any) -> None:
 
 
 def _check_exists(path: Path) -> None:
-    """Refuse a path at which nothing is, or which this user cannot read."""
+    """Refuse a path that does not exist or that this user cannot read."""
     try:
         if path.is_dir():
             next(path.iterdir(), None)

@@ -46,7 +46,7 @@ def format_comparison(found: Comparison) -> str:
 
 
 def comparison_facts(found: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON can hold it: an infinite difference is the text ``"inf"``."""
+    """Return a comparison for JSON, with the string ``"inf"`` for an infinite difference."""
     facts = asdict(found)
     for each in facts["differences"]:
         for key in ("largest_absolute", "largest_relative"):
@@ -106,7 +106,7 @@ def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Return a text whose control characters are escaped: files of others may hold any name."""
+    """Escape the control characters of a text: files of other tools may hold any name."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
-# Commands, by their name or first two words, and modules that start ranks as processes.
-_LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate launch", "anyrig run"})
-_LAUNCHER_MODULES = frozenset(
-    {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
-)
-
 
 def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -> Program:
     """Return the program that `words` name. It will run in this process.
@@ -66,17 +60,6 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
             return Program(command, tuple(arguments))
     check_program(name, is_module=is_module)
     return Program(name, tuple(arguments), is_module=is_module)
-
-
-def launcher_in(program: Program) -> str | None:
-    """Return the name of the launcher that `program` is, such as torchrun, or None."""
-    if program.is_module:
-        if program.name in _LAUNCHER_MODULES:
-            return program.name
-        words = [program.name, *program.arguments[:1]]
-    else:
-        words = [Path(program.name).name, *program.arguments[:1]]
-    return next((name for name in (words[0], " ".join(words)) if name in _LAUNCHERS), None)
 
 
 def _read_python(words: list[str]) -> Program:

@@ -25,8 +25,8 @@ def doctor(
 ) -> None:
     """Check whether `anyrig run` with the same flags could start its ranks on this node.
 
-    With several nodes, run it on all of them at the same time. The exit status is 1 if a finding
-    is bad.
+    With several nodes, run this command on all nodes at the same time. The exit status is 1 if a
+    finding is bad.
     """
     # A finding reports a failed connection; silence what PyTorch's store logs about it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

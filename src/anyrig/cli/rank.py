@@ -3,7 +3,7 @@
 Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, an
 out-of-memory error is explained, and the process cannot hang after the script has ended. A first
 argument ``--explain-oom`` tracks memory for the explanation. ``--no-python`` before a program's
-name replaces this process by that program.
+name replaces this process with that program.
 """
 
 from __future__ import annotations

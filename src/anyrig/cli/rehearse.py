@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .chosen_device import chosen_device, named_in_errors
-from .command_line import launcher_in, read_command
+from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
@@ -54,13 +57,40 @@ def rehearse(
             "and report what each saves.",
         ),
     ] = False,
-    times: Annotated[
-        bool,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="End the script after so many steps of its optimizer."),
+    ] = None,
+    step_marker: Annotated[
+        str | None,
         typer.Option(
-            "--times",
-            help="At the end, report the virtual time, and how far such times are known to be off.",
+            "--step-marker",
+            metavar="NAME",
+            help="A function of the script, or Class.method, whose calls are the steps, instead of "
+            "those of torch.optim.Optimizer.step.",
         ),
-    ] = False,
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no summary at the end.")] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write all facts as one JSON object."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write the timelines, for ui.perfetto.dev or chrome://tracing.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write a page for a browser: timelines, memory, and where each step's time goes.",
+        ),
+    ] = None,
     shape_only: Annotated[
         bool,
         typer.Option(
@@ -77,13 +107,16 @@ def rehearse(
 ) -> None:
     """Run an unchanged script on virtual GPUs. The words after SCRIPT are its arguments.
 
-    The command has the script's standard streams and exit code.
+    The command has the script's standard streams and exit code. At the end, it prints a summary of
+    times and memory to standard error.
 
     With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU, or
     for each GPU that --device names on every node. This computer simulates all nodes of the rig,
     so --rdzv-endpoint and similar flags are not needed and have no effect.
     """
     from ..rehearsal.rehearsal import Rehearsal
+    from ..rehearsal.reporting import Reporting, check_file
+    from ..rehearsal.step_marker import check_name
     from ..virtual.rig import VirtualRig
 
     if assume_values and not shape_only:
@@ -99,16 +132,22 @@ def rehearse(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
         )
+    for flag, path in {"--json": json, "--trace": trace, "--report": report}.items():
+        if path is not None:
+            with _refused_as(flag):
+                check_file(path)
+    if step_marker is not None:
+        with _refused_as("--step-marker"):
+            check_name(step_marker)
+    reporting = Reporting(quiet, json, trace, report, steps, step_marker)
+    if ranks is not None and step_marker is not None:
+        raise typer.BadParameter(
+            "it marks a function of a script in one process; drop it, or the flags for ranks",
+            param_hint="--step-marker",
+        )
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     program = read_command([script, *arguments], is_module=module, is_python=not no_python)
-    launcher = "the flags for ranks" if ranks is not None else launcher_in(program)
-    if times and launcher is not None:
-        raise typer.BadParameter(
-            f"it reports the time of one process, and ranks are other processes; drop it, or "
-            f"{launcher}, and read anyrig.virtual.clock() in the script",
-            param_hint="--times",
-        )
     rehearsal = Rehearsal(
         program,
         virtual_rig,
@@ -116,12 +155,23 @@ def rehearse(
         assume_values=assume_values,
         explain_oom=explain_oom,
         remedies=remedies,
-        times=times,
+        reporting=reporting,
     )
     if ranks is None:
         raise typer.Exit(_run_here(rehearsal))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
+
+
+@contextmanager
+def _refused_as(flag: str) -> Iterator[None]:
+    """Name `flag` in the error if the block raises a `ReportError`."""
+    from ..errors import ReportError
+
+    try:
+        yield
+    except ReportError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
 def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
@@ -200,7 +250,8 @@ def _run_ranks(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
     )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
-    with rehearsal.of_processes():
+    with rehearsal.of_ranks() as report:
         environments = [role] * options.processes
         result = run_group(options, [*command, *program.arguments], environments)
+        report(result.exit_code)
     return status_of(result)

@@ -57,7 +57,7 @@ def run(
         visibility = environment_for(rig) if hides else {}
         variables = visibility | single_rank_variables(options.master_port) | role
         environment = os.environ | variables
-        environment.pop(ERROR_FILE, None)  # of a rank that runs this command; no launcher reads it
+        environment.pop(ERROR_FILE, None)  # set if a rank runs this command; no launcher reads it
         _replace_process([sys.executable, *command], environment)
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher

@@ -22,7 +22,7 @@ def read_all(devices: Places) -> tuple[Reading, ...]:
     """Return the present state of each of `devices`, which is faster than one call for each.
 
     Raises:
-        DeviceTextError: a text or a number names no device of this machine.
+        DeviceTextError: a string or a number names no device of this machine.
     """
     with shared_session():
         return tuple(PROBES[device.kind].read(device) for device in as_devices(devices))

@@ -34,7 +34,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 def rig_from_arguments(arguments: argparse.Namespace) -> Rig:
     """Return the rig that a script's arguments ask for.
 
-    A text that names no device of this machine ends the program with a message on standard error
+    A string that names no device of this machine ends the program with a message on standard error
     and exit status 2, like any bad argument in argparse; `rig_from_options` raises instead.
     """
     try:
@@ -48,10 +48,11 @@ def rig_from_options(device: str | None, disable_cuda: bool = False) -> Rig:
     """Return the rig for two values from typer, click, or a configuration file.
 
     Raises:
-        DeviceTextError: the values contradict each other, or a text names no device of this
-            machine. The message begins with the flag or variable. In a command of typer or click
-            it is also their UsageError, which they print and end with status 2.
-        DeviceFailedError: a text names a device that cannot be used; also a UsageError there.
+        DeviceTextError: the values contradict each other, or a string names no device of this
+            machine. The message begins with the flag or variable. In a command of typer or click,
+            the error is also a UsageError, which they print before they exit with status 2.
+        DeviceFailedError: a string names a device that cannot be used; in a command, the error is
+            also a UsageError.
     """
     if disable_cuda:
         if device not in (None, "cpu"):
@@ -77,7 +78,7 @@ def _first_given(device: str | None) -> tuple[str, str]:
 
 
 def _for_command(error: AnyrigError) -> AnyrigError:
-    """Return `error`, as a UsageError too if a command of click or typer is running."""
+    """Return `error`; while a command of click or typer runs, make it a UsageError, too."""
     for package in ("typer._click", "click"):  # typer vendors click, or uses the package
         click = sys.modules.get(f"{package}.globals")
         if click is not None and click.get_current_context(silent=True) is not None:

@@ -66,8 +66,8 @@ def choose(
     GPUs. Without an accelerator the CPU is chosen; it is shared, never leased.
 
     Args:
-        count: how many devices.
-        min_free_bytes: take only devices with at least this much free memory: a number, or a text
+        count: how many devices to choose.
+        min_free_bytes: take only devices with at least this much free memory: a number, or a string
             such as ``"10GiB"``.
         max_utilization: take only devices that are busy at most this fraction of the time, 0 to 1.
         exclude_busy: take only devices that no other process uses.
@@ -90,8 +90,7 @@ def choose(
         _require_number("max_utilization", max_utilization, (int, float))
         if not 0 <= max_utilization <= 1:
             raise ValueError(
-                f"max_utilization is a fraction from 0 to 1, got {max_utilization}; "
-                "for 50 % write 0.5"
+                f"max_utilization must be from 0 to 1, got {max_utilization}; for 50 % write 0.5"
             )
     candidates = usable(survey()) if devices is None else as_devices(devices)
     readings = sorted(read_all(candidates), key=_preference)
@@ -113,7 +112,7 @@ def choose(
 
 def _require_number(name: str, value: object, kinds: type | tuple[type, ...]) -> None:
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} is a number, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
 
 
 def _bytes_of(text: str) -> int:
@@ -184,7 +183,7 @@ def _objection(
 
 
 def _objection_to_bytes(reading: Reading) -> str | None:
-    """Return whether other processes hold memory, for a device that does not list its processes."""
+    """Return why a device that does not list its processes may be in use; None if it is free."""
     if reading.others_bytes is None:
         return "it does not report who uses it"
     if reading.others_bytes > 0:

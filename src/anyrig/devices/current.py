@@ -1,4 +1,4 @@
-"""The current device of any kind, in place of calls of `torch.cuda`."""
+"""The current device of any kind, in place of calls to `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def current_device() -> torch.device:
 
 
 def select_device(device: Place) -> None:
-    """Make a device the current one of this thread. For the CPU this does nothing."""
+    """Make a device the current device of this thread. For the CPU this does nothing."""
     chosen = as_torch_device(device)
     if chosen.type != "cpu" and chosen.index is not None:
         import torch
@@ -37,7 +37,7 @@ def select_device(device: Place) -> None:
 
 @contextmanager
 def use_device(device: Place) -> Iterator[torch.device]:
-    """Make a device the current one within a ``with`` block, then restore the previous one."""
+    """Make a device the current device within a ``with`` block, then restore the previous one."""
     before = current_device()
     chosen = as_torch_device(device)
     select_device(chosen)

@@ -21,9 +21,9 @@ class Device:
         kind: PyTorch's device type: ``"cuda"``, ``"xpu"``, ``"mps"`` or ``"cpu"``.
         index: PyTorch's index within the kind; None for the CPU and for a device PyTorch cannot
             reach. It changes with ``CUDA_VISIBLE_DEVICES``; the UUID does not.
-        name: as the driver reports it.
-        uuid: with its prefix, ``"GPU-8932f937-…"`` or ``"MIG-…"``.
-        pci_bus_id: ``"00000000:3B:00.0"``.
+        name: the name that the driver reports.
+        uuid: the UUID with its prefix, ``"GPU-8932f937-…"`` or ``"MIG-…"``.
+        pci_bus_id: the PCI address, such as ``"00000000:3B:00.0"``.
         capability: compute capability ``(major, minor)``.
         total_bytes: memory of the device; for the CPU, what this process may use of the host's.
         spec: published facts, if this exact name is known.
@@ -61,7 +61,7 @@ class Device:
         """Raise DeviceFailedError if the device cannot be used; the message says why."""
         if self.error is not None:
             raise DeviceFailedError(
-                f"{self} cannot be used: {self.error}. `anyrig devices` lists those that can"
+                f"{self} cannot be used: {self.error}. `anyrig devices` lists the usable devices"
             )
 
     def __repr__(self) -> str:

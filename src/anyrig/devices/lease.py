@@ -1,4 +1,4 @@
-"""Leases: while one process holds a device, other processes that ask choose another one.
+"""Leases: while one process holds a device, other processes that ask choose another device.
 
 Two jobs that start at the same time both see an idle GPU, because neither has allocated memory yet.
 A lease keeps the second job away. It binds only processes that ask for it, and ends with the
@@ -41,7 +41,7 @@ class Lease(Held):
     """A device that this process holds; as a context manager, it releases the device at the end.
 
     Attributes:
-        uuid: of the device, as NVML writes it.
+        uuid: the UUID of the device, as NVML writes it.
     """
 
     def __init__(self, uuid: str, descriptors: tuple[int, ...]) -> None:
@@ -81,9 +81,9 @@ class LeaseHolder:
     """The process that holds a device.
 
     Attributes:
-        pid: in the process's own namespace; None if it is not written yet.
-        host: its host or container.
-        since: when it took the lease.
+        pid: the process id in the process's own namespace; None if it is not written yet.
+        host: the process's host or container.
+        since: when the process took the lease.
     """
 
     pid: int | None

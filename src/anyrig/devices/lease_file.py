@@ -6,7 +6,7 @@ by a cleaner of temporary files, the next process could otherwise create and loc
 
 Anyone may write to the directory, so its contents are not trusted: it must be sticky, symbolic
 links are not followed, and only a regular file with one name is written to. The library filelock
-does not meet this: its 3.x releases (checked: 3.16 to 3.24) truncate the holder's file when they
+does not do this: its 3.x releases (checked: 3.16 to 3.24) truncate the holder's file when they
 fail to lock it, and unlock the parent's file when a forked child deletes its copy of the lock.
 """
 
@@ -55,9 +55,9 @@ else:
 def lease_directory() -> Path:
     """Return the directory of the leases, and create it if necessary.
 
-    ``$ANYRIG_LEASE_DIRECTORY``, else ``anyrig-leases`` in the directory for temporary files.
-    Processes with different directories, such as separate containers, do not see each other's
-    leases.
+    The directory is ``$ANYRIG_LEASE_DIRECTORY``, else ``anyrig-leases`` in the directory for
+    temporary files. Processes with different directories, such as separate containers, do not see
+    each other's leases.
 
     Raises:
         LeaseDirectoryError: the directory cannot be created, is not a directory, or lets users
@@ -116,7 +116,7 @@ def open_locked(path: Path) -> int | None:
 
 
 def claim_name(path: Path) -> tuple[int, ...] | None:
-    """Bind an abstract socket of the name of `path`, which no user can remove.
+    """Bind an abstract socket named after `path`, which no user can remove.
 
     Returns:
         The descriptors to close at the end of the lease, empty where there are no abstract sockets;
@@ -142,9 +142,9 @@ def write_holder(descriptor: int, pid: int, host: str) -> None:
 
 
 def read_holder(path: Path) -> dict[str, object]:
-    """Return the text of the file; empty if the holder has not written yet.
+    """Return what the file says about the holder; empty if the holder has not written yet.
 
-    Any user may have written any text.
+    The result is not trusted: any user may have written the file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)

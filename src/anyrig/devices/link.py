@@ -17,8 +17,8 @@ class Link:
     Attributes:
         first, second: the two ends.
         peer_access: whether each can read the other's memory directly.
-        kind: ``"nvlink"``, ``"pcie"``, …
-        bytes_per_second: in one direction.
+        kind: the kind of the path: ``"nvlink"``, ``"pcie"``, …
+        bytes_per_second: the peak rate in one direction.
     """
 
     first: Device

@@ -50,9 +50,9 @@ class NvmlCard:
 
     Attributes:
         uuid: ``"GPU-…"``, or ``"MIG-…"`` for an instance; None if the GPU does not answer.
-        pci_bus_id: ``"0000:3b:00.0"``; an instance has that of its GPU.
+        pci_bus_id: the PCI address, as ``"0000:3b:00.0"``; an instance has its GPU's address.
         name: the driver's name for it.
-        total_bytes: of memory; None for chips that share the host's.
+        total_bytes: the size of the memory; None for chips that share the host's memory.
         capability: CUDA compute capability ``(major, minor)``.
         error: the GPU's error, and what to do; None if it works.
         parent_uuid: the GPU that an instance is part of; None for a whole GPU.
@@ -74,12 +74,12 @@ class NvmlMoment:
     """The state of a GPU at one moment.
 
     Attributes:
-        free_bytes: of memory.
-        used_bytes: by all processes together, without memory reserved by the driver.
+        free_bytes: the free memory.
+        used_bytes: the memory of all processes together, without memory reserved by the driver.
         utilization: 0 to 1, the part of the last sample period (a sixth of a second to a second)
             in which a kernel ran; None for MIG instances.
-        temperature_celsius: of the chip.
-        processes: that use it, by pid; None if the driver does not list them.
+        temperature_celsius: the temperature of the chip.
+        processes: the processes that use the GPU, by pid; None if the driver does not list them.
         error: the GPU's error, and what to do; None if it answered.
     """
 
@@ -93,7 +93,7 @@ class NvmlMoment:
 
 @dataclass(frozen=True)
 class _Handle:
-    """The handles of a GPU in an open session: its own, and that of an instance's whole GPU."""
+    """The handles of a GPU or instance in an open session: its own, and its whole GPU's."""
 
     own: Any
     whole: Any
@@ -248,7 +248,7 @@ def _processes(questions: Questions, handle: _Handle) -> tuple[DeviceProcess, ..
     used_bytes: dict[int, int | None] = {}
     listed = False
     for function in _PROCESS_LISTS:
-        # Under WSL the list is an unknown error, which means only that it is not available.
+        # Under WSL, NVML reports an unknown error, which means only that there is no list.
         ignore = frozenset({UNKNOWN_ERROR})
         found = questions.ask(function, handle.own, ignore=ignore)
         if found is None:  # drivers before R510

@@ -42,8 +42,8 @@ _NO_ANSWER = frozenset(
 )
 
 _WORDS = {
-    _NO_PERMISSION: "the driver refuses access; check the permissions of /dev/nvidia*, and in a "
-    "container or a batch job that this device was given to it",
+    _NO_PERMISSION: "the driver refuses access; check the permissions of /dev/nvidia*, and whether "
+    "the container or batch job was given this device",
     _DRIVER_NOT_LOADED: "the NVIDIA driver is installed but its kernel module is not loaded; "
     "try `sudo modprobe nvidia`, then `nvidia-smi`",
     _LIBRARY_NOT_FOUND: "there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded); "
@@ -71,11 +71,11 @@ class NvmlUnavailableError(Exception):
 
 @dataclass
 class Session:
-    """An open NVML.
+    """An open session of NVML.
 
     Attributes:
         nvml: the module pynvml, initialised.
-        handles: of the GPUs by bare UUID, filled by `nvml.py`; None until then.
+        handles: the handles of the GPUs by bare UUID, filled by `nvml.py`; None until then.
         silent: the errors of GPUs that do not report their UUID.
     """
 
@@ -112,7 +112,7 @@ class Questions:
 
         Args:
             function: a name in pynvml.
-            arguments: for it.
+            arguments: the arguments of the function.
             ignore: further error codes that mean that the quantity is not reported.
         """
         try:

@@ -16,7 +16,7 @@ import typer
 
 from .arguments import DEVICE_HELP, DISABLE_CUDA_HELP
 
-# typer reads these at run time, where Python 3.10 wants Optional rather than `str | None`.
+# typer reads these at run time, where Python 3.10 needs Optional, not `str | None`.
 DeviceOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP, show_default=False),

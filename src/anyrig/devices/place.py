@@ -14,7 +14,7 @@ from .text import WITHOUT_GPUS, select_devices
 if TYPE_CHECKING:
     import torch
 
-# A text is what `Rig.parse` reads: "cuda:1", "cuda:0,2", "auto". A number is the index of an
+# A string is what `Rig.parse` reads: "cuda:1", "cuda:0,2", "auto". A number is the index of an
 # accelerator. Where one device is wanted, a rig stands for its lead.
 Place: TypeAlias = "Rig | Device | torch.device | str | int"
 Places: TypeAlias = "Place | Iterable[Place]"
@@ -23,7 +23,7 @@ Places: TypeAlias = "Place | Iterable[Place]"
 def as_torch_device(place: Place) -> torch.device:
     """Return the device that a place names, as a `torch.device`.
 
-    A text that `torch.device` accepts has PyTorch's meaning: ``"cuda"`` has no index, and
+    A string that `torch.device` accepts has PyTorch's meaning: ``"cuda"`` has no index, and
     ``"meta"`` is a device.
 
     Raises:
@@ -74,7 +74,7 @@ def as_devices(places: Places) -> tuple[Device, ...]:
     """Return all devices that places name, in order, including unusable ones.
 
     Raises:
-        DeviceTextError: a text, a number or an object names no device of this machine.
+        DeviceTextError: a string, a number or an object names no device of this machine.
     """
     if isinstance(places, Device):
         return (places,)
@@ -89,8 +89,8 @@ def as_rig(places: Places) -> Rig:
     """Return the rig of all devices that places name, in order.
 
     Raises:
-        DeviceTextError: a text, a number or an object names no device of this machine, a device is
-            named twice, or the devices are of several kinds.
+        DeviceTextError: a string, a number or an object names no device of this machine, a device
+            is named twice, or the devices are of several kinds.
         DeviceFailedError: a device cannot be used.
         NoDeviceError: the list is empty.
     """
@@ -114,5 +114,5 @@ def _text_of(place: object) -> str:
 def _refusal(place: object) -> DeviceTextError:
     return DeviceTextError(
         f"{place!r} of type {type(place).__name__} names no device; give a Rig, a Device, a "
-        "torch.device, a text such as 'cuda:1' or 'cpu', or the index of an accelerator from 0 up"
+        "torch.device, a string such as 'cuda:1' or 'cpu', or the index of an accelerator from 0 up"
     )

@@ -12,10 +12,10 @@ class DeviceProcess:
     """One process on one device.
 
     Attributes:
-        pid: in the driver's namespace, which may differ from a container's.
-        name: of its program; None if the process has ended, is hidden, or is in another namespace.
-        used_bytes: of the device's memory; None if the driver does not report it, as under WSL, on
-            Windows, and in most containers.
+        pid: the process id in the driver's namespace, which may differ from a container's.
+        name: its program's name; None if the process has ended, is hidden or in another namespace.
+        used_bytes: how much of the device's memory the process uses; None if the driver does not
+            report it, as under WSL, on Windows, and in most containers.
     """
 
     pid: int

@@ -16,12 +16,12 @@ class Reading:
 
     Attributes:
         device: which device was read.
-        free_bytes: available for allocations.
-        own_bytes: held by this process.
-        others_bytes: held by all other processes together.
+        free_bytes: the memory that is available for allocations.
+        own_bytes: the memory that this process holds.
+        others_bytes: the memory that all other processes together hold.
         utilization: the fraction of the last sample period in which the device was busy, 0 to 1.
-        temperature_celsius: of the chip.
-        processes: that use the device; empty if there are none, None if they are not reported.
+        temperature_celsius: the temperature of the chip.
+        processes: the processes that use the device; None if they are not reported.
         error: why nothing could be read.
     """
 

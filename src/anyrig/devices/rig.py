@@ -30,9 +30,9 @@ class Rig:
     """An ordered set of working devices of one kind; the first is the lead.
 
     Attributes:
-        devices: in order. `detect` puts the strongest first; a text or a list keeps its own order,
-            as ``device_ids`` does in `torch.nn.DataParallel`.
-        reason: for these devices, in this order.
+        devices: the devices in order. `detect` puts the strongest first; a string or a list keeps
+            its own order, as ``device_ids`` does in `torch.nn.DataParallel`.
+        reason: why these devices, in this order.
     """
 
     devices: tuple[Device, ...]
@@ -43,10 +43,10 @@ class Rig:
             raise NoDeviceError("a rig needs at least one device; `anyrig devices` lists them")
         texts = [device.text for device in self.devices]
         if len(set(texts)) < len(texts):
-            raise DeviceTextError(f"a rig has each device once; got {', '.join(texts)}")
+            raise DeviceTextError(f"a rig can have each device only once; got {', '.join(texts)}")
         if len({device.kind for device in self.devices}) > 1:
             raise DeviceTextError(
-                f"a rig is of one kind of device; got {', '.join(texts)}. "
+                f"a rig has devices of one kind only; got {', '.join(texts)}. "
                 "Take the accelerators or the CPU, not both"
             )
         for device in self.devices:
@@ -95,13 +95,13 @@ class Rig:
 
     @classmethod
     def parse(cls, text: str) -> Rig:
-        """Return the devices that a text names.
+        """Return the devices that a string names.
 
         ``"auto"`` is `detect`, which uses ``ANYRIG_DEVICE``; ``"all"`` is every accelerator;
         ``"cpu"`` the CPU; ``"cuda"`` the current CUDA device, as in PyTorch; ``"cuda:1"``,
-        ``"cuda:0,cuda:2"`` and ``"cuda:0,2"`` name devices by index; ``"0,2"`` and ``"2"`` do so
-        for the accelerator there is (``"2"`` is the third device, not two of them);
-        ``"GPU-8932f937"`` names one by the start of its UUID. The order of the text is kept.
+        ``"cuda:0,cuda:2"`` and ``"cuda:0,2"`` name devices by index; ``"0,2"`` and ``"2"`` name the
+        machine's accelerators by index (``"2"`` is the third device, not two devices);
+        ``"GPU-8932f937"`` names a device by the start of its UUID. The order of the text is kept.
 
         Raises:
             DeviceTextError: the text names no device of this machine; the message lists them.
@@ -109,8 +109,8 @@ class Rig:
         """
         if not isinstance(text, str):
             raise DeviceTextError(
-                f"Rig.parse reads a text, and {text!r} is of type {type(text).__name__}; write for "
-                "example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'"
+                f"Rig.parse reads a string, and {text!r} is of type {type(text).__name__}; write "
+                "for example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'"
             )
         if text == AUTO:
             return cls.detect()
@@ -129,7 +129,7 @@ class Rig:
 
     @property
     def kind(self) -> str:
-        """PyTorch's device type, the same for all."""
+        """PyTorch's device type, the same for all devices."""
         return self.lead.kind
 
     @property

@@ -20,7 +20,7 @@ def defaults(
 ) -> Iterator[None]:
     """Set the default device and floating-point dtype of new tensors within a block.
 
-    The previous defaults are restored at the end, also after an exception. Can be used as a
+    The previous defaults are restored at the end, even after an exception. Can be used as a
     decorator.
 
     ::

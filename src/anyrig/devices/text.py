@@ -1,4 +1,4 @@
-"""Parse a text that names devices.
+"""Parse a string that names devices.
 
 ::
 

@@ -39,8 +39,8 @@ class Visibility:
 
     Attributes:
         text: the variable's value; None if it is not set.
-        indices: that the text names, in the driver's order; None unless it contains indices.
-        uuids: that the text names, each whole or a prefix; None unless it contains UUIDs.
+        indices: the indices that the text names, in the driver's order; None if it has none.
+        uuids: the UUIDs that the text names, each whole or a prefix; None if it has none.
         reason: how CUDA reads the text. CUDA ends the list at a device that the machine does not
             have; `select` returns the rest.
     """
@@ -62,8 +62,8 @@ class Visibility:
         """Return the visible devices of a machine, in CUDA's order.
 
         Args:
-            uuids: of all devices of the machine, in the driver's order (in any order unless the
-                text contains indices).
+            uuids: the UUIDs of all devices of the machine, in the driver's order (in any order
+                unless the text contains indices).
         """
         if self.text is None:
             return tuple(uuids)
@@ -121,7 +121,7 @@ def parse_visibility(text: str | None, *, order: str | None = None) -> Visibilit
 def _read_list(
     entries: list[str], read: Callable[[str], _Entry | None]
 ) -> tuple[tuple[_Entry, ...], str]:
-    """Return the values of the list, and a description of its irregularity."""
+    """Return the valid first entries of the list, and what is wrong with the list, or ""."""
     values: list[_Entry] = []
     for position, entry in enumerate(entries):
         value = read(entry)

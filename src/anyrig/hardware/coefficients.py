@@ -38,10 +38,10 @@ class CoefficientGroup:
 
     Attributes:
         group: the name of the group, such as ``"product.tensor"``.
-        of: what they were fitted to: the key of a GPU, an architecture, or ``"otherwise"``.
-        values: by name; a coefficient with one value has a list of one.
+        of: what the coefficients were fitted to: a GPU's key, an architecture, or ``"otherwise"``.
+        values: the values by name; a coefficient with one value has a list of one.
         source: the measurements behind the values.
-        error_percent: by the key of a GPU, the median error on measurements that no fit has seen.
+        error_percent: the median error on measurements that no fit has seen, by the GPU's key.
     """
 
     group: str
@@ -69,8 +69,8 @@ def values_of(groups: tuple[CoefficientGroup, ...]) -> dict[str, list[float]]:
 def known_errors(spec: Spec) -> dict[str, float | None]:
     """Return how far predicted times of a GPU's kernels are off, by kind of work.
 
-    An error is the median, in percent, on measurements of this GPU that no fit has seen; None if
-    there are none.
+    An error is the median, in percent, on measurements of this GPU that no fit has seen; None
+    without such measurements.
     """
     by_name = {group.group: group for group in coefficients_of(spec)}
     return {kind: by_name[name].error_percent.get(spec.key) for kind, name in _KINDS.items()}
@@ -78,7 +78,7 @@ def known_errors(spec: Spec) -> dict[str, float | None]:
 
 @functools.cache
 def coefficient_groups() -> Mapping[str, Mapping[str, CoefficientGroup]]:
-    """Return every group by name, and in it by what it was fitted to; see `coefficients.toml`."""
+    """Return all groups by name and by what they were fitted to; see `coefficients.toml`."""
     text = resources.files(__package__).joinpath("coefficients.toml").read_text(encoding="utf-8")
     return MappingProxyType(dict(_groups("", tomllib.loads(text))))
 

@@ -27,7 +27,7 @@ class DriverMemory:
         context_bytes: the CUDA context.
         connection_bytes: NCCL's buffers for one channel to one other rank.
         ring_channels: NCCL's channels of a collective.
-        message_channels: NCCL's channels to a rank of sends, receives and all-to-all.
+        message_channels: NCCL's channels to one rank for sends, receives and all-to-all.
         sources: the source of each figure.
     """
 
@@ -54,7 +54,7 @@ def driver_memory_of(spec: Spec) -> DriverMemory:
 
 
 def _entry(table: str, *names: str) -> dict[str, Any]:
-    """Return the entry of the first of `names` that the table has, or the one for the others."""
+    """Return the entry of the first of `names` that the table has, or the entry for other names."""
     entries = _tables()[table]
     return next(entries[name] for name in (*names, _OTHERWISE) if name in entries)
 

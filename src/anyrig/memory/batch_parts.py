@@ -26,10 +26,10 @@ class Batch:
         step(x, {"mask": m}, 0.5)     part(0, 2)  ▶  x[0:2], {"mask": m[0:2]}, 0.5
                                       part(2, 2)  ▶  x[2:4], {"mask": m[2:4]}, 0.5
 
-    Parts are views. Tensors without dimensions, numbers and texts are in every part.
+    Parts are views. Every part gets the zero-dimensional tensors, numbers and strings unchanged.
 
     Attributes:
-        samples: the size of the tensors along dimension 0; 0 without such tensors.
+        samples: the size of the tensors along dimension 0; 0 if no tensor has dimensions.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

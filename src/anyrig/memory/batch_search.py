@@ -18,12 +18,12 @@ from .rank_agreement import join_ranks, name_ranks
 _MOST_PROBES = 12
 # The search ends when the largest batch that fits is known to this fraction.
 _RESOLUTION = 0.01
-# The factor between two batches as long as the peaks predict nothing.
+# The factor between two batches while the peaks do not predict the limit yet.
 _GROWTH = 8
-# The largest factor between a batch that fits and a predicted batch that is tried at once.
+# The largest factor between a batch that fits and a predicted batch that is tried directly.
 _REACH = 4
-# Peaks predict only if the larger batch's peak exceeds the smaller one's by this fraction. Below
-# it, the optimizer's step may determine both.
+# Peaks predict the limit only if the larger batch's peak exceeds the smaller batch's peak by this
+# fraction. Below it, the optimizer's step may determine both peaks.
 _LEAST_RISE = 0.5
 
 
@@ -45,7 +45,7 @@ class Probe:
     failed: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """Return the batch and what came of it, in one line."""
+        """Return the batch size and the result, in one line."""
         if not self.fits:
             return f"{self.samples}: out of memory" + _where(self.failed)
         peak = "" if self.peak_bytes is None else f", peak {format_bytes(self.peak_bytes)}"
@@ -53,22 +53,22 @@ class Probe:
 
 
 class Steps:
-    """Computes steps on all ranks, and puts the models right after one that failed on any rank."""
+    """Computes steps on all ranks, and repairs the models if a step fails on any rank."""
 
     def __init__(self, step: Callable[[int], object]) -> None:
         self._step = step
         self._ranks = join_ranks()
 
     def least(self, number: int | None) -> int | None:
-        """Return the smallest of all ranks' numbers, without those that are None."""
+        """Return the smallest of all ranks' numbers, ignoring None."""
         return self._ranks.least(number)
 
     def compute(self, samples: int, times: int) -> tuple[int, ...] | None:
         """Compute steps with `samples` on each rank.
 
         Returns:
-            None if all of them ended; otherwise the ranks that ran out of memory, or an empty tuple
-            in a single process.
+            None if all steps completed; otherwise the ranks that ran out of memory, or an empty
+            tuple in a single process.
         """
         self._ranks.begin(1, 1)
         try:
@@ -96,7 +96,7 @@ class Steps:
 
 
 class Search:
-    """The search for the largest batch that fits: by peaks as long as they predict it."""
+    """Searches for the largest batch that fits, which the peaks of earlier batches predict."""
 
     def __init__(self, steps: Steps, state: ProgramState, limit: int | None) -> None:
         self._steps = steps
@@ -109,7 +109,7 @@ class Search:
         self.fits = 0
 
     def run(self, start: int) -> str:
-        """Search from a first batch, and return the reason for the end."""
+        """Search, beginning with a batch of `start` samples; return why the search ended."""
         samples = start
         while True:
             self._probe(samples)
@@ -168,13 +168,13 @@ class Search:
             return predicted // 2
         if predicted > self.fits * (1 + _RESOLUTION):
             return predicted
-        self._distance *= 2  # it fits, although more than was predicted
+        self._distance *= 2  # it fits, although the prediction was smaller
         return math.ceil(self.fits * (1 + self._distance / 2))
 
     def _predict(self) -> int | None:
-        """Return the batch at which a device reaches its limit; None if two peaks do not tell.
+        """Return the largest batch that two peaks predict to fit; None if they predict none.
 
-        A peak is taken for a constant and a part in proportion to the samples.
+        A peak is modelled as a constant plus a part in proportion to the samples.
         """
         if len(self._peaks) < 2:
             return None
@@ -200,7 +200,7 @@ def _peaks() -> dict[int, int]:
 
 
 def _limit_bytes(device: int) -> int:
-    """Return how much PyTorch may allocate on a device, with what it has already."""
+    """Return how much PyTorch may reserve on a device, including what it has reserved."""
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     of_process = torch.cuda.get_per_process_memory_fraction(device) * total_bytes
     return min(int(of_process), free_bytes + torch.cuda.memory_reserved(device))

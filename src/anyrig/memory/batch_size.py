@@ -20,7 +20,7 @@ from .program_state import ProgramState
 class BatchFit:
     """The largest batch that fits, and how it was found.
 
-    Over ranks, batches are those of one rank, and are the same on all ranks.
+    On several ranks, `samples` and `largest_samples` count one rank's batch, the same on all ranks.
 
     Attributes:
         samples: the batch size to use.
@@ -71,16 +71,16 @@ def fit_batch_size(
         fit = anyrig.memory.fit_batch_size(step, global_batch=512)
         loader = DataLoader(dataset, batch_size=fit.samples)
 
-    At most 12 batches are tried. Their peaks predict the limit, and batches below and above it
-    confirm it to 1 %. The first batch is computed twice, so that the optimizer has its state.
+    At most 12 batches are tried. Their peaks predict the limit, and batches below and above the
+    limit confirm it to 1 %. The first batch is computed twice, so that the optimizer has its state.
 
-    Over ranks, call it on every rank. All ranks try the same batches and get the same result, and
-    a batch fits if it fits on every rank. DDP, FSDP2 and spread models are put right after a step
-    that failed on any rank.
+    On several ranks, call `fit_batch_size` on every rank. All ranks try the same batches and get
+    the same result, and a batch fits if it fits on every rank. After a step that failed on any
+    rank, DDP, FSDP2 and spread models are made ready for another step.
 
     Afterwards the parameters, buffers and gradients of all modules, and the state of all
     optimizers, schedulers, `GradScaler`s and random number generators are as before. Other changes
-    stay, such as those of a list to which `step` appends. Statistics of peak memory are not reset.
+    remain, such as entries that `step` appends to a list. Statistics of peak memory are not reset.
 
     Args:
         step: computes one training step with the given number of samples: forward, backward, and
@@ -89,15 +89,15 @@ def fit_batch_size(
         largest: the largest batch to try, such as the size of the dataset.
         global_batch: the samples of one optimizer step on all ranks, to be divided into
             micro-batches that fit. No larger batch is tried.
-        margin: the fraction by which `samples` is smaller than `largest_samples`, for what varies
-            between steps.
+        margin: the fraction by which `samples` is smaller than `largest_samples`, because steps
+            differ in their need of memory.
 
     Returns:
         The batch, the reason, and every batch that was tried; ``print`` shows a line for each.
 
     Raises:
-        MemoryTrackingError: an argument is out of range, there is no CUDA device, or a model of
-            several ranks cannot be put right after a failed step.
+        MemoryTrackingError: an argument is out of range, there is no CUDA device, or a model on
+            several ranks cannot recover from a failed step.
         OtherRankError: the step failed on another rank.
         RankMismatchError: the ranks did not call the same collectives within the step.
         torch.OutOfMemoryError: a batch of one sample does not fit.
@@ -139,13 +139,13 @@ def _check(
     margin: float,
     world_size: int,
 ) -> int | None:
-    """Return the largest batch to try, or None."""
+    """Return the largest batch to try; None if the arguments set no limit."""
     for name, value in (("start", start), ("largest", largest), ("global_batch", global_batch)):
         if value is not None and value < 1:
-            raise MemoryTrackingError(f"{name}={value} is no number of samples; give at least 1")
+            raise MemoryTrackingError(f"{name}={value} is not a number of samples; give 1 or more")
     if not 0 <= margin < 1:
         raise MemoryTrackingError(
-            f"margin={margin} is no fraction of the batch; give 0 or more, below 1"
+            f"margin={margin} is not a fraction of the batch; give 0 or more, below 1"
         )
     if global_batch is not None and global_batch < world_size:
         raise MemoryTrackingError(

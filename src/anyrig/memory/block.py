@@ -14,15 +14,15 @@ class Origin:
 
     Attributes:
         phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"``; None if unknown.
-        module: the qualified name of the innermost running module, as in a state dict; ``""`` is
-            the outermost module, None is outside every module.
+        module: the qualified name of the innermost running module, as in a state dict; ``""`` for
+            the outermost module, None outside every module.
         line: the line of the program; in a backward pass, the line whose gradient is computed.
         is_recorded: whether autograd records the operator.
         call: the number of calls of outermost modules that had begun.
         is_training: whether the running outermost module is in training mode; None outside every
             module.
-        node: the sequence number of the operator's node in the graph of autograd; None if it has
-            none.
+        node: the sequence number of the operator's node in the graph of autograd; None if the
+            operator has no node.
     """
 
     phase: str | None
@@ -47,7 +47,7 @@ class Block:
             than the recording.
         born: the position of the allocation; -1 if the block is older than the recording.
         died: the position of the free; None while the block is allocated.
-        data_address: the address in the tensors' data pointers, if not `address`.
+        data_address: the address in the tensors' data pointers, if it is not `address`.
         origin: what the program was doing at the allocation; None if unknown.
         has_tensor: whether the block belonged to a tensor. If not, a library allocated it.
         kind: what the block is for; None until a role is found.

@@ -46,7 +46,7 @@ class Census:
 def take_census() -> Census:
     """Return the models, optimizers and tensors of this process."""
     found = find_instances(nn.Module, Optimizer, Tensor)
-    # A module before `nn.Module.__init__` has no `_modules`.
+    # A module has no `_modules` until `nn.Module.__init__` has run.
     modules = [module for module in found[nn.Module] if "_modules" in vars(module)]
     inner = {id(child) for module in modules for child in module.children()}
     outermost = tuple(module for module in modules if id(module) not in inner)
@@ -56,7 +56,7 @@ def take_census() -> Census:
 def is_replica(module: nn.Module) -> bool:
     """Return whether a module is a replica, whose parameters are copies.
 
-    Its mapping of parameters is of a class of its own, and to read it may raise an exception.
+    Replicas keep their parameters in a special mapping, and reading it may raise an exception.
     """
     return type(vars(module).get("_parameters")) not in (dict, OrderedDict)
 
@@ -69,7 +69,7 @@ def find_instances(*kinds: type) -> dict[type, list[Any]]:
     found: dict[type, list[Any]] = {kind: [] for kind in kinds}
     lists: dict[type, list[Any] | None] = {}
     for item in gc.get_objects():
-        # Not isinstance, which runs the code of proxy objects with a `__class__` property.
+        # `isinstance` would run the code of proxy objects with a `__class__` property.
         kind = type(item)
         if kind not in lists:
             lists[kind] = next((found[base] for base in found if issubclass(kind, base)), None)

@@ -10,7 +10,7 @@ import torch
 
 from .event import Action, Event
 
-# The allocator's actions and our names for them. Other actions move no bytes.
+# The allocator's actions and our names for them. Other actions neither allocate nor free memory.
 _ACTIONS: Mapping[str, Action] = {
     "alloc": "alloc",
     "free_requested": "free",

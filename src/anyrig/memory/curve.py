@@ -64,7 +64,7 @@ def trace_curve(record: DeviceRecord) -> Curve:
 def _interval_maxima(values: Sequence[int]) -> list[int]:
     """Return the position of the maximum of each of 400 to 799 intervals of equal length.
 
-    Fewer than 400 values are intervals of their own.
+    If there are fewer than 400 values, each value is one interval.
     """
     length = max(1, len(values) // _POINTS)
     return [

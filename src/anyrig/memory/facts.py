@@ -16,7 +16,7 @@ def format_json(
     steps: Sequence[Sequence[DeviceFootprint]],
     leaks: Sequence[Leak],
 ) -> str:
-    """Return the devices of a footprint, those of each of its steps, and its leaks, as JSON."""
+    """Return a footprint's devices, the devices of each of its steps, and its leaks, as JSON."""
     facts = _facts(devices)
     if steps:
         facts["steps"] = [_facts(step) for step in steps]

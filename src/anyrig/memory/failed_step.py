@@ -11,7 +11,7 @@ import torch
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception says that a device has too little free memory."""
-    # Libraries report it as CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED and the like.
+    # Libraries report CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED and the like.
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and "ALLOC_FAILED" in str(error)
     )
@@ -51,7 +51,7 @@ def _await_backward_threads() -> None:
 
     ``backward()`` may raise when one device fails, while the threads of other devices still run the
     operators that they have begun. Each device has one thread, so another backward pass ends after
-    these operators. Its hook is Python code, which always runs in the device's thread.
+    these operators. The hook is Python code, which autograd always runs in the device's thread.
     """
     for device in range(torch.cuda.device_count()):
         if torch.cuda.memory_reserved(device):

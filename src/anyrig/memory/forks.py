@@ -1,4 +1,4 @@
-"""Notice that this process is a fork of another, without a system call."""
+"""Detect without a system call that this process was forked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Forks:
 
 @cache
 def count_forks() -> Forks:
-    """Return the forks of this process, which are counted in each forked process."""
+    """Return the count of forks, which each forked process increases by one."""
     forks = Forks()
     if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
         os.register_at_fork(after_in_child=forks.add_one)

@@ -19,15 +19,15 @@ from .storages import storages_of
 
 @dataclass(frozen=True, eq=False)
 class Holder:
-    """What holds tensors, without holding them itself.
+    """What holds tensors; the `Holder` itself does not keep them alive.
 
     Attributes:
         subject: the subject of a sentence, such as ``"losses"``.
-        cure: what to write instead, or to do.
+        cure: what to write instead, or what to do.
         line: the line of the program to change; None if unknown.
-        addresses: of the memory that it holds.
-        nodes: the sequence numbers of the graph nodes that it keeps, and with them what their
-            operators allocated.
+        addresses: the addresses of the memory that the subject holds.
+        nodes: the sequence numbers of the graph nodes that the subject keeps alive, and with them
+            the memory that their operators allocated.
     """
 
     subject: str
@@ -37,7 +37,7 @@ class Holder:
     nodes: set[int] = field(default_factory=set)
 
     def holds(self, block: Block) -> bool:
-        """Return whether it holds a block."""
+        """Return whether the subject holds a block."""
         is_node = block.origin is not None and block.origin.node in self.nodes
         return is_node or (block.data_address or block.address) in self.addresses
 
@@ -52,12 +52,12 @@ class Holder:
             node = pending.pop()
             if node not in seen:
                 seen.add(node)
-                # Private, as in `recorder`; tests/memory/test_torch_names.py fails if it changes.
+                # Private, as in `recorder`; tests/memory/test_torch_names.py notices a change.
                 self.nodes.add(node._sequence_nr())
                 pending += [each for each, _ in node.next_functions]
 
 
-# The search compares each with all objects of the program.
+# The search compares each of these tensors with all objects of the program.
 _MOST_SEARCHED = 64
 _DROP = "drop what is not needed again"
 _DETACH = "keep tensor.detach() instead, whose graph ends there"
@@ -85,7 +85,7 @@ def _hold_in_adding_lines(frame: FrameType | None) -> Iterator[Holder]:
 
 
 def _hold_in_tracebacks(frame: FrameType | None) -> Iterator[Holder]:
-    """Yield what functions that have ended hold, because a traceback refers to them."""
+    """Yield the variables of ended functions that a traceback keeps alive."""
     running = set(_callers(frame))
     holders: dict[tuple[str, str], Holder] = {}
     for traceback in find_instances(TracebackType)[TracebackType]:
@@ -141,7 +141,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def hold_in_objects(addresses: Collection[int]) -> Holder:
-    """Return what of the memory at some addresses Python objects hold.
+    """Return a holder of the memory at `addresses` that Python objects hold.
 
     A tensor that a graph has saved keeps its Python object, although no other object refers to it.
     """
@@ -172,7 +172,7 @@ def collect_cycles() -> list[Holder]:
 
 
 def _hold_in_cycles(garbage: Collection[Any]) -> Iterator[Holder]:
-    cure = "break the cycle, as with weakref.ref, or call gc.collect()"
+    cure = "break the cycle, for example with weakref.ref, or call gc.collect()"
     holders: dict[str, Holder] = {}
     for each in garbage:
         own = getattr(each, "__dict__", None)

@@ -1,4 +1,4 @@
-"""The history of CPU memory, which has no caching allocator that records one."""
+"""The history of CPU memory, for which no caching allocator records a history."""
 
 from __future__ import annotations
 

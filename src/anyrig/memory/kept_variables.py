@@ -23,7 +23,7 @@ class KeptVariable:
     """A variable, or an attribute of one, to which a line of its function adds tensors.
 
     Attributes:
-        name: of the variable, such as ``losses`` or ``self.losses``.
+        name: the variable's name, such as ``losses`` or ``self.losses``.
         line: the line, such as ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``.
         is_container: whether the variable is a container of tensors rather than a tensor.
     """
@@ -84,19 +84,19 @@ def _find_in_function(frame: FrameType) -> Iterator[KeptVariable]:
 def _find_value(name: str, frame: FrameType) -> Any:
     """Return the value of a variable, or of attributes such as ``self.losses``; None if unknown.
 
-    Only an object's own attributes are read, which runs no code of the program.
+    Only the objects' own attributes are read, so that no code of the program runs.
     """
     variable, *attributes = name.split(".")
     value = frame.f_locals.get(variable, frame.f_globals.get(variable))
     for attribute in attributes:
         own = getattr(value, "__dict__", {})
-        value = own.get(attribute, own.get("_buffers", {}).get(attribute))  # of a module
+        value = own.get(attribute, own.get("_buffers", {}).get(attribute))  # buffers of a module
     return value
 
 
 @cache
 def _adding_lines(file: str, first: int, function: str) -> dict[str, int]:
-    """Return the names of the variables that a function adds to, with the last line that does."""
+    """Return the last line that adds to each variable of a function, by the variable's name."""
     try:
         tree: ast.AST = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # such as a notebook's cell with magic commands
@@ -126,7 +126,7 @@ def _added_to(node: ast.AST) -> Iterator[tuple[str, int]]:
 def _names(node: ast.AST) -> Iterator[str]:
     """Yield the variables in an expression, and attributes of variables such as ``self.losses``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        for part in (node.func.value, *node.args, *node.keywords):  # not the method
+        for part in (node.func.value, *node.args, *node.keywords):  # without the method
             yield from _names(part)
         return
     base = node

@@ -15,8 +15,8 @@ from .holders import Holder, hold_in_objects
 from .kinds import Kind
 from .source_line import SourceLine
 
-# A line whose bytes have grown in each of the last steps, at least so many, leaks; and what holds
-# the memory of so many calls of the model holds a leak.
+# A line leaks if its bytes have grown in each of at least this many last steps. A holder holds a
+# leak if it holds memory of at least this many calls of the model.
 FEWEST_STEPS = 3
 _KINDS = (Kind.ACTIVATIONS, Kind.BATCH, Kind.OTHER, Kind.TEMPORARIES)
 
@@ -27,11 +27,11 @@ class Leak:
 
     Attributes:
         sentence: what holds the memory, and what to change.
-        line: the line to change: the one that adds to a variable, if it is known, otherwise
+        line: the line to change: the line that adds to a variable, if known, otherwise
             `allocated_at`.
-        allocated_at: the line that allocates the memory, or the most of it.
+        allocated_at: the line that allocates all or most of the memory.
         bytes_per_step: the growth in the last step.
-        steps: the number of steps in a row, until the last one, after which there was more.
+        steps: the number of consecutive steps, up to the last one, in which the memory grew.
     """
 
     sentence: str
@@ -47,7 +47,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a line's growth that one holder has; None is code in C++, such as a graph's."""
+    """The part of a line's growth that one holder holds; None for C++ code such as a graph."""
 
     holder: Holder | None
     line: SourceLine
@@ -72,7 +72,7 @@ def find_leaks(
     largest = max(of_graphs, key=lambda part: part.bytes_per_step, default=None)
     by_holder: dict[Holder | None, list[_Part]] = {}
     for part in parts:
-        # A graph keeps the batches, too.
+        # Attribute what no holder holds to the largest graph: a graph keeps the batches, too.
         holder = part.holder or (largest.holder if largest else None)
         by_holder.setdefault(holder, []).append(part)
     leaks = itertools.starmap(_describe, by_holder.items())
@@ -124,9 +124,9 @@ def _find_parts(
 def divide_among_holders(
     blocks: Sequence[Block], holders: Sequence[Holder]
 ) -> Iterator[tuple[Holder | None, list[Block]]]:
-    """Yield what holds blocks of several calls of the model, with these blocks.
+    """Yield each holder of blocks of several calls of the model, and these blocks.
 
-    A variable that holds the last of them only, as each pass overwrites it, is left out.
+    A variable that each pass overwrites is left out: it holds only the blocks of the last call.
     """
     rest = list(blocks)
     for holder in (*holders, None):

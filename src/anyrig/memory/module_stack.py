@@ -22,7 +22,7 @@ class Running:
     Attributes:
         names: the names of the modules, the outermost first.
         call: the number of the call of the outermost module.
-        is_training: whether the outermost module is in training mode; None if none runs.
+        is_training: whether the outermost module is in training mode; None if no module runs.
         line: the line that called the outermost module; None if unknown.
     """
 
@@ -34,8 +34,8 @@ class Running:
 
 _NONE = Running()
 
-# A context variable, because the threads of replicas run in a copy of their caller's context: their
-# modules run inside the module that the caller calls.
+# A context variable: the threads of replicas run in a copy of their caller's context, so their
+# modules count as inside the module that the caller calls.
 _running: ContextVar[Running] = ContextVar("anyrig_running_modules", default=_NONE)
 
 
@@ -48,7 +48,7 @@ class ModuleStack:
     """
 
     def __init__(self, on_first_call: Callable[[nn.Module, tuple[Any, ...]], None]) -> None:
-        """Call `on_first_call` before an outermost module, with its positional arguments."""
+        """Make a stack that calls ``on_first_call(module, args)`` before an outermost module."""
         self._on_first_call = on_first_call
         # The keys are those of `_key_of`.
         self._names: MutableMapping[Any, str] = WeakIdKeyDictionary()
@@ -72,7 +72,7 @@ class ModuleStack:
         self._handles = []
 
     def running(self) -> Running:
-        """Return the modules that this thread runs, or that run this thread as a replica."""
+        """Return the running modules of this thread; in a replica's thread, also its caller's."""
         return _running.get()
 
     def add_outermost(self, module: nn.Module) -> None:
@@ -84,7 +84,7 @@ class ModuleStack:
         prefix = "" if len(self._outermost) == 1 else type(module).__name__
         for name, child in module.named_modules():
             self._names.setdefault(_key_of(child), ".".join(filter(None, (prefix, name))))
-        self._names.setdefault(key, type(module).__name__)  # a wrapper that lists its inner module
+        self._names.setdefault(key, type(module).__name__)  # a wrapper of an inner module
 
     def name_of(self, module: nn.Module) -> str:
         """Return a module's name, or its class's name if no outermost module contains it."""

@@ -20,8 +20,8 @@ class Holding:
     Attributes:
         bytes: the size that the allocator counts for the block, including rounding.
         name: the name of the parameter, buffer or variable; None if unknown.
-        module: the qualified name of the module that allocated or owns the block; ``""`` is the
-            model, None is no module.
+        module: the qualified name of the module that allocated or owns the block; ``""`` for the
+            model, None for no module.
         line: the line of the program that allocated the block; in a backward pass, the line of the
             forward pass whose gradient is computed. None if allocated before tracking began.
         phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"`` of these; None if

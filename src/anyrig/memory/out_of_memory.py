@@ -66,7 +66,10 @@ class OutOfMemoryReport:
     def _list_remedies(self) -> str:
         if not self.remedies:
             return ""
-        head = "Remedies, with what each saves of this memory (of the step: `rehearse --remedies`):"
+        head = (
+            "Remedies, with what each saves of this memory (`anyrig rehearse --remedies` measures "
+            "what each saves of a step):"
+        )
         return "\n".join([head, *map(str, self.remedies), ""])
 
 

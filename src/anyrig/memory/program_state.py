@@ -1,4 +1,4 @@
-"""Keep the state of a program that training steps change, and restore it."""
+"""Save the state of a program that training steps change, and restore it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ProgramState:
         schedulers     and `GradScaler`s: their attributes
         generators     PyTorch's of all devices, Python's, NumPy's, those of loaders and samplers
 
-    The values are kept on the CPU, so that devices have no less memory for the steps.
+    The values are kept on the CPU, so that the steps have as much device memory as before.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class ProgramState:
         return {each for each in self._parameters() if each.grad is not None}
 
     def drop_gradients(self, but: set[nn.Parameter]) -> None:
-        """Drop the gradients of all parameters but some."""
+        """Drop the gradients of all parameters except those in `but`."""
         for parameter in self._parameters():
             if parameter not in but:
                 parameter.grad = None

@@ -1,4 +1,4 @@
-"""Ranks that agree before each collective, so that none waits for a rank that has failed.
+"""Let ranks agree before each collective, so that no rank waits for a rank that has failed.
 
 ::
 
@@ -6,12 +6,12 @@
                             │                 │
     rank 1    forward ─ all-gather ─ out of memory ─────────────────────────────────▶ stop
 
-A collective whose peers do not take part never ends. So while a step runs, each collective first
-asks over the CPU whether all ranks have come to one, and a rank that fails answers that question
-instead. The collective begins only if every rank has come to it, hence all ranks stop at the same
-one, and each collective that has begun on one rank has begun on all.
+A collective never ends if a rank does not take part. So before each collective of a step, the ranks
+exchange over the CPU which point they have reached, and a rank that fails reports its failure in
+this exchange. A collective begins only if every rank has reached it. Hence all ranks stop before
+the same collective, and a collective that has begun on one rank has begun on all.
 
-The question is asked within PyTorch's operators for collectives, which DDP, FSDP2, synchronized
+The exchange happens within PyTorch's operators for collectives, which DDP, FSDP2, synchronized
 batch norm and `torch.distributed` all call.
 """
 
@@ -40,7 +40,7 @@ _NONE = 2**62
 
 
 class Point(IntEnum):
-    """The point of a step that a rank has come to."""
+    """The point of a step that a rank has reached."""
 
     BEGIN = 0
     COLLECTIVE = 1
@@ -50,7 +50,7 @@ class Point(IntEnum):
 
 
 class Report(NamedTuple):
-    """What a rank answers. The numbers are those of `Ranks.begin`."""
+    """What a rank reports. The numbers are the arguments of `Ranks.begin`."""
 
     point: Point
     wanted: int = 0
@@ -62,13 +62,13 @@ class Stopped(Exception):  # noqa: N818 - it reports no error of this rank
 
 
 def join_ranks() -> Alone | Ranks:
-    """Return what steps of this process need to end together with those of the other ranks.
+    """Return the object that lets all ranks end their steps together.
 
     Every rank must call this function at the same point.
 
     Raises:
-        MemoryTrackingError: this process is one of several ranks, and its models cannot be put
-            right after a failed step.
+        MemoryTrackingError: this process is one of several ranks, and its models cannot recover
+            from a failed step.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return Alone()
@@ -140,7 +140,7 @@ class Ranks:
         """Return the reports of all ranks, in order of ranks."""
         own = torch.tensor(report, dtype=torch.int64, device="cpu")
         answers = own.new_empty(self._size * len(own))
-        # Below autograd, where `guard` does not see it.
+        # Below autograd, where `guard` does not intercept the collective.
         with torch._C._AutoDispatchBelowAutograd():
             dist.all_to_all_single(answers, own.repeat(self._size), group=self._group)
         rows = answers.view(self._size, len(own)).tolist()
@@ -150,11 +150,11 @@ class Ranks:
         """Begin a step on all ranks.
 
         Args:
-            wanted: the number of parts that this rank wants at least.
-            most: the number of parts into which this rank can divide its batch.
+            wanted: the least number of parts that this rank wants.
+            most: the largest number of parts into which this rank can divide its batch.
 
         Returns:
-            The number of parts, and the largest possible one: the same on every rank.
+            The number of parts, and the largest number possible: the same on every rank.
 
         Raises:
             OtherRankError: another rank has failed since the last step.
@@ -168,7 +168,7 @@ class Ranks:
         return min(max(report.wanted for report in reports), most), most
 
     def abandon(self) -> None:
-        """Let `begin` raise OtherRankError on the other ranks, as this rank cannot begin again."""
+        """Make `begin` raise OtherRankError on the other ranks: this rank cannot begin again."""
         self.exchange(Report(Point.OTHER_ERROR))
 
     def end(self) -> None:
@@ -186,7 +186,7 @@ class Ranks:
         return total.tolist()
 
     def least(self, number: int | None) -> int | None:
-        """Return the smallest of all ranks' numbers, without those that are None."""
+        """Return the smallest of all ranks' numbers, ignoring None."""
         reports = self.exchange(Report(Point.BEGIN, _NONE if number is None else number))
         least = min(report.wanted for report in reports)
         return None if least == _NONE else least
@@ -197,8 +197,8 @@ class Ranks:
 
         Within the block, a collective raises Stopped if another rank has failed.
         """
-        # A kernel at the key "Autograd" runs before the backend's kernel. `_destroy` removes it;
-        # it is private, and without it the kernel would stay until the garbage is collected.
+        # A kernel at the key "Autograd" runs before the backend's kernel. `_destroy` is private;
+        # without it, the kernel would stay until the garbage is collected.
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         try:
             for name in _COLLECTIVES:
@@ -236,9 +236,9 @@ class Ranks:
             The ranks that ran out of memory.
 
         Raises:
-            Exception: `error` itself, if it reports anything else.
+            Exception: `error` itself, if it is neither Stopped nor an out-of-memory error.
             OtherRankError: another rank has failed for another reason.
-            RankMismatchError: the ranks came to different numbers of collectives.
+            RankMismatchError: the ranks reached different numbers of collectives.
         """
         if self.reports is None:
             out_of_memory = is_out_of_memory(error)
@@ -252,7 +252,7 @@ class Ranks:
         if not failed:
             raise RankMismatchError(
                 f"{name_ranks(self._at(Point.END))} ended the step, while "
-                f"{name_ranks(self._at(Point.COLLECTIVE))} came to a collective. Let all ranks "
+                f"{name_ranks(self._at(Point.COLLECTIVE))} called a collective. Let all ranks "
                 "run the same collectives within a step"
             ) from None
         return failed
@@ -268,7 +268,7 @@ class Ranks:
         undo_failed_step()
 
     def let_gradients_order_buckets(self) -> None:
-        """Let DDP order its buckets as gradients arrive, which `undo_failed_step` has ended."""
+        """Let DDP order its buckets as gradients arrive, as before `undo_failed_step`."""
         from .wrapped_models import let_gradients_order_buckets
 
         let_gradients_order_buckets()
@@ -291,6 +291,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 def _refuse_point_to_point(*args: Any, **kwargs: Any) -> Any:
     raise MemoryTrackingError(
-        "this step sends tensors from rank to rank, as pipelines do, and a rank that waits for "
-        "one cannot be stopped; leave out survive() or fit_batch_size()"
+        "this step sends tensors from rank to rank, as pipelines do, and a rank that waits for a "
+        "tensor cannot be stopped; leave out survive() or fit_batch_size()"
     )

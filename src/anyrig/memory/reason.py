@@ -52,7 +52,7 @@ class Reason:
         line: the line of the program to change; None if unknown.
         bytes: the bytes that the cause accounts for.
         cure: what to write instead, if the cause is a mistake in the program.
-        variable: the variable that holds the bytes, in that case; None if there is none.
+        variable: the variable that holds the bytes, if the cause is such a variable.
     """
 
     cause: Cause
@@ -77,14 +77,14 @@ def find_reason(
 
 
 def blame_container(variable: KeptVariable, held_bytes: int, count: int) -> Reason:
-    """Return the reason that `variable` holds `count` tensors, to which every pass adds."""
+    """Return the reason that `variable` holds `count` tensors, and more with every pass."""
     return Reason(
         Cause.KEPT_TENSORS,
         f"{variable.name} keeps {format_bytes(held_bytes)} in {count} tensors, more with every "
         "pass",
         variable.line,
         held_bytes,
-        "remove what is no longer needed from it, or keep tensor.cpu() instead",
+        "remove the tensors that are no longer needed, or keep tensor.cpu() instead",
         variable.name,
     )
 

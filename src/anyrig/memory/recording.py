@@ -57,7 +57,7 @@ class Recording:
                                     CPU storages   ─┘
 
     Without `keeps_history`, the recording forgets freed blocks from time to time, at the end of an
-    optimizer step or before a model is called, so that it may last as long as a training.
+    optimizer step or before a model is called, so that it can last for a whole training run.
     """
 
     def __init__(self, *, keeps_history: bool = True, gives_way: bool = False) -> None:
@@ -119,7 +119,7 @@ class Recording:
 
     @property
     def is_recording(self) -> bool:
-        """Whether the recording goes on in this process, and has recorded CUDA's allocations."""
+        """Whether this process is still being recorded, including CUDA's allocations."""
         return self._recorder.is_recording and self._cuda is not None
 
     def stop(self, *frames: FrameType | None) -> list[DeviceRecord]:
@@ -128,9 +128,9 @@ class Recording:
         return self.finish(*frames)
 
     def finish(self, *frames: FrameType | None) -> list[DeviceRecord]:
-        """Do the same as `stop`, but leave the dispatch mode, which then does nothing.
+        """Do the same as `stop`, but leave the dispatch mode in place, where it does nothing.
 
-        It cannot be removed while the program has other modes above it.
+        The mode cannot be removed while the program has other modes above it.
         """
         self._recorder.end()
         try:
@@ -139,7 +139,7 @@ class Recording:
             self._end()
 
     def read(self, *frames: FrameType | None) -> list[DeviceRecord]:
-        """Return the record until now of each device that this process has used.
+        """Return the record so far of each device that this process has used.
 
         The names of variables come from `frames` and their callers.
         """

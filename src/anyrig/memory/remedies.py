@@ -1,4 +1,4 @@
-"""List what would save memory on a device that ran out of it."""
+"""List the changes that would save memory on a device that ran out of memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Remedy:
     Attributes:
         name: what changes, in a few words.
         advice: how to change the program by hand, in one line.
-        most_bytes: the most that it can save of the memory held at the error. What it saves of the
-            peak may be more or less: `anyrig rehearse --remedies` measures that.
+        most_bytes: how much of the memory held at the error the change can save at most. The peak
+            may fall by more or less: `anyrig rehearse --remedies` measures it.
     """
 
     name: str
@@ -50,7 +50,7 @@ def find_remedies(
         moment: what the device held.
         reason: why it ran out of memory.
         models: the outermost modules of the process.
-        gpu_count: the GPUs of this computer, over which a model can be sharded.
+        gpu_count: the number of GPUs of this node, over which a model can be sharded.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"

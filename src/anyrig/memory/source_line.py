@@ -12,7 +12,8 @@ from types import CodeType, FrameType
 
 import torch
 
-_LIBRARIES = (
+# How the names of files begin that are not part of the program.
+LIBRARIES = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).parents[1]),
     threading.__file__,  # the outermost frames of every thread
@@ -39,13 +40,13 @@ class SourceLine:
 @cache
 def is_library_code(code: CodeType) -> bool:
     """Return whether code is part of PyTorch, anyrig or `threading`, or was generated."""
-    return code.co_filename.startswith(_LIBRARIES) or code.co_filename.startswith("<")
+    return code.co_filename.startswith(LIBRARIES) or code.co_filename.startswith("<")
 
 
 def current_line(frame: FrameType | None = None) -> SourceLine | None:
-    """Return the innermost running line outside PyTorch and anyrig; None if there is none.
+    """Return the innermost running line outside PyTorch and anyrig, or None.
 
-    There is none in the C++ thread of a backward pass on a GPU.
+    The C++ thread of a backward pass on a GPU runs no such line.
     """
     frame = frame or sys._getframe(1)
     while frame is not None and is_library_code(frame.f_code):

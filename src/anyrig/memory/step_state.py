@@ -15,8 +15,8 @@ from .program_state import keep_random_numbers
 class StepState:
     """The gradients and buffers of some modules, and the random numbers of the process.
 
-    Values are copied to the host, without waiting for the devices. Gradients that are None take no
-    copy, so a step that begins after ``zero_grad()`` copies buffers only.
+    Values are copied to the host, without waiting for the devices. Gradients that are None need no
+    copy, so a step that begins after ``zero_grad()`` copies only buffers.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -34,7 +34,7 @@ class StepState:
         self._put_back.append(keep_random_numbers())
 
     def restore(self) -> None:
-        """Restore all values. Parameters whose gradient was None have none again."""
+        """Restore all values. Gradients that were None are None again."""
         for parameter in _all_parameters():
             gradient = self._gradients.get(parameter)
             if parameter.grad is not gradient:
@@ -45,13 +45,13 @@ class StepState:
 
 
 def find_modules() -> list[nn.Module]:
-    """Return the modules of this process that have parameters of their own, so no replicas."""
+    """Return the modules of this process except replicas, whose parameters are copies."""
     return [module for module in find_instances(nn.Module)[nn.Module] if not is_replica(module)]
 
 
 def _all_parameters() -> set[nn.Parameter]:
     """Return the parameters of this process, whether modules hold them at present or not."""
-    # A parameter that is a DTensor is no instance of nn.Parameter's class.
+    # `find_instances(nn.Parameter)` does not find parameters that are DTensors.
     of_modules = (each for module in find_modules() for each in module._parameters.values())
     found = {*find_instances(nn.Parameter)[nn.Parameter], *of_modules}
     return {each for each in found if each is not None and each.is_leaf}

@@ -42,30 +42,31 @@ def survive(
             optimizer.step()
             optimizer.zero_grad()
 
-    See `SurvivingStep`. Call `survive` after the modules are built and wrapped; over ranks, call
-    it on every rank.
+    See `SurvivingStep`. Call `survive` after the modules are built and wrapped; on several ranks,
+    call it on every rank.
 
     Args:
         loss_of: computes the loss of the samples in its arguments, as one number: their mean, or
             their sum. It does not call ``backward()``.
-        count: called with the arguments of a part, returns by what number the loss of this part is
-            divided, such as ``(labels != -100).sum()``. By default the number of samples.
+        count: called with the arguments of a part; returns the number of items over which the loss
+            of this part is the mean, such as ``(labels != -100).sum()``. By default the number of
+            samples.
         reduction: whether the loss is a mean or a sum.
         backward: computes the gradients of a loss, such as
             ``lambda loss: scaler.scale(loss).backward()``.
         batch_norm_in_parts: divide steps even if layers of batch normalization then compute with
             the statistics of parts, so that gradients differ.
-        largest_part: the number of samples that a part may have, as in `SurvivingStep`.
+        largest_part: the most samples that a part may have, as in `SurvivingStep`.
 
     Raises:
-        MemoryTrackingError: this process is one of several ranks, and its models cannot be put
-            right after a failed step.
+        MemoryTrackingError: this process is one of several ranks, and its models cannot recover
+            from a failed step.
     """
     return SurvivingStep(loss_of, count, reduction, backward, batch_norm_in_parts, largest_part)
 
 
 class SurvivingStep:
-    """A forward and a backward pass, which survive running out of memory.
+    """A forward and backward pass that survives running out of memory.
 
     ::
 
@@ -76,21 +77,20 @@ class SurvivingStep:
                       16 ── 16 ── 16 ── 16
 
     A call divides its tensors along dimension 0, weights the loss of each part by its samples, adds
-    up the gradients, and returns the loss of all samples, detached. Before it begins again,
-    gradients, buffers and random numbers are as before the call. Gradients are those of the
-    undivided batch, except with layers that mix samples, and with random numbers such as dropout,
-    of which each part draws its own.
+    up the gradients, and returns the loss of all samples, detached. Before each new attempt, it
+    restores the gradients, buffers and random numbers. The gradients equal those of the undivided
+    batch, except with layers that mix samples, and with random operators such as dropout, for which
+    each part draws its own numbers.
 
-    Over ranks, all ranks divide their batches into the same number of parts. DDP and FSDP2 average
-    gradients over the ranks, and `anyrig.spread` over the samples of all ranks, as without
-    `survive`.
+    All ranks divide their batches into the same number of parts. DDP and FSDP2 average gradients
+    over the ranks, and `anyrig.spread` over the samples of all ranks, as without `survive`.
 
     Args:
         loss_of, count, reduction, backward, batch_norm_in_parts, largest_part: see `survive`.
 
     Attributes:
-        largest_part: the number of samples that a part may have; None as long as every step has
-            fitted undivided.
+        largest_part: the most samples that a part may have; None as long as every step has fitted
+            undivided.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class SurvivingStep:
         if reduction not in ("mean", "sum"):
             raise MemoryTrackingError(f'reduction={reduction!r} is neither "mean" nor "sum"')
         if largest_part is not None and largest_part < 1:
-            raise MemoryTrackingError(f"largest_part={largest_part} is no number of samples")
+            raise MemoryTrackingError(
+                f"largest_part={largest_part} is not a number of samples; give 1 or more"
+            )
         self.largest_part = largest_part
         self._loss_of = loss_of
         self._count = count
@@ -114,12 +116,12 @@ class SurvivingStep:
         self._batch_norm_in_parts = batch_norm_in_parts
         self._modules = [weakref.ref(module) for module in find_modules()]
         for module in self._known_modules():
-            # Duck-typed, as rooms above this one spread modules.
+            # Duck-typed, because rooms above this one spread modules.
             layout = vars(module).get("_layout")
             if getattr(layout, "exact", None) is not None:
                 raise MemoryTrackingError(
                     "a model is spread with logical_shards=, and its bits would depend on when "
-                    "memory runs out; leave out survive(), and take more logical shards"
+                    "memory runs out; leave out survive(), and use more logical shards"
                 )
             if getattr(layout, "accumulate", False):
                 raise MemoryTrackingError(
@@ -140,7 +142,7 @@ class SurvivingStep:
 
         Args:
             args: the arguments of `loss_of`. Tensors, also in tuples, lists and dicts, have one
-                entry for each sample along dimension 0. Other values are given to each part.
+                entry for each sample along dimension 0. Other values are passed to every part.
             kwargs: its keyword arguments.
 
         Returns:
@@ -188,15 +190,15 @@ class SurvivingStep:
     def _stop(
         self, error: Exception, state: StepState, is_divisible: bool, refusal: str | None
     ) -> list[int]:
-        """Put this process right after a failed attempt, and return the ranks out of memory.
+        """Restore this process after a failed attempt, and return the ranks out of memory.
 
-        Raises an error if a part would fail again.
+        Raises an error if the step cannot be divided further.
         """
         self._has_failed = True
         try:
             failed = self._ranks.stop(error)
         except Exception:
-            self._ranks.undo_failed_step()  # the program may go on with another step
+            self._ranks.undo_failed_step()  # the program may continue with another step
             raise
         release_step(error)
         try:
@@ -208,7 +210,7 @@ class SurvivingStep:
             raise
         if is_divisible:
             return failed
-        reason = refusal or "its parts have one sample each, on one rank at least"
+        reason = refusal or "its parts have one sample each on at least one rank"
         if is_out_of_memory(error):
             add_note(error, f"anyrig.memory.survive could not divide the step further: {reason}")
             raise error
@@ -222,7 +224,7 @@ class SurvivingStep:
         weights, own_weights = self._weigh(batch, division)
         total: Tensor | None = None
         for place, weight, own_weight in zip(division, weights, own_weights, strict=True):
-            if not weight:  # the mean over nothing is NaN, and NaN times zero is NaN
+            if not weight:  # the mean over zero items is NaN, and NaN times zero is NaN
                 continue
             args, kwargs = batch.part(*place)
             loss = self._loss_of(*args, **kwargs)
@@ -243,8 +245,8 @@ class SurvivingStep:
     ) -> tuple[list[float], list[float]]:
         """Return the weights of the parts' losses for the gradients, and for the returned loss.
 
-        They differ if gradients are averaged over the samples of all ranks, and the loss is that of
-        this rank's samples.
+        The weights differ if gradients are averaged over the samples of all ranks, but the returned
+        loss is that of this rank's samples.
         """
         if not self._is_mean or len(division) == 1:
             return [1.0] * len(division), [1.0] * len(division)
@@ -257,8 +259,8 @@ class SurvivingStep:
             return _shares(counts), _shares(counts)
         if any(counts) and not all(counts):
             raise MemoryTrackingError(
-                f"count= returned {counts} for the parts of this rank's batch. The mean over "
-                "nothing is no number, and the ranks compute all parts together: shuffle the "
+                f"count= returned {counts} for the parts of this rank's batch. A part without "
+                "counted items has no mean, and all ranks compute a part together: shuffle the "
                 "samples, or use a smaller batch"
             )
         if not self._averages_samples:

@@ -101,7 +101,7 @@ class TensorRoles:
 
 
 def _reads_lazily(module: nn.Module) -> bool:
-    """Return whether a module is a replica of `anyrig.spread`, which reading would change.
+    """Return whether a module is a replica of `anyrig.spread`, whose parameters must not be read.
 
     Reading a parameter of a replica may wait for its copy, and raises after another replica failed.
     """

@@ -169,7 +169,7 @@ class _TimelineBuilder:
         self.start_reserved = sum(segment["total_size"] for segment in self.before)
 
     def add(self, event: Event) -> None:
-        """Update the state by one event."""
+        """Update the state with one event."""
         position = len(self.allocated)
         allocated = self.allocated[-1] if self.allocated else self.start_allocated
         reserved = self.reserved[-1] if self.reserved else self.start_reserved

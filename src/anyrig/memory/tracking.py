@@ -54,7 +54,7 @@ class _Tracking:
         self._recording = Recording()
         self._footprint = Footprint()
         self._handle: RemovableHandle | None = None
-        # The records of the last step's end, and what held memory then.
+        # The records at the end of the last step, and what held memory then.
         self._last: tuple[list[DeviceRecord], list[Holder]] | None = None
 
     def __enter__(self) -> Footprint:
@@ -88,7 +88,7 @@ class _Tracking:
 
     def _end_step(self, *_: object) -> None:
         records = self._recording.read(None)
-        # Here, as the function with the loop may have ended when the block does.
+        # Find the holders here: the function with the loop may end before the block does.
         self._last = records, find_holders(sys._getframe(1))
         step = Footprint(_describe(records), _snapshot=self._recording.snapshot)
         self._footprint.steps += (step,)

@@ -31,7 +31,7 @@ _MESSAGE = re.compile(
     r"and (?P<cached>[\d.]+ \w+) is reserved by PyTorch but unallocated"
 )
 
-# Sizes in the message are rounded to two digits after the point.
+# Sizes in the message are rounded to two decimal places.
 _ROUNDING = 0.01
 
 
@@ -71,7 +71,7 @@ def _report(
     line = next((line for frame in stacks if (line := current_line(frame))), None)
     phase = "optimizer" if _ran_optimizer(stacks) else None
     origin = Origin(phase, None, line, False)
-    # If less is free, the rest of the memory is the better reason.
+    # If less is cached, what fills the rest of the memory is the better reason.
     fragments = cached if cached >= reserved / 3 else 0
     then = replace(timeline, start_allocated_bytes=reserved - fragments, origins={0: origin})
     reason = find_reason(replace(record, timeline=then), Refusal(-1, requested, free), ())
@@ -92,7 +92,7 @@ def _report(
 
 
 def _find_activations(timeline: Timeline) -> None:
-    """Classify the tensors that belong to a graph, and to no variable or module."""
+    """Classify as activations the tensors that belong to a graph, but to no variable or module."""
     in_graphs = {
         storage.data_ptr()
         for tensor in take_census().tensors

@@ -1,4 +1,4 @@
-"""The models of this process that DDP or FSDP2 wraps, after a step that failed on any rank."""
+"""Make models that DDP, FSDP2 or `spread` wraps ready for a step after a failed step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def have_global_loss() -> bool:
 def undo_failed_step() -> None:
     """Make the models of this rank ready for another step; every rank must call this.
 
-    Parameters of FSDP2 are sharded again. DDP allocates new buckets in the next forward: the failed
-    step may have ended while it did that, on one rank alone.
+    Parameters of FSDP2 are sharded again. DDP allocates new buckets in the next forward pass,
+    because the failed step may have ended while DDP allocated them on only one rank.
 
     Raises:
         MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
@@ -70,8 +70,8 @@ def _reset_root(root: Any) -> None:
     ]
     if not all(group.reduce_grads and group.all_reduce_grads for group in groups):
         raise MemoryTrackingError(
-            "FSDP2 drops the gradients that set_requires_gradient_sync(False) left unreduced when "
-            "a step fails; leave it out, and give survive() the whole batch"
+            "when a step fails, FSDP2 drops the gradients that set_requires_gradient_sync(False) "
+            "left unreduced; leave out this call, and give survive() the whole batch"
         )
     root.reset_iter_state()
     for group in groups:
@@ -88,8 +88,8 @@ def _reset_root(root: Any) -> None:
 def let_gradients_order_buckets() -> None:
     """Let DDP order its buckets as gradients arrive in the next backward pass.
 
-    `undo_failed_step` orders them as the parameters, so no reduction overlaps with the backward
-    pass.
+    After `undo_failed_step`, the buckets have the order of the parameters, and no reduction
+    overlaps with the backward pass.
     """
     for ddp in _find_ddps():
         ddp.reducer._reset_state()
@@ -101,7 +101,7 @@ def _find_ddps() -> list[Any]:
 
 
 def _find_spread() -> Iterator[Any]:
-    """Yield the modules that meet other ranks in a way of their own."""
+    """Yield the modules that exchange with other ranks in their own way, as spread modules do."""
     for module in find_instances(nn.Module)[nn.Module]:
         if hasattr(type(module), "_begin_step_again"):
             yield module

@@ -44,7 +44,7 @@ class Accumulation:
         self._left: dict[Tensor, tuple[TensorWeakRef, int]] = {}
 
     def follow(self, by_loss: bool) -> Callable[[Count], float]:
-        """Return a function for a forward, whose backward pass calls it first, with a count.
+        """Return a function that a forward's backward pass must call first, with its count.
 
         The function returns the weight of the outputs' gradients, which is 1.
         """
@@ -115,7 +115,7 @@ class Accumulation:
             self._before, self._by_loss = before + new, by_loss
             self._left = {p: (TensorWeakRef(g), g._version) for p, g in self._gradients().items()}
 
-        # Twice, as DDP queues the end of its reduction during the backward pass.
+        # Queued twice, to run after DDP, which queues its own callback in the backward pass.
         queue_callback(lambda: queue_callback(end))
 
 

@@ -1,4 +1,4 @@
-"""Calls a function at the end of the current backward pass."""
+"""Call a function at the end of the current backward pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 def queue_callback(callback: Any) -> None:
     """Call a function when the current backward pass has computed all gradients.
 
-    Callbacks run in the order of queueing, so one that is queued when the pass begins runs before
-    DDP and FSDP2 wait for their last collectives. Not public; PyTorch's own DDP and FSDP2 use it
-    from Python.
+    Callbacks run in the order of queueing, so a callback that is queued when the pass begins runs
+    before DDP and FSDP2 wait for their last collectives. PyTorch's method is not public, but its
+    own DDP and FSDP2 call it from Python, too.
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)

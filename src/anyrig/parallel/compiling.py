@@ -5,8 +5,8 @@ Over ranks it compiles the module, as with DDP::
     torch.compile(model)   RankModule.forward      not compiled: ranks exchange sample counts
                            └── module.forward      compiled
 
-On several devices of one process it is refused: a replica reads its parameters as new tensors in
-each step, so that each step would be compiled again.
+On several devices of one process, torch.compile is refused: a replica reads its parameters as new
+tensors in each step, so each step would be compiled again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..errors import SpreadError
 def leave_to_modules() -> None:
     """Make torch.compile skip anyrig's functions, and compile the functions that they call.
 
-    PyTorch does the same for DDP and FSDP2, by the files of their functions, in a private list.
+    PyTorch does the same for DDP and FSDP2, whose files are in a private list.
     `torch.compiler.disable` would leave the module uncompiled, too.
     """
     from torch._dynamo import trace_rules

@@ -48,15 +48,15 @@ class Run:
     replicas: Replicas  # the copies of the module on the other devices
     side_by_side: SideBySide  # calls the replicas
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    # The dimensions of the outputs that have the samples, from earlier calls.
+    # Which dimension of each output has the samples, known from earlier calls.
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
     clock: StepClock | None = None  # times the current step, if shares are being measured
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held in a call of the replicas
-    asked: threading.local = field(default_factory=threading.local)  # for this thread's forward
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while replicas compute
+    asked: threading.local = field(default_factory=threading.local)  # options for `forward`
 
 
 class DataParallel(TransparentModule):
-    """Calls a module on every device with a share of the batch each.
+    """Calls a module on every device, each with a share of the batch.
 
     ::
 
@@ -73,7 +73,7 @@ class DataParallel(TransparentModule):
     All replicas share objects that are neither modules, tensors nor containers.
 
     Args:
-        module: on the first device, or on the CPU if there is one device only.
+        module: the module, on the first device; or on the CPU if there is one device only.
         device_ids: the devices, the lead first; by default all accelerators in order of index. On
             a machine without accelerators the module is called on the CPU, as `nn.DataParallel`
             does, with a warning.
@@ -94,9 +94,9 @@ class DataParallel(TransparentModule):
     ) -> None:
         if misses_gpus(device_ids):
             warnings.warn(
-                f"device_ids={device_ids} was given, and this machine has one device, the CPU: the "
-                "module is called there. If it has GPUs, anyrig devices shows why PyTorch does "
-                "not see them",
+                f"device_ids={device_ids} was given, but PyTorch finds no GPU: the module is "
+                "called on the CPU. If this machine has GPUs, anyrig devices shows why PyTorch "
+                "does not see them",
                 stacklevel=2,
             )
             device_ids, output_device = None, None
@@ -132,16 +132,16 @@ class DataParallel(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on each device with a part of the batch, and gather the outputs.
 
-        The arguments have tensors on any device. If the model was spread with a loss, ``target=``
-        goes to the loss, and the loss of the whole batch is returned instead of the outputs. A
-        floating-point number that the module returns, such as a loss, is treated as a mean over
-        samples.
+        Tensors among the arguments may be on any device. If the model was spread with a loss,
+        ``target=`` goes to the loss, and the loss of the whole batch is returned instead of the
+        outputs. A floating-point number that the module returns, such as a loss, is treated as a
+        mean over samples.
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
             SpreadError: a parameter is not on the lead; or the model was compiled by
                 `torch.compile` and is spread over several devices.
-            Exception: raised by a replica; a note has its device and the shapes of its arguments.
+            Exception: raised by a replica; a note gives its device and its arguments' shapes.
         """
         gathers = self._run.asked.__dict__.pop("gathers", True)
         devices = len(self._layout.devices)
@@ -150,12 +150,14 @@ class DataParallel(TransparentModule):
                 refuse_several_devices(type(self.module).__name__, devices)
             if self._run.accumulation is not None:
                 leave_to_modules()
-            # Not in a try block, within which the compiler gives up at a graph break.
+            # No try block here: the compiler gives up at a graph break within one.
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
         try:
+            call = self._call_alone if devices == 1 else self._call_spread
+            if self._layout.precision is None:  # entering a context takes a microsecond
+                return call(inputs, kwargs, gathers)
             with self._layout.computing():
-                call = self._call_alone if devices == 1 else self._call_spread
                 return call(inputs, kwargs, gathers)
         except TypeError as error:
             if self._loss is not None:
@@ -172,7 +174,7 @@ class DataParallel(TransparentModule):
         return output if output_device == lead else move_tensors(output, output_device)
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = self._loss_of(kwargs)
+        loss = loss_for_target(self.module, self._loss, kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
         others = kwargs.copy()
@@ -181,7 +183,8 @@ class DataParallel(TransparentModule):
         return value[0] / value[1] if type(value) is tuple else value
 
     def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, lead, dim = self._loss_of(kwargs), self._layout.lead, self._layout.dim
+        loss = loss_for_target(self.module, self._loss, kwargs)
+        lead, dim = self._layout.lead, self._layout.dim
         samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
             return self._note_backward(self.module(*inputs, **kwargs), samples)
@@ -197,9 +200,6 @@ class DataParallel(TransparentModule):
             return accumulation.note(output, combine_counts(counted, self._layout.lead), True)
         return accumulation.note(output, counted, False)
 
-    def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
-        return loss_for_target(self.module, self._loss) if "target" in kwargs else None
-
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
             inner = "a model within a replica of another"
@@ -212,8 +212,8 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         run = self._run
         run.side_by_side.wait()
-        loss = self._loss_of(kwargs)
-        clock = self._start_clock()  # before copies, which take longer to devices with more samples
+        loss = loss_for_target(self.module, self._loss, kwargs)
+        clock = self._start_clock()  # before copies, which take longer for more samples
         layout = self._layout
         values, divided, by_entries = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
@@ -300,10 +300,9 @@ class DataParallel(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing, like `join`: a loop written for the ranks of a process group works here too.
+        """Do nothing, like `join`, so that a loop written for the ranks of a group works here, too.
 
-        In one process every backward pass adds its gradients to the parameters, so a loop may clip
-        or zero gradients, or step the optimizer, at any time.
+        Every backward pass adds its gradients to the parameters, which may be clipped at any time.
         """
         refuse_with_accumulate(self._layout.accumulate, "no_sync() or join()")
         yield
@@ -323,13 +322,13 @@ class DataParallel(TransparentModule):
             model.refresh()
 
         Call this after writing to ``.data``, replaying a CUDA graph, or any other change that
-        PyTorch does not record. Changes by backward passes, optimizers, ``load_state_dict`` and
-        in-place operations are noticed without it.
+        PyTorch does not record. The model notices changes by backward passes, optimizers,
+        ``load_state_dict`` and in-place operations without this call.
         """
         self._run.replicas.refresh()
 
     def _split(self, samples: int) -> tuple[int, ...]:
-        """Return how many samples each device gets; no single ones for layers that need several."""
+        """Return how many samples each device gets, never one alone if a layer needs several."""
         shares = self._layout.shares
         counts = shares.split(samples)
         # This runs in each step, so the modules are searched only if necessary.
@@ -338,7 +337,7 @@ class DataParallel(TransparentModule):
         return counts
 
     def _start_clock(self) -> StepClock | None:
-        """Correct the shares by the last step, and return a clock for this one if that goes on."""
+        """Correct the shares by the last step; return a clock for this one if it is measured."""
         clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:
@@ -350,7 +349,7 @@ class DataParallel(TransparentModule):
         return clock
 
     def __getstate__(self) -> dict[str, Any]:
-        # `_start` makes replicas and streams again in the process that unpickles this.
+        # `_start` makes replicas and streams again in the process that unpickles the model.
         return {**super().__getstate__(), "_run": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

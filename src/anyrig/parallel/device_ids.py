@@ -39,7 +39,7 @@ def rig_of(device_ids: Places | None) -> Rig:
 def resolve_devices(devices: Places) -> tuple[torch.device, ...]:
     """Return devices with their indices, in order.
 
-    Raise SpreadError if one is named twice, they are of several kinds, or there are none.
+    Raise SpreadError if there are none, one is named twice, or they are of several kinds.
     """
     resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
     text = ", ".join(map(str, resolved))

@@ -39,7 +39,7 @@ _DECIDED = {
 
 
 class DistributedModule(RankModule):
-    """Averages gradients by PyTorch's DDP, with equal weight for every sample of all ranks.
+    """Averages gradients with PyTorch's DDP, and gives every sample of all ranks equal weight.
 
     ::
 
@@ -49,7 +49,7 @@ class DistributedModule(RankModule):
 
     Names in the state dict have no prefix, and the module's attributes are reachable through this
     object. Do not add or replace parameters afterwards. All parameters may be frozen for some
-    steps; some of them only with `find_unused_parameters`.
+    steps; freezing only some of them needs `find_unused_parameters`.
 
     The module is on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
     `options` are arguments of DDP, as returned by `check_ddp_options`.
@@ -84,7 +84,7 @@ class DistributedModule(RankModule):
         return run
 
     def _follows_graph(self) -> bool:
-        """Return whether DDP handles gradients without their hooks, by the graph of a step."""
+        """Return whether DDP reads the graph of a step, and does not rely on hooks alone."""
         return any(map(self._options.get, ("find_unused_parameters", "static_graph")))
 
     def _fix_parameters(self) -> FixedParameters:
@@ -97,7 +97,7 @@ class DistributedModule(RankModule):
         }
         finds_unused = self._options.get("find_unused_parameters", False)
         # With find_unused_parameters, DDP treats parameters without their hooks as unused. Without
-        # it DDP reports them, unless all hooks are lost, when it does not see the backward pass.
+        # it, DDP reports them, unless all hooks are lost: then it does not see the backward pass.
         watched = list(hooked) if finds_unused else list(hooked)[:1]
 
         def identify(parameter: torch.nn.Parameter) -> Any:
@@ -153,7 +153,7 @@ class DistributedModule(RankModule):
             if run.late_weights is not None:
                 run.late_weights.end()
 
-        # Twice, as DDP queues the end of its reduction during the backward pass.
+        # Queued twice, to run after DDP, which queues its own callback in the backward pass.
         queue_callback(lambda: queue_callback(end))
 
     def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
@@ -168,15 +168,15 @@ class DistributedModule(RankModule):
                     if run.late_weights is None:
                         run.late_weights = LateWeights(ddp)
 
-                # At the end, since DDP divides by the number of ranks where it has no hook.
+                # At the end: in this pass DDP has no hook, and divides by the number of ranks.
                 queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()
-        if weight is not None:  # of an earlier forward
+        if weight is not None:  # the buckets have the weight of an earlier forward
             exchange.finish()
             exchange.outer_weight = exchange.weight / weight
             return False
-        # A rank without samples must give zeros, even if a mean over none made its gradients NaN.
+        # A rank without samples must add zeros, even if a mean over none made its gradients NaN.
         if not (exchange.samples and exchange.own_reduces and run.is_armed):
             return False
         for each in self.module.parameters():
@@ -193,7 +193,7 @@ class DistributedModule(RankModule):
 
         A forward prepares DDP for one backward pass. After two forwards DDP would not reduce the
         gradients of the second backward pass. The preparation cannot be undone: if one rank has
-        called the model alone, the others reduce in a step of `no_sync` too, which changes no sum.
+        called the model alone, all reduce even in a step of `no_sync`, which changes no sum.
         """
         if self._follows_graph():
             raise SpreadError(
@@ -244,7 +244,7 @@ class DistributedModule(RankModule):
         ::
 
             with model.join():
-                for x, y in loader:            # ends on one rank before it does on another
+                for x, y in loader:            # may end earlier on one rank than on another
                     criterion(model(x), y).backward()
                     optimizer.step(); optimizer.zero_grad()
 
@@ -289,8 +289,8 @@ class DistributedModule(RankModule):
         if sample is None:
             raise SpreadError(
                 f"rank {dist.get_rank()} had no batch within join(), but rank "
-                f"{exchange.active_ranks[0]} had some: without a sample, it cannot compute along. "
-                "Give every rank a batch, or use anyrig.distribute(loader)"
+                f"{exchange.active_ranks[0]} had some: without a sample, this rank cannot take "
+                "part. Give every rank a batch, or use anyrig.distribute(loader)"
             )
         inputs, kwargs = first_samples(sample, 0, self._layout.dim)
         before, self._reduces = self._reduces, exchange.reduces

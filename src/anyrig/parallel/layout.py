@@ -28,7 +28,7 @@ class Layout:
 
     Attributes:
         devices: the devices in order; the first is the lead, which has the module itself.
-        how: as for `anyrig.spread`; ``"alone"`` on one device: the module is called unchanged.
+        how: as for `anyrig.spread`; or ``"alone"``: one device calls the module unchanged.
         reason: why the module was spread this way.
         shares: the part of each batch that each device gets, and why.
         output_device: where outputs are gathered.
@@ -38,9 +38,9 @@ class Layout:
         group: the process group; None in one process.
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
         precision: the dtype of autocast; None computes in the dtype of the parameters.
-        accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
+        accumulate: whether gradients are those of the mean over all samples since `zero_grad()`.
         pipeline: the stages and their schedule, if layers are divided.
-        exact: the number of logical shards, and their price, in words; None without.
+        exact: the number of logical shards and their cost, in words; None without them.
     """
 
     devices: tuple[torch.device, ...]

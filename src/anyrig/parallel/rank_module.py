@@ -40,7 +40,7 @@ class Run:
     """The state of one model in a process group; a copy of the model has its own."""
 
     context: Context  # the state of the process group
-    number: int  # of the model; ranks spread their models in the same order
+    number: int  # the model's number; ranks spread their models in the same order
     buffers: Buffers
     fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
     synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
@@ -50,11 +50,11 @@ class Run:
     late_weights: LateWeights | None = None
     has_hook: bool = False  # whether the caller has registered a communication hook
     is_armed: bool = False  # whether the engine will reduce the next backward pass
-    forwards: int = 0  # in which ranks met
+    forwards: int = 0  # the number of forwards in which ranks met
     # The arguments of one sample, with a target and without.
     sample_of: dict[bool, Any] = field(default_factory=dict)
     joining: bool = False  # whether a loop in `join` is running
-    last: Exchange | None = None  # of the last forward in that loop
+    last: Exchange | None = None  # the exchange of the last forward in that loop
 
 
 class RankModule(TransparentModule):
@@ -92,11 +92,11 @@ class RankModule(TransparentModule):
         self._start()
 
     def _start(self) -> Run:
-        """Prepare this model on all ranks, which must call this in the same order of models."""
+        """Prepare this model; all ranks must prepare their models in the same order."""
         if current_group() is None:
             raise SpreadError(
                 f"this {type(self.module).__name__} was spread over a process group, but this "
-                "process is in none; use its attribute module, or start with anyrig run"
+                "process is in none; use its attribute `module`, or start with anyrig run"
             )
         context = current_context()
         open_carrier(context)
@@ -125,7 +125,7 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module such that the engine reduces the gradients of its outputs."""
+        """Call the module such that the engine will reduce its gradients."""
 
     @abstractmethod
     def _begin_backward(self, reduces: bool) -> None:
@@ -138,8 +138,8 @@ class RankModule(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
-        The arguments have tensors on any device. The samples are counted along `dim` of the first
-        tensor, or as the entries of a list of dicts. If the model was spread with a loss,
+        Tensors among the arguments may be on any device. The samples are counted along `dim` of the
+        first tensor, or as the entries of a list of dicts. If the model was spread with a loss,
         ``target=`` goes to the loss, and each rank gets the loss of the global batch.
 
         Raises:
@@ -148,7 +148,7 @@ class RankModule(TransparentModule):
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        loss = loss_for_target(self.module, self._loss, kwargs)
         if self._run is not None:
             self._run.buffers.finish()
         try:
@@ -307,7 +307,7 @@ class RankModule(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Add up gradients on this rank alone, in the backward passes of forwards in this block.
+        """Add up gradients on this rank alone, for the forwards that are called in this block.
 
         ::
 

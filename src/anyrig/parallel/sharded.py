@@ -60,7 +60,7 @@ class Sharding:
 
 
 class ShardedModule(RankModule):
-    """Divides parameters, gradients and the optimizer's state among the ranks, by PyTorch's FSDP2.
+    """Divides parameters, gradients and optimizer state among the ranks with PyTorch's FSDP2.
 
     The module itself is changed: its parameters become `DTensor`s, of which this rank has a part.
     Make the optimizer afterwards. `state_dict` returns this rank's shards, under names without a
@@ -94,7 +94,7 @@ class ShardedModule(RankModule):
 
         A parameter that was frozen while it was gathered stays frozen when FSDP2 shards it again.
         """
-        # FSDP2 replaces a shard by the whole parameter and back. That state is private.
+        # FSDP2 replaces a shard by the whole parameter and back, and keeps both in private state.
         owner_of: dict[int, Any] = {}
         for layer in self.module.modules():  # type: ignore[attr-defined]
             if isinstance(layer, FSDPModule):
@@ -181,9 +181,9 @@ def find_blocks(
         │   └── 1: Layer   ◀ block    blocks are not searched for more blocks
         └── head
 
-    The module itself is no block. `classes` are those of the blocks; None takes layers of one class
-    in one ModuleList or Sequential, if together they have a twentieth of the parameters. Layers
-    that share parameters with other layers are no blocks: FSDP2 gathers each parameter once.
+    The module itself is not a block. `classes` are those of the blocks; None takes layers of one
+    class in one ModuleList or Sequential that together have at least a twentieth of the parameters.
+    Layers that share parameters with other layers are left out: FSDP2 gathers a parameter once.
     """
     if classes is not None:
         chosen = tuple(classes)
@@ -223,7 +223,7 @@ def _owns_all(part: nn.Module, owners: Counter[int]) -> bool:
 
 
 class ShardMesh(DeviceMesh):
-    """A mesh of the ranks among which a model is divided, which refuses to be pickled with a shard.
+    """The mesh of the ranks that share a model; pickling it, and so any shard, raises an error.
 
     ::
 
@@ -232,7 +232,7 @@ class ShardMesh(DeviceMesh):
         copies, slices, .cpu()         ┘          └─ mesh ── pickled along, and raises
 
     Pickling a `DTensor` silently saves only the shard of its rank. The mesh is pickled with every
-    `DTensor`, and with no other tensor, so refusing to pickle the mesh refuses exactly these.
+    `DTensor`, and with no other tensor, so refusing to pickle the mesh refuses exactly the shards.
     PyTorch's distributed checkpoint saves shards without pickling a mesh.
     """
 
@@ -253,13 +253,13 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
     """
     ranks = torch.arange(group.world_size)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise SpreadError(f"Sharding(replicas={replicas!r}) must be an integer from 1 up")
+        raise SpreadError(f"Sharding(replicas={replicas!r}) must be a positive integer")
     if replicas == 1:
         return ShardMesh(group.device.type, ranks)
     if group.world_size % replicas or replicas == group.world_size:
         raise SpreadError(
             f"Sharding(replicas={replicas}) does not divide {group.world_size} ranks into replicas "
-            "of two ranks or more, all of one size; take another number, or for a whole model on "
+            "of two ranks or more, all of one size; use another number, or for a whole model on "
             'each rank how="replicate"'
         )
     mesh = ShardMesh(
@@ -279,8 +279,8 @@ def explain_saving(world_size: int) -> str:
         "PyTorch's functions, on every rank: from torch.distributed.checkpoint.state_dict import "
         "get_model_state_dict, get_optimizer_state_dict, StateDictOptions; "
         "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
-        "cpu_offload=True)); then torch.save(state, path) on rank 0. An optimizer likewise: "
-        "get_optimizer_state_dict(model, optimizer, options=…). Or each rank its own shards: "
+        "cpu_offload=True)); then torch.save(state, path) on rank 0. For the optimizer: "
+        "get_optimizer_state_dict(model, optimizer, options=…). To save each rank's own shards: "
         'torch.distributed.checkpoint.save({"model": get_model_state_dict(model)}, '
         "checkpoint_id=folder)"
     )

@@ -1,4 +1,4 @@
-"""Spreads a module over the devices of a rig, or over the ranks of a process group."""
+"""Spread a module over the devices of a rig, or over the ranks of a process group."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def spread(
 
     Args:
         module: any module; optimize its own parameters.
-        rig: by default every working accelerator, first the one that has the module; in a rank,
-            the rank's device.
+        rig: by default every working accelerator, beginning with the module's own; in a rank, the
+            rank's device.
         how: ``"replicate"``: the whole module on each device, and a part of each batch; ``"auto"``
             is the same. ``"shard"``: a part of every parameter on each rank of a process group;
             on a single device the module is called unchanged. ``"pipeline"``: neighbouring layers
@@ -124,15 +124,15 @@ def spread(
         example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
             decide which code of the module runs; by default they have their defaults.
         replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
-            share the global batch. Gradients are of all samples.
-        logical_shards: compute with the same bits on 1 rank, or on any number that divides this
-            one, such as 12: each global batch is computed in so many parts. Needs `loss`, and
-            ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
+            share the global batch. Gradients are those of all samples.
+        logical_shards: the number of parts in which each global batch is computed, such as 12, so
+            that results have the same bits on any number of ranks that divides it. Needs `loss`
+            and ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
 
     Raises:
         SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on
             another device; a rank was given several devices; `loss` is a class; a device does not
-            compute in `precision`; or an argument does not go together with another.
+            compute in `precision`; or two arguments exclude each other.
         SharesError: `shares` do not fit these devices.
         LaunchError: the environment describes a process group incompletely, or its ranks did not
             meet.
@@ -298,7 +298,7 @@ def _over_group(
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
-    """Return the rig with the device first that has the module, if one has it."""
+    """Return the rig with the module's device first, if the rig has that device."""
     here = _devices_of(module)
     first = [device for device in rig if {device.torch_device} == here]
     if not first or first[0] == rig.lead:

@@ -41,7 +41,7 @@ def _read(kind: Any, data: Any, name: str) -> Any:
     if is_dataclass(kind):
         types = get_type_hints(kind)
         if not isinstance(data, dict) or data.keys() != types.keys():
-            raise BadMessageError(f"it has other fields than a {name}")
+            raise BadMessageError(f"its fields are not those of a {name}")
         fields = {field: _read(types[field], value, field) for field, value in data.items()}
         return kind(**fields)  # type: ignore[operator]
     if origin is UnionType:  # with None

@@ -38,9 +38,9 @@ def launch(
     """Call `function` in one new process per device, and return the result of rank 0.
 
     Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees only the
-    devices of `rig`. A function that cannot be imported, of a notebook or of a script without
-    ``if __name__ == "__main__":``, is sent by value. This process may already have initialized
-    CUDA. Tensors in the arguments and in the result arrive on the CPU.
+    devices of `rig`. A function that cannot be imported, such as a function of a notebook or of a
+    script without ``if __name__ == "__main__":``, is sent by value. This process may already have
+    initialized CUDA. Tensors in the arguments and in the result arrive on the CPU.
 
     Args:
         function: the function that every rank calls.

@@ -179,7 +179,7 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _with_defaults(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments` with defaults for variables that this process does not have either."""
+    """Return `environments` with defaults for variables that this process does not set either."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
@@ -209,8 +209,8 @@ def _open_rendezvous(options: RunOptions) -> RendezvousHandler:
 def _quiet_agent() -> Iterator[None]:
     """Keep PyTorch's agent from logging failures, which `failure` reports in full.
 
-    This uses filters, because of two concurrent launches, the last to end would restore the log
-    levels that the other had set.
+    Log levels would not do: after two concurrent launches, the last to end would restore the levels
+    that the other had set.
     """
 
     def is_critical(record: logging.LogRecord) -> bool:

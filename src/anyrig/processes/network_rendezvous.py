@@ -62,7 +62,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
             run_id=options.rdzv_id,
             min_nodes=options.node_counts[0],
             max_nodes=options.node_counts[1],
-            # torchrun compares host names, and a node's own name may lead to the loopback only.
+            # torchrun compares host names, and a node's own name may resolve only to the loopback.
             is_host=str(hosts_store),
         )
         try:

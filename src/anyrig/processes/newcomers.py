@@ -84,7 +84,7 @@ class Newcomers:
     """
 
     def __init__(self, address: str | None, nodes: int) -> None:
-        """Listen at `address` (None: every address) for the other nodes of `nodes`."""
+        """Listen at `address` (None: every address) for the other nodes of a job of `nodes`."""
         self._listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
@@ -118,7 +118,7 @@ class Newcomers:
     async def _accept(self) -> tuple[socket.socket, Any]:
         """Return a connection and its address.
 
-        `asyncio.loop.sock_accept` loses an accepted connection if it is cancelled then.
+        `asyncio.loop.sock_accept` loses the connection if it is cancelled just after accepting it.
         """
         loop = asyncio.get_running_loop()
         descriptor = self._listening.fileno()
@@ -156,7 +156,7 @@ class Newcomers:
         except ConnectionError as error:
             self._report(host, str(error))
         else:
-            self._unproven.remove(connected)  # whom it is welcomed by closes it
+            self._unproven.remove(connected)  # from here on, `welcome` closes it
             await welcome(connected, node)
 
     def _node_of(self, greeting: bytes) -> int:

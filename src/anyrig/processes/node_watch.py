@@ -208,7 +208,7 @@ class NodeWatch:
             await link.ended.wait()
 
     def _report_bug(self, _: object, context: dict[str, Any]) -> None:
-        """Make this node fail, and report the bug, since other nodes would suspect the network."""
+        """Make this node fail, and report the bug, so that no node suspects the network."""
         if self._bug is not None:
             return
         error = context.get("exception")
@@ -270,7 +270,7 @@ class NodeWatch:
 
     def _note(self, message: Message) -> None:
         node = self._nodes.get(message.node)
-        if node is None:  # this node, whose messages node 0 has missed for a while
+        if node is None:  # the message is about this node itself
             return
         if message.event == "trouble" and node.trouble is None:
             node.trouble = message.text

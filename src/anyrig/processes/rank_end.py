@@ -34,7 +34,7 @@ _LOST_CONNECTION = re.compile(
     r"connection refused|connection to ranks? .* is lost|no longer connected",
     re.I,
 )
-# The words of virtual GPUs' NCCL for the ranks that did not come.
+# How the NCCL of virtual GPUs names the ranks that did not take part.
 _ABSENT = re.compile(r"ranks? ((?:\d+(?: \(global rank \d+\))?(?:, | and )?)+) did not take part")
 _NUMBER = re.compile(r"(\d+)(?: \(global rank (\d+)\))?")
 # What the C++ runtime writes before it aborts the process.
@@ -82,11 +82,11 @@ class RankEnd:
         place: the line of the program at which the rank was stopped or raised, or None.
         inside: the innermost function at `place` if it is not the program's own, or None.
         waits: whether the rank may have waited for other ranks there; None if it wrote no stack.
-        suspended: whether the rank was suspended, as by SIGSTOP.
+        suspended: whether the rank was suspended, for example by SIGSTOP.
         folder: the folder on its node with its output; None if the output is not kept.
         wrote_unix_seconds: when the rank last wrote to standard error.
         absent: the ranks that it waited for until its time limit, if known.
-        explanation: a text of several lines on the exception, such as what filled the memory of a
+        explanation: several lines of text about the exception, such as what filled the memory of a
             device; None if there is none.
     """
 
@@ -129,7 +129,7 @@ def note_exception(error: BaseException, explanation: str | None = None) -> bool
 
     Args:
         error: the exception.
-        explanation: a text on the exception, which the launcher prints if this rank caused the
+        explanation: a text about the exception, which the launcher prints if this rank caused the
             failure of the group.
 
     Returns:

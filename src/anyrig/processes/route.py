@@ -86,7 +86,7 @@ def await_listener(host: str, port: int, seconds: float, retried: type[OSError] 
     The client of PyTorch's store would give up after a minute.
 
     Raises:
-        OSError: connecting failed with another error than `retried`, or failed for `seconds`.
+        OSError: connecting failed with an error other than `retried`, or failed for `seconds`.
     """
     ends = time.monotonic() + seconds
     while True:

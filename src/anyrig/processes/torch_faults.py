@@ -64,7 +64,7 @@ _kept: weakref.WeakSet[Any] = weakref.WeakSet()
 def keep_until_exit(group: Any) -> None:
     """Keep a process group over gloo alive until the process ends.
 
-    The group's two threads and its sockets stay as long. PyTorch may destroy a group over NCCL,
+    The group's two threads and its sockets stay alive, too. PyTorch may destroy a group over NCCL,
     which does not wait for threads that need the GIL.
     """
     import torch.distributed as dist
@@ -108,8 +108,8 @@ def _read_threads() -> dict[str, tuple[bool, str]]:
 def hold_destroyed_groups() -> None:
     """Make `torch.distributed.destroy_process_group` keep the last groups that it destroys.
 
-    This protects models that use DDP without `spread`. A rank never releases the groups that are
-    kept when it ends, because `end_process` does not clear modules.
+    This protects models that use DDP without `spread`. The kept groups are not released when the
+    rank ends, because `end_process` does not clear modules.
     """
     import torch.distributed
     from torch.distributed import distributed_c10d
@@ -173,14 +173,15 @@ def end_launcher(status: int) -> NoReturn:
 
 def _flush_files() -> None:
     """Flush the buffers of all open files, the outermost layer first; close compressed files."""
-    # Not isinstance, which runs the code of proxy objects with a `__class__` property. And the C
-    # base class, because checking an ABC is slow for hundreds of thousands of objects.
+    # `isinstance` would run the code of proxy objects with a `__class__` property, and a check of
+    # the ABC `io.IOBase` would be slow for hundreds of thousands of objects. So check the C base
+    # class.
     gc.unfreeze()  # `gc.get_objects` leaves out what is frozen
     (base,) = io.IOBase.__bases__
     files = [item for item in gc.get_objects() if issubclass(type(item), base)]
     texts = [file for file in files if isinstance(file, io.TextIOWrapper)]
     buffers = [file for file in files if isinstance(file, (io.BufferedWriter, io.BufferedRandom))]
-    written_in_python = [file for file in files if type(file).__module__ != "_io"]  # as GzipFile
+    written_in_python = [file for file in files if type(file).__module__ != "_io"]  # e.g. GzipFile
     for finish in [
         *(text.flush for text in [sys.stdout, sys.stderr, *texts] if text is not None),
         *(file.close for file in written_in_python),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import io
 import os
@@ -13,6 +14,12 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from ..errors import ReportError
+
+if TYPE_CHECKING:
+    from .step_marker import StepMarker
 
 # The exit status that a shell reports after Ctrl-C: 128 plus the number of SIGINT.
 INTERRUPTED = 130
@@ -33,7 +40,11 @@ class Program:
     arguments: tuple[str, ...] = ()
     is_module: bool = False
 
-    def run(self, explain: Callable[[BaseException], str | None] | None = None) -> int:
+    def run(
+        self,
+        explain: Callable[[BaseException], str | None] | None = None,
+        marker: StepMarker | None = None,
+    ) -> int:
         """Run the program as ``__main__`` and return its exit status.
 
         ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` are set for the program and
@@ -43,9 +54,10 @@ class Program:
         Args:
             explain: a function that is called with an uncaught exception before it is printed. The
                 text that it returns is printed below the traceback.
+            marker: marks a function of a script. Check it before, with `check_marker`.
         """
         try:
-            main, code = self._enter()
+            main, code = self._enter(marker)
             exec(code, main.__dict__)  # noqa: S102 - runs the user's program
             return 0
         except BaseException as error:
@@ -57,7 +69,21 @@ class Program:
             sys.stderr.write(f"{explanation}\n")
         return status
 
-    def _enter(self) -> tuple[ModuleType, CodeType]:
+    def check_marker(self, marker: StepMarker) -> None:
+        """Check that the program is a script with the function that `marker` names.
+
+        Raises:
+            ReportError: it is not. A script that cannot be read or parsed is no such error.
+        """
+        if self.is_module or not Path(self.name).is_file():
+            raise ReportError(
+                f"{self.name} is not a script, and --step-marker marks a function of a script; "
+                "name the file"
+            )
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            marker.compile(Path(self.name).read_bytes(), self.name)
+
+    def _enter(self, marker: StepMarker | None) -> tuple[ModuleType, CodeType]:
         """Set up `sys` for the program; return the module ``__main__`` and its code."""
         sys.argv = [self.name, *self.arguments]
         main = ModuleType("__main__")
@@ -72,18 +98,23 @@ class Program:
             spec = spec_in_folder
         else:
             _set_first_path(str(Path(self.name).resolve().parent))
-            return _enter_script(main, _absolute(self.name))
+            return _enter_script(main, _absolute(self.name), marker)
         sys.modules["__main__"] = main
         main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
         main.__dict__.update(__file__=spec.origin, __cached__=spec.cached)
         return main, _code_of(spec)
 
 
-def _enter_script(main: ModuleType, path: str) -> tuple[ModuleType, CodeType]:
+def _enter_script(
+    main: ModuleType, path: str, marker: StepMarker | None
+) -> tuple[ModuleType, CodeType]:
     sys.modules["__main__"] = main
     main.__loader__ = SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None)
     with io.open_code(path) as file:
+        if marker is not None:
+            main.__dict__.update(marker.names())
+            return main, marker.compile(file.read(), path)
         return main, compile(file.read(), path, "exec", dont_inherit=True)
 
 

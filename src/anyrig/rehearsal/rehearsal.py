@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import __version__
 from ..errors import AnyrigError, RemedyError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
+from .facts import Facts, ProgramError
 from .out_of_memory import OutOfMemoryWatch
 from .program import INTERRUPTED, Program
+from .record_folder import RecordFolder
+from .reporting import Reporting
+from .step_marker import StepMarker
+from .watching import Watch, program_error_of
 
 if TYPE_CHECKING:
     from ..virtual.inheritance import Inheritance
+    from .process_record import ProcessRecord
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Rehearsal:
             that was never computed, instead of raising an error.
         explain_oom: track memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
-        times: report the virtual time at the end, and how far such times are known to be off.
+        reporting: what to report at the end.
 
     Raises:
         ValueError: `assume_values` is set without `shape_only`.
@@ -44,7 +52,7 @@ class Rehearsal:
     assume_values: bool = False
     explain_oom: bool = False
     remedies: bool = False
-    times: bool = False
+    reporting: Reporting = field(default_factory=Reporting)
 
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
@@ -63,10 +71,17 @@ class Rehearsal:
             NoCompilerError: the virtual backend must be built, and there is no compiler.
             BuildError: the virtual backend cannot be built.
             VirtualRigError: the rig cannot be installed: a real GPU or another rig is present.
+            ReportError: the script has no function with the name of the step marker, or a file
+                cannot be written.
         """
         from ..virtual.installed import install
 
         environment = dict(os.environ)
+        function = self.reporting.step_marker
+        watching = Watch(self.reporting.steps, follows_optimizers=function is None)
+        marker = None if function is None else StepMarker(function, watching.end_step)
+        if marker is not None:
+            self.program.check_marker(marker)
         refusals: list[AnyrigError] = []
 
         def install_rig() -> None:
@@ -80,26 +95,53 @@ class Rehearsal:
 
         self._hand_down()  # the program may start processes without importing torch itself
         when_torch_is_imported(install_rig)
-        watch = OutOfMemoryWatch(tracks=self.explain_oom)  # begins after the rig is installed
-        status = self.program.run(watch.explain)
+        # These begin after the rig is installed.
+        watch = OutOfMemoryWatch(tracks=self.explain_oom)
+        errors: list[ProgramError] = []
+
+        def explain(error: BaseException) -> str | None:
+            watching.stop()
+            if not isinstance(error, SystemExit | KeyboardInterrupt):
+                errors.append(program_error_of(error))
+            return watch.explain(error)
+
+        if not self.reporting.is_wanted:
+            status = self.program.run(explain)
+        else:
+            when_torch_is_imported(watching.start)
+            with RecordFolder.shared(self.reporting.steps) as folder:
+                status = self.program.run(explain, marker)
+                watching.stop()
+                if not refusals:
+                    own = [] if watching.steps is None else [watching.record()]
+                    self._report([*own, *folder.read_all()], status, next(iter(errors), None))
         if refusals:
             raise refusals[0]
-        if self.times:
-            self._report_times()
         if self.remedies and watch.has_seen_error:
             self._report_remedies(environment)
         return status
 
-    def _report_times(self) -> None:
-        from ..virtual.clock_reading import clock
-        from ..virtual.installed import installation
-        from .times import describe_times
+    def _report(
+        self, processes: Sequence[ProcessRecord], status: int, error: ProgramError | None = None
+    ) -> None:
+        """Report what the processes did, those that used a GPU."""
+        facts = replace(self._facts(), status=status, error=error)
+        used = [process for process in processes if process.devices]
+        if used:
+            from .read_facts import read_facts
 
-        if installation() is None:
-            text = "virtual time: none, because the program did not import torch"
-        else:
-            text = describe_times(clock(), self.rig)
-        sys.stderr.write(f"{text}\n")
+            facts = read_facts(facts, self.rig, used)
+        self.reporting.write(facts)
+
+    def _facts(self) -> Facts:
+        return Facts(
+            program=self.program.name,
+            arguments=self.program.arguments,
+            rig=str(self.rig),
+            shape_only=self.shape_only,
+            torch=version("torch"),
+            anyrig=__version__,
+        )
 
     def _report_remedies(self, environment: Mapping[str, str]) -> None:
         from .remedies.rehearsed import rehearse_remedies
@@ -125,6 +167,20 @@ class Rehearsal:
         finally:
             if inherited is not None:
                 remove_unless_used(Path(inherited.cards))
+
+    @contextmanager
+    def of_ranks(self) -> Iterator[Callable[[int], None]]:
+        """Give the rig to the ranks that are started within the block.
+
+        Yields a function to call with the exit status of the ranks, once they have ended: it
+        reports what they did. Otherwise as `of_processes`.
+        """
+        with self.of_processes():
+            if not self.reporting.is_wanted:
+                yield lambda status: None
+                return
+            with RecordFolder.shared(self.reporting.steps) as folder:
+                yield lambda status: self._report(folder.read_all(), status)
 
     def _hand_down(self) -> Inheritance | None:
         from ..virtual.installed import Installation, hand_down_before_install

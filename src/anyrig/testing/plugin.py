@@ -23,8 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rig",
         metavar="RIG",
         help="virtual GPUs for a machine without one, such as 4xA100-80GB, A100-40GB+2xT4 or "
-        "2x16GiB. If given, they are there as soon as torch is imported, for every test; if not, "
-        f"the first test marked gpus brings {DEFAULT_RIG}",
+        "2x16GiB. With --rig, every test has them as soon as torch is imported; without it, the "
+        f"first test marked gpus installs {DEFAULT_RIG}",
     )
 
 
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    """Report which devices the tests have, or why none."""
+    """Report which devices the tests have, or why they have none."""
     supply = config.stash[_SUPPLY]
     if supply.found is None:
         return None

@@ -49,7 +49,7 @@ class _Copies:
 class Received:
     """The state of a loader after the batch that the user has received.
 
-    The loader itself is further, by the batches that are copied ahead.
+    The loader itself is ahead of this state by the batches that are copied ahead.
 
     Attributes:
         state: what its ``state_dict()`` returned after that batch; None if no batch was received,

@@ -1,4 +1,4 @@
-"""Changes or moves the tensors among the arguments of a call."""
+"""Change or move the tensors among the arguments of a call."""
 
 from __future__ import annotations
 
@@ -51,13 +51,27 @@ def change_tensors(
 def move_arguments(
     inputs: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments with their tensors on `device`."""
-    return change_tensors(
-        inputs,
-        kwargs,
-        lambda tensor: tensor.device != device,
-        lambda tensor: copy_in_order(tensor, device),
-    )
+    """Return a call's arguments with their tensors on `device`.
+
+    Does what `change_tensors` would do, without its calls, which take several microseconds.
+    """
+    elsewhere = {}
+    for value in (*inputs, *kwargs.values()) if kwargs else inputs:
+        kind = type(value)
+        if kind is Tensor:
+            if value.device != device:
+                elsewhere[id(value)] = value
+        elif kind not in ATOM_TYPES:
+            return move_tensors((inputs, kwargs), device)
+    if not elsewhere:
+        return inputs, kwargs
+    new = {}
+    for key, value in elsewhere.items():
+        new[key] = copy_in_order(value, device)
+    moved = tuple([new.get(id(value), value) for value in inputs])
+    if kwargs:
+        kwargs = {name: new.get(id(value), value) for name, value in kwargs.items()}
+    return moved, kwargs
 
 
 def move_tensors(tree: T, device: torch.device) -> T:

@@ -32,14 +32,14 @@ def is_container(value: object) -> bool:
 def has_method(value: object, name: str) -> bool:
     """Return whether the class of `value` defines a method `name`.
 
-    The class is asked, not the instance: an instance may have any attribute (a dictionary with
-    attribute access), and a class may itself be a value in a tree.
+    An instance may have any attribute (a dictionary with attribute access), so only its class
+    counts. A class may itself be a value in a tree, and has no method.
     """
     return not isinstance(value, type) and callable(getattr(type(value), name, None))
 
 
 def items_of(container: Any) -> Iterator[tuple[Part, Any]]:
-    """Yield the items of a container, in order; none if its attributes hold everything."""
+    """Yield the items of a container in order, or nothing if its attributes hold everything."""
     if isinstance(container, (UserDict, UserList)) or not isinstance(container, _ITEM_TYPES):
         return
     if isinstance(container, Mapping):
@@ -80,7 +80,7 @@ def children_of(value: object) -> list[tuple[Part, Any]]:
 
 
 def with_children(container: Any, before: list[tuple[Part, Any]], children: list[Any]) -> Any:
-    """Return a container with `children` in place of `before`; itself if they are the same.
+    """Return a container with `children` in place of `before`; itself if no child has changed.
 
     Raises:
         Exception: the class's code raised it, or does not support a copy with other items.

@@ -48,7 +48,7 @@ class HostCopy(Generic[T]):
         elif not self._wait_until(time.monotonic() + timeout_seconds):
             raise TimeoutError(
                 f"a copy to the host was not done after {timeout_seconds:g} s; the device has not "
-                "finished the work that was queued before it. Wait again, or longer"
+                "finished the work that was queued before the copy. Wait again, or longer"
             )
         self._events = ()
         return self._tree

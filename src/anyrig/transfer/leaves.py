@@ -1,8 +1,8 @@
 """The leaves of a nested value with their places, in an order that is the same on every rank.
 
-As in `tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here
-numbers, texts and None are leaves, too. An object that appears at two places is two leaves, because
-another rank may have two objects there.
+As in `tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here numbers, texts
+and None are leaves, too. An object that appears at two places counts as two leaves, because another
+rank may have two objects there.
 """
 
 from __future__ import annotations

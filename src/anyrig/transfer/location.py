@@ -15,7 +15,7 @@ def device_of(value: Any) -> torch.device:
     """Return the device of a tensor, a module or a batch.
 
     The device of a module is that of its parameters and buffers; the device of a batch is that of
-    its tensors and modules. An object may have an attribute `device`.
+    its tensors and modules. The device of another object is its attribute `device`.
 
     Raises:
         MixedDevicesError: the parts are on several devices, or no part has a device; the message

@@ -22,12 +22,12 @@ def move(tree: T, device: Place, non_blocking: bool = False) -> T:
     """Return `tree` with every tensor in it on `device`.
 
     Structure, sharing and values other than tensors are kept: a tensor that appears twice is copied
-    once. A tensor that is already on the device is returned itself. Modules are moved in place, as
-    by `torch.nn.Module.to`, and first, so that a parameter or buffer that appears elsewhere in the
-    tree is still the module's afterwards. For an object with a method `to`, that method is called.
+    once. A tensor that is already on the device is returned itself. Modules are moved first, and in
+    place, as by `torch.nn.Module.to`: a parameter or buffer that also appears elsewhere in the tree
+    stays the module's. An object with a method `to` is moved by that method.
 
     Args:
-        tree: a tensor, a module, an object with a method `to`, or containers of such: see
+        tree: a tensor, a module, an object with a method `to`, or containers of these; see
             `anyrig.transfer.tree`.
         device: the target.
         non_blocking: do not wait for copies from pinned memory to an accelerator. A copy to the CPU
@@ -54,7 +54,7 @@ def move(tree: T, device: Place, non_blocking: bool = False) -> T:
 
 
 def resolve_device(device: Place) -> torch.device:
-    """Return a PyTorch device with its index, as tensors report it: ``cuda`` is the current one."""
+    """Return a PyTorch device with its index, as tensors report it; ``cuda`` is the current GPU."""
     resolved = as_torch_device(device)
     if resolved.type == "cpu":
         return torch.device("cpu")

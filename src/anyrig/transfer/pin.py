@@ -34,7 +34,7 @@ def pin(tree: T) -> T:
 def pinning_helps(kind: str) -> bool:
     """Return whether pinned memory makes copies to and from this kind of accelerator faster.
 
-    PyTorch has no query for it, so this function tries to pin one element. On mps the host and the
+    PyTorch has no query for this, so the function tries to pin one element. On mps the host and the
     device share one memory, and `torch.utils.data.DataLoader` does not pin either.
     """
     if kind in ("cpu", "mps", "meta"):

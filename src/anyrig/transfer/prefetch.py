@@ -26,9 +26,9 @@ def prefetch(
 ) -> LoaderT:
     """Return a loader whose batches are on the lead of `rig`, copied ahead of their use.
 
-    On the CPU it is `loader` itself. Otherwise it can be iterated as often as `loader`, has its
-    length if it has one, and reads and writes its attributes. One thread pins the batches and
-    copies them on a separate stream; `next(loader)` runs in the caller's thread, up to
+    On the CPU, return `loader` itself. The returned loader can be iterated as often as `loader`,
+    has its length if it has one, and reads and writes its attributes. One thread pins the batches
+    and copies them on a separate stream; `next(loader)` runs in the caller's thread, up to
     ``depth + 1`` batches early. An exception of the loader is raised unchanged, after the batches
     that precede it. Batches without tensors are passed through.
 

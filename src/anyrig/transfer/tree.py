@@ -7,9 +7,9 @@
      "name": "seven"}                             "name": "seven"}
 
 Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, `UserDict`,
-`UserList` and `PackedSequence`, with their subclasses and the attributes of these. Everything else
-is a leaf, and so is any object whose class has a method `to`, which moves the object itself.
-A container in which nothing changed is returned itself, as by `torch.Tensor.to`.
+`UserList` and `PackedSequence`, their subclasses, and the attributes of these. Everything else is a
+leaf, and so is any object whose class has a method `to`, which moves the object itself. A container
+in which nothing changed is returned itself, as `torch.Tensor.to` does with a tensor.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path
 def walk_leaves(
     value: Any, whole: tuple[type, ...] = (), path: Path = ()
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield every leaf with its path, repeated ones too, including numbers, texts and None."""
+    """Yield every leaf with its path, including repeated leaves, numbers, texts and None."""
     if not is_container(value) or isinstance(value, whole):
         yield path, value
         return
@@ -70,7 +70,7 @@ def walk_leaves(
 
 
 def format_path(path: Path) -> str:
-    """Return a path as Python writes it: ``"['image'][0].mask"``; the root is ``"the value"``."""
+    """Return a path as Python code: ``"['image'][0].mask"``; the root is ``"the value"``."""
     return "".join(form.format(key) for form, key in path) or "the value"
 
 

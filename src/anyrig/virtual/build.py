@@ -34,7 +34,7 @@ from .compiler import (
 )
 from .library_cache import build_once, cache_folder, is_intact
 from .torch_version import is_newer_than_tried
-from .trial import try_library
+from .trial import UndecidedTrialError, try_library
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -112,6 +112,8 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
         if is_newer_than_tried():
             try:
                 try_library(built)
+            except UndecidedTrialError:
+                raise
             except BuildError as error:
                 # Every later use raises the error at once.
                 refusal.write_text(str(error), encoding="utf-8")

@@ -28,10 +28,10 @@ class StreamReading:
 class KernelSeconds:
     """The seconds that the kernels of one device took, by what they computed.
 
-    Collectives that run at the same time make kernels take longer; that is not part of these.
+    The seconds do not include the time by which concurrent collectives slow kernels down.
 
     Attributes:
-        memory: the seconds of kernels that only memory bounds, such as additions and norms.
+        memory: the seconds of memory-bound kernels, such as additions and norms.
         products: the seconds of matrix products.
         convolutions: the seconds of convolutions, forward and backward.
         attention: the seconds of fused attention.
@@ -52,7 +52,7 @@ class DeviceReading:
     Attributes:
         index: the CUDA index of the device.
         compute_seconds: the time in which kernels ran.
-        kernels: the same by what the kernels computed.
+        kernels: the time of the kernels, by what they computed.
         copy_seconds: the time in which copies to or from the device ran, including host copies.
         collective_seconds: the time in which the device took part in collectives.
         flops: multiplications and additions of matrix products, convolutions and attention, as

@@ -18,7 +18,7 @@ import torch
 
 def patch() -> None:
     """Make Inductor compile only graphs without CUDA tensors."""
-    # A private class, but `torch.compile` and `Module.compile` have no other place in common.
+    # A private class, but the only code that both `torch.compile` and `Module.compile` run.
     torch_module: Any = torch
     wrapper: Any = torch_module._TorchCompileInductorWrapper
     original_compile = wrapper.__call__

@@ -1,7 +1,7 @@
 """Fused kernels of compiled graphs, as the virtual clock sees them.
 
-Inductor computes a chain of operators that memory bounds in one kernel, which reads the chain's
-inputs and writes its results, but no intermediate results::
+Inductor fuses a chain of memory-bound operators into one kernel, which reads the chain's inputs and
+writes its results, but no intermediate results::
 
     mm | add | gelu | native_dropout | mm          three operators, one kernel: the clock is paused
          ^ begin                    ^ end          between the two marks
@@ -39,28 +39,32 @@ def mark_fused_kernels(module: GraphModule) -> None:
 
 
 def run_with_marks(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return `run`, after which operators take time again, even if it raises an error."""
+    """Return a function that calls `run`, and then pauses the clock again if it was paused."""
 
     def run_and_resume(arguments: list[Any]) -> Any:
+        core = _core()
+        was_paused = core.pause_clock(False)
+        core.pause_clock(was_paused)
         try:
             return run(arguments)
         finally:
-            _core().pause_clock(False)
+            core.pause_clock(was_paused)
 
     # AOTAutograd frees the inputs while a function with this mark runs.
     run_and_resume._boxed_call = True  # type: ignore[attr-defined]
     return run_and_resume
 
 
-def begin_fused_kernel() -> None:
-    """Make the operators that follow take no time."""
-    _core().pause_clock(True)
+def begin_fused_kernel() -> bool:
+    """Make the operators that follow take no time. Return whether they took none before."""
+    was_paused: bool = _core().pause_clock(True)
+    return was_paused
 
 
-def end_fused_kernel(device: int, bytes_read: int, bytes_written: int) -> None:
-    """Make operators take time again, after the time of a kernel on the GPU `device`."""
+def end_fused_kernel(was_paused: bool, device: int, bytes_read: int, bytes_written: int) -> None:
+    """Make operators take time as before, and charge one kernel on the GPU `device`."""
     core = _core()
-    core.pause_clock(False)
+    core.pause_clock(was_paused)
     core.run_fused(device, bytes_read, bytes_written)
 
 
@@ -161,6 +165,6 @@ def _gpu_of(chain: list[Node]) -> int | None:
 
 def _insert_marks(graph: Graph, chain: list[Node], kernel: tuple[int, int, int]) -> None:
     with graph.inserting_before(chain[0]):
-        graph.call_function(begin_fused_kernel)
+        was_paused = graph.call_function(begin_fused_kernel)
     with graph.inserting_after(chain[-1]):
-        graph.call_function(end_fused_kernel, kernel)
+        graph.call_function(end_fused_kernel, (was_paused, *kernel))

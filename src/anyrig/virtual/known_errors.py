@@ -1,26 +1,26 @@
-"""How far the times of virtual GPUs are known to be off, in sentences."""
+"""How far the times of virtual GPUs are known to be off."""
 
 from __future__ import annotations
 
 from ..hardware import Spec, known_errors, program_errors
+from .rig import VirtualRig
 
 
-def errors_text(spec: Spec) -> str:
-    """Return a sentence about the errors of predicted times that are known for a GPU's kernels."""
-    errors = known_errors(spec)
-    known = [f"{kind} {error:g} %" for kind, error in errors.items() if error is not None]
-    unknown = [kind for kind, error in errors.items() if error is None]
-    about = f"median error of {spec.key}'s times where measured: "
-    if not known:
-        return f"{about}unknown; no measured kernels of this GPU have been compared"
-    return about + ", ".join(known) + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+def error_shares(rig: VirtualRig) -> dict[str, dict[str, float | None]]:
+    """Return the median relative error of each GPU's predicted times, by kind of work.
+
+    The kinds are those of kernels, and of whole programs where these were compared. The error is
+    None where none is known. A GPU that is given by its size alone is left out: its times predict
+    nothing.
+    """
+    specs = {device.spec.key: device.spec for device in rig.devices if device.spec is not None}
+    return {key: _shares(spec) for key, spec in specs.items()}
 
 
-def program_errors_text(spec: Spec) -> str:
-    """Return a sentence about the errors that are known for whole programs on a GPU."""
-    about = f"mean error of whole programs on {spec.key}: "
-    known = [
-        f"{each.kind} {each.mean:g} % (of {each.programs}, the largest {each.largest:g} %)"
-        for each in program_errors(spec)
-    ]
-    return about + (", ".join(known) or "unknown; no measured programs have been compared")
+def _shares(spec: Spec) -> dict[str, float | None]:
+    kernels = {
+        kind: None if percent is None else percent / 100
+        for kind, percent in known_errors(spec).items()
+    }
+    programs = {f"whole {errors.kind}": errors.median / 100 for errors in program_errors(spec)}
+    return {**kernels, **programs}

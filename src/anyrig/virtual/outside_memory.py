@@ -1,4 +1,4 @@
-"""What this process holds of a virtual GPU outside PyTorch's caching allocator."""
+"""The memory of a virtual GPU that this process holds outside PyTorch's caching allocator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OutsideMemory:
 
 
 def memory_outside_allocator(index: int = 0) -> OutsideMemory:
-    """Return what this process holds of the GPU ``cuda:<index>`` outside the caching allocator.
+    """Return the memory of ``cuda:<index>`` that this process holds outside the caching allocator.
 
     Raises:
         VirtualRigError: this process has no virtual rig.

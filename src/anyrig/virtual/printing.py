@@ -23,10 +23,17 @@ _CAUSES = {
     "drawn numbers": ("They come from random numbers of the GPU, such as weights or dropout", ""),
     "too many": (
         "They come from a tensor of more than 2 MiB, or from a product of more than 64 KiB",
-        "Take a smaller batch",
+        "",
     ),
     "from outside": ("They come from another rank, another process or a replayed graph", ""),
 }
+
+
+# Operators whose results have as many elements as a mask has true ones.
+_SELECTING = frozenset(
+    f"aten::{name}"
+    for name in ("index", "index_put_", "_index_put_impl_", "masked_select", "nonzero")
+)
 
 
 def raise_value_needed(operator: str, why: str | None) -> None:
@@ -48,6 +55,8 @@ def raise_value_needed(operator: str, why: str | None) -> None:
             "(torch.library.register_fake), or rehearse without --shape-only to compute"
         )
     cause, change = _CAUSES.get(why, ("", ""))
+    if why == "too many":
+        change = _way_around(operator)
     remedies = [change, "rehearse with --assume-values to assume that every value is 1"]
     remedy = ", ".join(filter(None, remedies))
     raise ValueNeededError(
@@ -55,6 +64,20 @@ def raise_value_needed(operator: str, why: str | None) -> None:
         f"called {line}. {cause + '. ' if cause else ''}{remedy[0].upper()}{remedy[1:]}, or "
         "without --shape-only to compute"
     )
+
+
+def _way_around(operator: str) -> str:
+    """Return the smallest change that answers `operator` from the host, for a large tensor."""
+    if operator.startswith("aten::_local_scalar_dense"):
+        return (
+            'Ask the tensor on the CPU before it is copied, as in mask.all() before mask.to("cuda")'
+        )
+    if operator in _SELECTING:
+        return (
+            "Keep the mask on the CPU: a tensor of the GPU can be indexed by it, and torch.where "
+            "and masked_fill need no values"
+        )
+    return "Compute them on the CPU, before the copy to the GPU"
 
 
 def _program_line(frame: FrameType | None) -> str:

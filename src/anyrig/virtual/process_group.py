@@ -144,7 +144,7 @@ def _threads_that_do_not_preempt() -> Iterator[None]:
 
 
 def _set_policy(before: str, after: str) -> bool:
-    """Change the scheduling policy of this thread, and say whether that was possible."""
+    """Change the scheduling policy of this thread, and return whether that was possible."""
     if sys.platform != "linux" or os.sched_getscheduler(0) != getattr(os, before):
         return False
     try:

@@ -16,7 +16,7 @@ def patch() -> None:
     supported = profiler._supported_activities
     cuda = torch.profiler.ProfilerActivity.CUDA
     profiler._supported_activities = lambda: supported() - {cuda}
-    # Programs call this one, and a profile without `activities` uses its result.
+    # Programs call this function, and a profile without `activities` uses its result.
     autograd: Any = torch.autograd
     autograd._supported_activities = lambda: supported() | {cuda}
 

@@ -31,7 +31,7 @@ _CLASSES = {
     "_FastCudaLauncher": _KERNELS,
 }
 
-# Names of modules in torch._C, and of classes that serve as such. Their functions are refused.
+# Names of modules in torch._C, and of classes that serve as modules. Their functions are refused.
 _MODULES = {
     "_StaticCudaLauncher": _KERNELS,
     "_cudnn": "the functions of cuDNN need a real GPU",

@@ -5,7 +5,9 @@
     rank 0    listens, and writes its address and a token to the store
     rank n    connects, and sends the token and its number
 
-`csrc/collectives/roll_call.h` explains what they are for.
+`csrc/collectives/roll_call.h` explains what they are for. A rank's death closes its sockets, which
+tells the others. Processes that a rank forks, as the workers of a DataLoader, must therefore not
+keep them open.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import os
 import socket
 import struct
 import time
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import psutil
@@ -33,7 +37,7 @@ def connect_to_rank_0(
 ) -> list[int]:
     """Return the descriptors of connected sockets, which the caller must close.
 
-    On rank 0 these are the sockets of ranks 1, 2, …; on other ranks the one of rank 0.
+    On rank 0 these are the sockets of ranks 1, 2, …; on other ranks, the socket of rank 0.
 
     Args:
         store: a store of the group's own.
@@ -51,7 +55,9 @@ def connect_to_rank_0(
         return []
     connect = _accept_all if rank == 0 else _connect
     try:
-        return [_detach(one) for one in connect(store, rank, size, host, limit_seconds)]
+        descriptors = [_detach(one) for one in connect(store, rank, size, host, limit_seconds)]
+        _close_in_forked_processes(descriptors)
+        return descriptors
     except OSError as error:
         raise dist.DistBackendError(
             f"rank {rank} could not connect to {'all other ranks' if rank == 0 else 'rank 0'} of a "
@@ -142,6 +148,24 @@ def _seconds_until(end: float) -> float:
     if left <= 0:
         raise TimeoutError("timed out")
     return left
+
+
+def _close_in_forked_processes(descriptors: Sequence[int]) -> None:
+    files = [(each, os.fstat(each).st_ino) for each in descriptors]
+    os.register_at_fork(after_in_child=partial(_replace_by_nothing, files))
+
+
+def _replace_by_nothing(files: Sequence[tuple[int, int]]) -> None:
+    """Close the (descriptor, inode) pairs that are still open, but keep their numbers in use.
+
+    The group's object in C++ closes the numbers, and must not close another file.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, inode in files:
+        with suppress(OSError):  # closed before the fork
+            if os.fstat(descriptor).st_ino == inode:
+                os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 def _detach(connected: socket.socket) -> int:

@@ -1,4 +1,4 @@
-"""Which versions of PyTorch virtual GPUs work with."""
+"""The versions of PyTorch with which virtual GPUs work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEWEST = (2, 15)
 
 
 def check_torch() -> None:
-    """Report a PyTorch that is newer than the tried ones, before anything is built for it.
+    """Report a PyTorch that is newer than the tested versions, before anything is built for it.
 
     Raises:
         VirtualRigError: the installed PyTorch is too old, or so new that names are missing.
@@ -26,7 +26,7 @@ def check_torch() -> None:
 
 
 def check_version(text: str, find_missing_names: Callable[[], list[PrivateName]]) -> None:
-    """Do what `check_torch` does, for the version `text` and the names that it does not have."""
+    """Do the same as `check_torch` for the version `text` and the given missing names."""
     version = _major_and_minor(text)
     if version < OLDEST:
         raise VirtualRigError(

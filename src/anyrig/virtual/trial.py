@@ -1,7 +1,7 @@
-"""A trial of the library that was built for a PyTorch newer than the tried ones.
+"""A trial of the library that was built for a PyTorch newer than the tested versions.
 
-The library uses private parts of PyTorch. One whose meaning has changed compiles, and may crash the
-process. So a process of its own runs a small program first.
+The library uses private parts of PyTorch. A part whose meaning has changed may still compile, and
+then crash the process. So a separate process runs a small program first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ assert x.grad.tolist() == 4 * [4 * [8.0]], x.grad
 _LIMIT_SECONDS = 120.0
 
 
-def try_library(library: Path) -> None:
-    """Run a small program on a virtual GPU of `library`, in a process of its own.
+class UndecidedTrialError(BuildError):
+    """The trial took too long, as on a busy machine: it may succeed another time."""
+
+
+def try_library(library: Path, limit_seconds: float = _LIMIT_SECONDS) -> None:
+    """Run a small program on a virtual GPU of `library`, in a separate process.
 
     Raises:
-        BuildError: the program fails, crashes or does not end.
+        UndecidedTrialError: the program has not ended within `limit_seconds`.
+        BuildError: the program fails or crashes.
     """
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-c", _PROGRAM, str(library)]
@@ -44,11 +49,15 @@ def try_library(library: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_LIMIT_SECONDS,
+            timeout=limit_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise BuildError(_refusal(f"did not end within {_LIMIT_SECONDS:.0f} s")) from None
+        raise UndecidedTrialError(
+            f"a trial of the virtual backend, which PyTorch {_torch_version()} needs because it is "
+            f"newer than the versions with which the backend was tried, did not end within "
+            f"{limit_seconds:.0f} s; run the program again when the machine is less busy"
+        ) from None
     if done.returncode < 0:
         raise BuildError(_refusal(f"was ended by {signal.Signals(-done.returncode).name}"))
     if done.returncode > 0:
@@ -56,11 +65,15 @@ def try_library(library: Path) -> None:
         raise BuildError(_refusal(f"failed: {last_line}"))
 
 
-def _refusal(outcome: str) -> str:
+def _torch_version() -> str:
     import torch
 
+    return str(torch.__version__)
+
+
+def _refusal(outcome: str) -> str:
     return (
-        f"virtual GPUs cannot work with PyTorch {torch.__version__}, which is newer than the "
+        f"virtual GPUs cannot work with PyTorch {_torch_version()}, which is newer than the "
         f"versions with which they were tried: a trial program {outcome}; install an older PyTorch "
         "or a newer anyrig, or try again with: anyrig virtual build --again"
     )

@@ -1,8 +1,9 @@
-"""`torch.nn.init.trunc_normal_` in shape-only mode, where nobody knows which numbers were drawn.
+"""`torch.nn.init.trunc_normal_` in shape-only mode, in which the drawn numbers are unknown.
 
 PyTorch 2.13 draws again until every number is within the bounds, and asks the GPU after each round
-whether one is not. For more than some dozens of numbers, the first round is practically never the
-last. Shape-only mode therefore takes two rounds, which allocate the same bytes as more rounds do.
+whether a number is out of bounds. With more than a few dozen numbers, the first round is almost
+never the last. Shape-only mode therefore takes two rounds, which allocate the same bytes as more
+rounds do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import ValueNeededError
 
 
 class _TwoRounds(TorchFunctionMode):
-    """Answers the first question whether a number is out of bounds with yes, the others with no."""
+    """Answers yes when first asked whether a number is out of bounds, and no afterwards."""
 
     def __init__(self) -> None:
         super().__init__()

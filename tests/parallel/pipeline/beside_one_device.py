@@ -1,4 +1,4 @@
-"""A model in a pipeline beside the same model on one device, which the tests compare."""
+"""A model in a pipeline, and the same model on one device, which the tests compare."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Beside:
         self.model: Any = anyrig.spread(self.several, rig_of(devices), loss=loss, **options)
 
     def step(self, x: Tensor, y: Tensor, factor: float = 1.0) -> float:
-        """Train both on a batch, and return the greatest difference."""
+        """Train both modules on a batch, and return the greatest difference."""
         xs = [x.clone().requires_grad_(x.is_floating_point()) for _ in range(2)]
         there = [t.to("cuda:0") for t in (xs[0], y)]
         losses = [self.reduce(self.loss(self.one(there[0]), there[1])), self.model(xs[1], target=y)]
@@ -72,7 +72,7 @@ def difference(one: Tensor | None, other: Tensor | None) -> float:
 
 
 def perceptron(layers: int = 8, width: int = 6, classes: int = 5) -> nn.Sequential:
-    """Layers with an activation in place at every boundary, and buffers."""
+    """Return layers with buffers, and an in-place activation at every boundary."""
     torch.manual_seed(0)
     steps: list[nn.Module] = []
     for _ in range(layers - 1):

@@ -30,14 +30,14 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
 
 
 class Pair:
-    """A module in a pipeline over the ranks, and the same alone on each rank."""
+    """A module in a pipeline over the ranks, and a copy of it on each rank's device."""
 
     def __init__(self, module: nn.Module, loss: Any = None, **options: Any) -> None:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = anyrig.Rig.detect().lead.torch_device
         self.module, self.loss = module.double(), loss
         self.one = copy.deepcopy(module).to(self.device)
-        if self.rank:  # whose parameters do not count
+        if self.rank:  # only rank 0's parameters count
             with torch.no_grad():
                 for parameter in self.module.parameters():
                     parameter.zero_()
@@ -92,7 +92,7 @@ def close(one: Tensor | None, other: Tensor | None, what: str = "") -> None:
 
 
 def perceptron(layers: int = 8, width: int = 6, classes: int = 5) -> nn.Sequential:
-    """Layers with an activation in place at every boundary."""
+    """Return layers with an in-place activation at every boundary."""
     steps: list[nn.Module] = []
     for _ in range(layers - 1):
         steps += [nn.Linear(width, width), nn.ReLU(inplace=True)]
@@ -132,7 +132,7 @@ def try_schedules(numbers: Sequence[int]) -> None:
 
 
 def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """A criterion that returns a sum and a count which depends on the targets."""
+    """Return a sum, and a count that depends on the targets."""
     losses = nn.functional.cross_entropy(output, target, reduction="none")
     weights = 1.0 + target.double()
     return (losses * weights).sum(), weights.sum()
@@ -190,7 +190,7 @@ def case_outputs_and_a_loss_outside() -> None:
 
 
 def case_outputs_of_one_number() -> None:
-    """Whether one number of each micro-batch has a sample, only another call tells."""
+    """Only another call shows whether one number from each micro-batch belongs to a sample."""
     x, _ = batch(6)
     for last in (nn.Linear(5, 1), nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))):
         pair = Pair(nn.Sequential(*perceptron(7), last), micro_batches=6)
@@ -296,7 +296,7 @@ def case_frozen_parameters() -> None:
 
 
 class Skipping(nn.Module):
-    """Values that later stages read, tied weights, a buffer, and a mask for every layer."""
+    """Has values that later stages read, tied weights, a buffer, and a mask for every layer."""
 
     def __init__(self, layers: int = 6, width: int = 6) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ def case_rows_with_batch_norm() -> None:
     module = nn.Sequential(nn.BatchNorm1d(6), *perceptron(5), nn.BatchNorm1d(5), nn.Linear(5, 5))
     for schedule in ("gpipe", "1f1b"):
         pair = Pair(copy.deepcopy(module), nn.CrossEntropyLoss(), schedule=schedule, replicas=2)
-        for rows in ([4, 4], [5, 3], [0, 2], [4, 0]):  # the first pipeline with samples counts
+        for rows in ([4, 4], [5, 3], [0, 2], [4, 0]):  # buffers are those of the first with samples
             x, y = batch(sum(rows))
             start = sum(rows[: pair.row])
             mine = slice(start, start + rows[pair.row])
@@ -487,7 +487,7 @@ def case_rows_of_a_distributed_loader() -> None:
             pair.alone(*on_device(x[whole], y[whole])).backward()
             pair.compare_gradients()
         assert sorted(number for each in alone for number in each) == list(range(23))
-        current_context().counts["loader"] = 0  # as in another program
+        current_context().counts["loader"] = 0  # as in a new program
 
 
 def case_memory_of_other_stages() -> None:
@@ -555,21 +555,21 @@ class Fail(torch.autograd.Function):
 
 
 class Shifted(nn.Linear):
-    """A layer that passes inputs on as they are."""
+    """Returns its input unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * 0 + x
 
 
 def failing(layer: int) -> nn.Sequential:
-    """Layers that pass inputs on, of which one may fail."""
+    """Return layers that return their inputs, one of which may fail."""
     layers: list[nn.Module] = [Shifted(6, 6) for _ in range(8)]
     layers[layer] = nn.Sequential(Failing(), Shifted(6, 6))
     return nn.Sequential(*layers)
 
 
 def error_of(call: Any) -> str:
-    """Return the error that a call raises, with its class and notes."""
+    """Return the error that a call raises as text, with its class and notes."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
         call()
     notes = getattr(caught.value, "__notes__", [])
@@ -617,11 +617,11 @@ def case_ranks_that_call_differently() -> None:
     assert "distribute(loader)" in found
     found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
     assert found.startswith("RankMismatchError"), found
-    pair.step(x, y)  # nothing was sent
+    pair.step(x, y)  # the refused calls have sent nothing
 
 
 class Masking(nn.Module):
-    """Returns as many rows as its input has positive ones."""
+    """Returns the samples whose first element is positive."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[x[:, 0] > 0]
@@ -661,7 +661,7 @@ def case_refusals() -> None:
     pair.model.load_state_dict(state)
     pair.model.load_state_dict(pair.model.state_dict())
     pair.compare_states()
-    with pytest.raises(RuntimeError):  # it has no memory
+    with pytest.raises(RuntimeError):  # the tensor has no memory
         elsewhere.untyped_storage().data_ptr()
     assert elsewhere.device == pair.device
 
@@ -677,7 +677,7 @@ ON_FOUR = [
     "case_ranks_that_call_differently",
     "case_shapes_that_depend_on_values",
 ]
-# What depends on the device: transfers by NCCL, copies to the device, streams.
+# Cases that depend on the device: transfers by NCCL, copies to the device, streams.
 ON_GPUS = [
     "case_outputs_and_a_loss_outside",
     "case_checkpointing",

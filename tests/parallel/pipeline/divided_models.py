@@ -342,7 +342,7 @@ class ManyInputs(nn.Module):
 
 
 class Clamped(nn.Module):
-    """Whether it scales depends on values."""
+    """Scales its input or not, depending on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -507,7 +507,7 @@ class AutocastPart(nn.Module):
 
 @case(vectors)
 class CountsCalls(nn.Module):
-    """Its parts keep numbers in attributes, which tracing must leave alone."""
+    """Its submodules count in attributes, which tracing must not change."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:

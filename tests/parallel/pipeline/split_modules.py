@@ -77,7 +77,7 @@ def parts_of_lstm(self: Any, value: Tensor) -> Tensor:
 
 
 def with_penalty(self: Any, value: Tensor) -> Tensor:
-    """Have a gradient of the output in the loss, as networks of forces do."""
+    """Return a loss with a gradient of the output, as networks for forces have."""
     value = value if value.requires_grad else value.clone().requires_grad_()
     energy = self.b(torch.tanh(self.a(value)))
     (force,) = torch.autograd.grad(energy.sum(), value, create_graph=True)

@@ -16,7 +16,7 @@ from anyrig.parallel.pipeline.split.chain_of import chain_of
 
 
 def run(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Return result, gradients and buffers of one call, from the same state and random numbers."""
+    """Return result, gradients and buffers of a call from a fixed state and random seed."""
     torch.manual_seed(1)
     random.seed(1)
     module.zero_grad()

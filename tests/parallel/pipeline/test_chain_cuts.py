@@ -35,7 +35,7 @@ def test_each_layer_of_a_deep_model_is_a_block() -> None:
     chain = chain_of(long_gpt())
     names = [block.name for block in chain.blocks]
     layers = [f"layers.h.{i}" for i in range(19)]
-    # The last one has the small norm as well.
+    # The last layer's block has the small norm, too.
     assert [n for n in names if n.startswith("layers")] == [*layers, "layers.h.19 to norm"]
     first = names.index("layers.h.0")
     assert {crossing(chain, cut) for cut in range(first, first + 20)} == {1}
@@ -215,7 +215,7 @@ def test_arguments_that_choose_the_code_are_fixed() -> None:
     module = Loss()
     chain = chain_of(module)
     assert torch.equal(chain.compute(x), module(x))
-    with pytest.raises(SpreadError, match=r"labels=None; here is labels=a Tensor.*example="):
+    with pytest.raises(SpreadError, match=r"labels=None; this call has labels=a Tensor.*example="):
         chain.compute(x, labels=labels)
     with pytest.raises(TypeError, match="missing"):
         chain.compute()

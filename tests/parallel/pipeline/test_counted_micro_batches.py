@@ -34,7 +34,7 @@ def test_a_step_takes_at_least_as_long_as_its_operators_are_issued() -> None:
 
 
 def choose(fixed: float, of_batch: float, samples: int = 64, operators: int = 0) -> int:
-    """Return the number for micro-batches that take `fixed` seconds and their part of the batch."""
+    """Return the chosen number if each takes `fixed` seconds and its part of `of_batch` seconds."""
     chosen = choose_by_work(
         BEGUN,
         "1f1b",
@@ -91,7 +91,7 @@ def test_each_micro_batch_reads_weights_three_times_and_adds_its_gradients() -> 
     )
     text = str(anyrig.explain(model))
     milliseconds = float(text.partition("as a step with 2 samples takes ")[2].partition(" ms")[0])
-    # Three turns of two devices. Adding reads two gradients and writes one.
+    # Three turns of two devices. Adding gradients reads two tensors and writes one.
     weight_bytes = sum(layer.weight.nbytes for layer in layers)
     bandwidth = spec_of_key("A100-80GB").memory_bytes_per_second
     assert milliseconds / 1e3 == pytest.approx(3 * (3 + 3) * weight_bytes / 2 / bandwidth, rel=0.01)

@@ -1,4 +1,4 @@
-"""The division of blocks over devices, against trying everything."""
+"""The division of blocks over devices, compared with trying every division."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def require_possible(
     links: list[list[StageLink]],
     in_flight: InFlight,
 ) -> None:
-    """Require that the division covers all blocks, fits, and takes what it says."""
+    """Require that the division covers all blocks, fits, and takes the stated time."""
     assert [start for start, _ in found.ranges] == [0, *(end for _, end in found.ranges[:-1])]
     assert found.ranges[-1][1] == len(blocks)
     assert len(set(found.devices)) == len(found.devices) == len(found.ranges)
@@ -156,7 +156,7 @@ def require_possible(
 
 
 def check_instance(seed: int) -> bool:
-    """Compare with trying everything; return whether a division exists."""
+    """Compare with trying every division; return whether one exists."""
     blocks, devices, links, in_flight, reorder = random_instance(seed)
     best = try_everything(blocks, devices, links, in_flight, reorder)
     if best == math.inf:
@@ -205,7 +205,7 @@ def test_a_thousand_blocks_come_close_to_the_lower_bound(
     found = partition(blocks, devices, link, in_flight, reorder=reorder)
     require_possible(found, blocks, devices, [[link] * 64] * 64, in_flight)
     assert found.slowest_seconds <= 1.03 * found.lower_seconds
-    # All devices together, if blocks could be cut anywhere: the printed bound is no less.
+    # The printed bound is at least the time of all devices if blocks could be cut anywhere.
     everything = sum(b.seconds for b in blocks) / sum(d.speed for d in devices)
     assert found.lower_seconds >= everything * (1 - 1e-9)
 

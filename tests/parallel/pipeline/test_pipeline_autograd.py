@@ -1,4 +1,4 @@
-"""What PyTorch does with a loss works with a pipeline: hooks, scalers, several backward passes."""
+"""A pipeline's loss works with PyTorch's hooks, scalers and several backward passes."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_precision_is_that_of_autocast(schedule: str) -> None:
 
 
 class HostNoise(nn.Module):
-    """Draws random numbers on the CPU, wherever its input is."""
+    """Draws random numbers on the CPU, whatever its input's device."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.rand(6, dtype=x.dtype).to(x.device)
@@ -193,7 +193,7 @@ def with_dropout() -> nn.Sequential:
     steps: list[nn.Module] = []
     for _ in range(6):
         steps += [nn.Linear(6, 6), nn.Dropout(0.5), HostNoise()]
-        # Autograd's threads of other devices go on meanwhile.
+        # Autograd's threads of other devices continue meanwhile.
         steps[-3].register_forward_pre_hook(lambda *_: time.sleep(0.0005))
     return nn.Sequential(*steps, nn.Linear(6, 5)).double()
 

@@ -1,4 +1,4 @@
-"""The same numbers on up to eight devices, in a process of its own: this one has four."""
+"""The same numbers on up to eight devices, in another process: this one has four devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline refuses, and what is left after a failure: nothing."""
+"""What a pipeline refuses; and a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_a_failing_stage_is_named_and_leaves_nothing(schedule: str, where: str) 
         assert given in note
     assert all(map(lambda a, b: a is b, parameters, pair.several.parameters()))
     del caught
-    pair.several.zero_grad()  # a part of the gradients, as on one device
+    pair.several.zero_grad()  # a failure leaves some gradients, as on one device
     deadline = time.monotonic() + 20
     while allocated() != used and time.monotonic() < deadline:
-        time.sleep(0.01)  # autograd's threads of other devices may still end their work
+        time.sleep(0.01)  # autograd's threads of other devices may still be working
     assert allocated() == used
     layer.fails = None
     assert pair.step(x, y) < TOLERANCE
@@ -93,10 +93,10 @@ def allocated() -> list[int]:
         ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
         ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
         ({"split_points": ["o.1"]}, "has no submodule 'o.1'; the nearest names are"),
-        ({"split_points": [3]}, "split_points=[3] is no list of submodules' names; write split_"),
-        ({"split_points": "a.1"}, "split_points='a.1' is no list of submodules' names"),
-        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), and takes"),
-        ({"example": (1,)}, "example= was given a tuple of int, and takes the arguments of a"),
+        ({"split_points": [3]}, "split_points=[3] is not a list of submodules' names; write spl"),
+        ({"split_points": "a.1"}, "split_points='a.1' is not a list of submodules' names"),
+        ({"example": torch.ones(2, 3)}, "example= was given a tensor of shape (2, 3), but takes"),
+        ({"example": (1,)}, "example= was given a tuple of int, but takes the arguments of a"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
@@ -282,7 +282,7 @@ def test_a_module_of_1_8_devices_is_refused_on_one() -> None:
     with pytest.raises(SpreadError, match=r"cuda:0 has .* are missing; use 2 or more such devices"):
         anyrig.spread(build(), "cuda:0", how="pipeline", loss=nn.MSELoss())
     frozen = build().eval().requires_grad_(False)
-    with pytest.raises(Exception, match="meta"):  # it would fit, and has no memory
+    with pytest.raises(Exception, match="meta"):  # the module would fit, but has no memory
         anyrig.spread(frozen, "cuda:0", how="pipeline")
 
 

@@ -19,7 +19,7 @@ from anyrig.transfer.arguments import move_tensors
 pytestmark = pytest.mark.gpus(4)
 
 
-# Their samples are in another dimension.
+# Modules whose samples are in another dimension.
 DIMS = {"lstm_in_sequential": 1}
 OTHERS = {
     "AutocastPart": "is not for float64",
@@ -32,7 +32,7 @@ OTHERS = {
 
 
 def total(output: Any, target: Any) -> Tensor:
-    """A loss of all tensors in an output: a sum over samples."""
+    """Return a loss of all tensors in an output: a sum over samples."""
     terms = [(one.double() ** 2).sum() for one in tensors_of(output) if one.is_floating_point()]
     assert terms
     return torch.stack(terms).sum()
@@ -72,7 +72,7 @@ def test_every_kind(name: str, schedule: str) -> None:
     pairs = zip(tensors_of(expected), tensors_of(output), strict=True)
     assert max(difference(*pair) for pair in pairs) < TOLERANCE
     if any(one.dim() == 0 for one in tensors_of(expected)):
-        return  # a mean, which no sum over samples is made of
+        return  # the output has a mean, which is not a sum over samples
     losses = total(expected, None), model(*args, target=None, **kwargs)
     assert difference(*losses) < TOLERANCE
     if any(parameter.requires_grad for parameter in module.parameters()):
@@ -125,7 +125,7 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
 def test_stages_that_compute_again_at_once_have_their_own_copies() -> None:
     module = Tied().double()
     one = copy.deepcopy(module)
-    for layer in module.layers:  # autograd's threads of other devices go on meanwhile
+    for layer in module.layers:  # autograd's threads of other devices continue
         layer.register_forward_pre_hook(lambda *_: time.sleep(0.003))
     before = module.state_dict(keep_vars=True)
     loss = nn.CrossEntropyLoss()

@@ -17,14 +17,14 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
 
 
 def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """A criterion that returns a sum and a count which depends on the targets."""
+    """Return a sum, and a count that depends on the targets."""
     losses = nn.functional.cross_entropy(output, target, reduction="none")
     weights = 1.0 + target.double()
     return (losses * weights).sum(), weights.sum()
 
 
 def mean_of_squares(output: Tensor, target: Tensor) -> Tensor:
-    """A criterion that PyTorch does not know: a mean over samples."""
+    """Return a mean over samples; this criterion is not one of PyTorch's."""
     return ((output - target[:, None]) ** 2).mean()
 
 
@@ -60,7 +60,7 @@ def test_stages_and_micro_batches(schedule: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(schedule: str, name: str) -> None:
     loss = LOSSES[name]
-    if loss is None:  # its tensor needs a GPU
+    if loss is None:  # made here, because its tensor needs a GPU
         loss = nn.CrossEntropyLoss(torch.arange(1.0, 6.0, dtype=torch.float64, device="cuda:0"))
     pair = Beside(perceptron(), 3, loss, schedule=schedule, micro_batches=4)
     assert pair.step(*batch(10)) < TOLERANCE
@@ -133,7 +133,7 @@ def test_frozen_parameters_and_a_module_without_any_to_learn() -> None:
         module.requires_grad_(False)
     x, y = batch(5)
     assert not pair.model(x, target=y).requires_grad
-    assert pair.step(x, y) < TOLERANCE  # the input's gradient
+    assert pair.step(x, y) < TOLERANCE  # compares the input's gradient, too
 
 
 def test_a_parameter_that_takes_no_part() -> None:

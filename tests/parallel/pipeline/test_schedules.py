@@ -1,4 +1,4 @@
-"""Schedules: every number of stages and micro-batches, against closed forms."""
+"""Schedules of every number of stages and micro-batches, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MICRO_BATCHES = range(1, 33)
 def timelines(
     name: str, stages_per_device: int | None = None
 ) -> Iterator[tuple[int, int, Timeline]]:
-    """Simulate every size. `simulate` checks that each task is there once, and ends."""
+    """Simulate every size. `simulate` checks that each task occurs once, and that it ends."""
     for n in DEVICES:
         for m in MICRO_BATCHES:
             yield n, m, simulate(make_schedule(name, n, m, stages_per_device))
@@ -63,7 +63,7 @@ def test_zero_bubble_takes_less_time_and_no_more_memory_than_1f1b() -> None:
 def test_zero_bubble_v_waits_for_the_first_micro_batch_only() -> None:
     for n, m, timeline in timelines("zero-bubble-v"):
         assert timeline.total_seconds == max(6 * m + n - 1, 4 * m + 4 * n - 2)
-        assert max(timeline.most_in_flight) == min(2 * n, 2 * m)  # of half the size
+        assert max(timeline.most_in_flight) == min(2 * n, 2 * m)  # each half as large
         if m >= 2 * n - 1:
             for tasks in timeline.schedule.tasks:
                 start, end = timeline.start_seconds[tasks[0]], timeline.end_seconds[tasks[-1]]
@@ -85,7 +85,7 @@ def test_the_bars_of_memory_and_speed() -> None:
 
 @pytest.mark.parametrize(("name", "speedup"), [("zero-bubble", 3.5), ("zero-bubble-v", 3.8)])
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
-    # Each device updates its own parameters and goes on: a step begins as the last one ends.
+    # Each device updates its own parameters and continues: a step begins while the last one ends.
     schedule = make_schedule(name, 4, 8)
     ten = replace(
         schedule,
@@ -142,7 +142,7 @@ def test_what_is_refused(arguments: tuple[str, int, int], message: str) -> None:
 
 
 def two_devices(*tasks: str) -> Schedule:
-    """Read schedules such as "F0 B0": a device has the stage of its index."""
+    """Return a schedule from texts such as "F0 B0": a device has the stage of its index."""
     return Schedule(
         "mine",
         1,

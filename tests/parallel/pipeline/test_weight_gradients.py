@@ -1,4 +1,4 @@
-"""Backward passes in two halves: the same gradients, and the weights' work in the second half."""
+"""Backward passes in two halves: the same gradients, with the weights' work in the second half."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def weighted(output: Any) -> Tensor:
-    """Return a number whose gradients differ for every element of the outputs."""
+    """Return a number whose gradient is different for every element of the outputs."""
     outputs = output if isinstance(output, list | tuple) else [output]
     return torch.stack(
         [
@@ -139,7 +139,7 @@ def test_autocast(name: str) -> None:
         loss = weighted(module(value))
     with deferred.collecting():
         loss.backward()
-    with torch.autocast("cpu", torch.bfloat16):  # changes nothing
+    with torch.autocast("cpu", torch.bfloat16):  # has no effect here
         deferred.compute()
     found = gradients_of(module, value)
     for key, gradient in gradients_of(reference, same).items():
@@ -236,7 +236,7 @@ def test_hooks_on_parameters_get_whole_gradients() -> None:
     reference = copy.deepcopy(module)
     reference[0].weight.register_hook(lambda gradient: gradient * 2)
     weighted(reference(value)).backward()
-    assert split(module, value) == 1  # the weight of the last layer
+    assert split(module, value) == 1  # only the last layer's weight
     for one, other in zip(module.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, **CLOSE)
     torch.testing.assert_close(seen["bias"], reference[2].bias.grad)
@@ -311,9 +311,9 @@ def test_what_stays_in_memory() -> None:
         loss = loss.detach()
         storages = {factor.data_ptr() for _, factor, _ in deferred._kept}
         first, activated, last = (value() for value in values)
-        assert first is None  # only GELU needs it
+        assert first is None  # only GELU needs this value
         assert last is None
-        assert activated is None  # the tensor of the graph; its memory is the input of a product
+        assert activated is None  # the graph's tensor; the input of a product keeps its memory
         assert len(storages) == 2
         kept = [weakref.ref(tensor) for _, *pair in deferred._kept for tensor in pair]
         deferred.compute()

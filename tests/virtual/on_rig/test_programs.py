@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from anyrig.virtual import clock
+from anyrig.virtual import clock, load_extension
 from anyrig.virtual.fusion import begin_fused_kernel, run_with_marks
 
 
@@ -210,6 +210,12 @@ def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
     assert eager[0] == (3 + 4 * 2) * a.nbytes
     assert fused[0] == (3 + 2) * a.nbytes  # the product, and one kernel
     assert fused[1:] == pytest.approx(eager[1:])
+    core = load_extension()
+    core.pause_clock(True)
+    try:
+        assert work_of(compiled) == work_of(function) == (0, 0, 0)  # still paused after the graph
+    finally:
+        core.pause_clock(False)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -219,3 +219,170 @@ def test_a_temporary_that_does_not_fit_is_out_of_memory() -> None:
             logits.t().sum(dim=-1)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_short_rows_are_sorted_in_place() -> None:
+    rows = take(64, 100)
+    assert events(rows.sort) == [("+", 25_600), ("+", 51_200), ("+", 800), ("-", 800)]
+
+
+# Bytes of CUB on an A100: 8192 for histograms, 1024 for each tile of 3072, and a second buffer.
+SORT_OF_100_000 = 8192 + 33 * 1024 + 400_128 + 800_000 + 256 + 255
+SORT_OF_20_000 = 8192 + 7 * 1024 + 80_128 + 160_000 + 256 + 255
+SORT_OF_20_000_ROWS = 2048 + 6 * 1024 + 256 + 255
+
+
+def test_a_long_row_is_sorted_by_its_digits() -> None:
+    row = take(100_000)
+    assert events(row.sort) == [
+        ("+", 400_000),
+        ("+", 800_000),
+        ("+", 800_000),  # numbers from 0
+        ("+", SORT_OF_100_000),
+        ("-", SORT_OF_100_000),
+        ("-", 800_000),
+    ]
+
+
+def test_few_rows_are_sorted_together() -> None:
+    rows = take(4, 5000)
+    assert events(rows.sort) == [
+        ("+", 80_000),
+        ("+", 160_000),
+        *[("+", 160_000)] * 2,
+        ("+", 80_000),
+        ("+", SORT_OF_20_000),
+        ("-", SORT_OF_20_000),
+        ("-", 80_000),
+        ("+", SORT_OF_20_000_ROWS),
+        ("-", SORT_OF_20_000_ROWS),
+        *[("-", 160_000)] * 2,
+    ]
+
+
+def test_many_rows_are_sorted_in_segments() -> None:
+    rows = take(200, 5000)
+    assert requests(rows.sort)[2:] == [8_000_000, 12_000_255]
+    columns = take(5000, 200)
+    results = [4_000_000, 8_000_000]
+    assert requests(lambda: columns.sort(dim=0)) == [
+        *results,
+        *[4_000_000] * 2,
+        *results[1:] * 2,
+        12_000_255,
+    ]
+
+
+def test_the_largest_of_a_long_row_are_found_by_several_blocks() -> None:
+    row = take(100_000)
+    sums = 768 + 256 + 255
+    blocks = 98
+    assert requests(lambda: row.topk(10)) == [
+        *(40, 80),
+        *(4, 4, 8, 8, blocks * 512, blocks * 4, blocks * 4),
+        *(sums, sums),
+    ]
+    assert requests(lambda: take(8, 1000).topk(10)) == [32_000, 320, 640]
+
+
+def test_a_running_sum_of_one_row_keeps_a_word_for_each_tile() -> None:
+    row, mask = take(1_000_000), take(1000, dtype=torch.bool)
+    tiles = 4608 + 255
+    assert events(lambda: row.cumsum(0)) == [("+", 4_000_000), ("+", tiles), ("-", tiles)]
+    assert requests(lambda: mask.cumsum(0)) == [8000, 8000, 768 + 255]
+    assert requests(lambda: take(100, 100).cumsum(1)) == [40_000, 40_000]
+
+
+SELECTION = 512 + 255
+
+
+def test_a_mask_is_counted_before_its_positions_are_written() -> None:
+    mask = torch.ones(1000, dtype=torch.bool).cuda()
+    counting = [("+", 4), ("+", 1), ("-", 1)]
+    writing = [("+", SELECTION), ("-", SELECTION), ("-", 4)]
+    assert events(mask.nonzero) == [*counting, ("+", 8000), *writing]
+    large = torch.zeros(10_000, dtype=torch.bool).cuda()
+    assert requests(large.nonzero)[:2] == [4, 17_408 + 255]
+    values = take(1000)
+    mask[10:] = False
+    selected = [*counting, ("+", 80), *writing, ("+", 40), ("-", 80)]
+    assert events(lambda: values[mask]) == selected
+    assert events(lambda: values.masked_select(mask)) == selected
+    assert requests(lambda: values.index_put_((mask,), take(10))) == [40, 4, 1, 80, SELECTION]
+
+
+def test_filling_by_a_mask_counts_nothing() -> None:
+    values, mask = take(1000), torch.ones(1000, dtype=torch.bool).cuda()
+
+    def fill() -> None:
+        values[mask] = 0.0
+
+    assert requests(fill) == []
+
+
+def test_unique_values_are_sorted_first() -> None:
+    values = take(1000).zero_()
+    assert requests(values.unique)[:2] == [4000, 1]
+    assert requests(lambda: values.unique(return_inverse=True))[:4] == [4000, 8000, 8000, 1]
+
+
+def test_a_permutation_sorts_random_keys() -> None:
+    # Keys of 36 bits in 64, which take five passes, with values of 64: tiles of 3840.
+    sort = 5 * 2048 + 27 * 1024 + 2 * 800_000 + 256 + 255
+    assert requests(lambda: torch.randperm(100_000, device="cuda"))[-1] == sort
+
+
+def test_matrix_units_convolve_copies_with_padded_channels() -> None:
+    images, weight = take(2, 3, 8, 8), take(4, 3, 3, 3)
+    convolve = torch.nn.functional.conv2d
+    workspace = 2 * (2 * 4 * 64 * 4) + 4 * 4 * 9 * 4
+    assert events(lambda: convolve(images, weight, padding=1)) == [
+        ("+", 2048),
+        ("+", workspace),
+        ("-", workspace),
+    ]
+    last = images.to(memory_format=torch.channels_last)
+    assert requests(lambda: convolve(last, weight, padding=1)) == [2048, 432]  # the weight's copy
+    halves = images.half(), weight.half()
+    workspace = 2 * 8 * 64 * 2 + 2 * 8 * 64 * 2 + 4 * 8 * 9 * 2
+    assert requests(lambda: convolve(*halves, padding=1)) == [1024, workspace]
+
+
+def test_without_matrix_units_a_filter_is_transformed() -> None:
+    images, weight = take(2, 64, 8, 8), take(64, 64, 3, 3)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert requests(lambda: torch.conv2d(images, weight, padding=1))[1:] == [256 * 1024]
+        assert requests(lambda: torch.conv2d(images, weight, stride=2))[1:] == []
+
+
+def test_each_pass_of_a_convolution_has_its_workspace() -> None:
+    images, weight = take(2, 4, 8, 8), take(4, 4, 3, 3)
+    gradient = take(2, 4, 8, 8)
+    workspace = 2 * (2 * 4 * 64 * 4) + 4 * 4 * 9 * 4
+
+    def backward() -> object:
+        return torch.ops.aten.convolution_backward(
+            gradient, images, weight, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3
+        )
+
+    assert events(backward) == [
+        ("+", 2048),
+        ("+", workspace),
+        ("-", workspace),
+        ("+", 576),
+        ("+", workspace),
+        ("-", workspace),
+        ("+", 16),
+    ]
+
+
+def test_a_transform_works_in_a_copy_of_its_data() -> None:
+    signal = take(16, 100, dtype=torch.complex64)
+    assert events(lambda: torch.fft.fft(signal)) == [
+        ("+", 12_800),
+        ("+", 12_800),
+        ("-", 12_800),
+    ]
+    odd = take(16, 101, dtype=torch.complex64)
+    assert requests(lambda: torch.fft.fft(odd)) == [16 * 101 * 8, 8 * 16 * 101 * 8]
+    assert requests(lambda: torch.fft.irfft(signal, n=198))[1:] == [12_800, 12_800 * 8]

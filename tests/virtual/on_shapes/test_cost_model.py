@@ -207,8 +207,8 @@ def test_a_depthwise_convolution_does_not_use_matrix_units() -> None:
 def test_attention_walks_over_the_keys_that_its_mask_leaves() -> None:
     # 20 blocks of 128 queries; each does 4 * 64 FLOPs for each of 512 keys.
     fields = {
-        "batch": 2, "heads": 10, "queries": 128, "keys": 512, "head_size": 64,
-        "value_head_size": 64, "flops": 4 * 64 * 20 * 128 * 512,
+        "batch": 2, "heads": 10, "queries": 128, "keys": 512,
+        "flops": 4 * 64 * 20 * 128 * 512,
     }  # fmt: skip
     full = 2 * 128 * 512 * 4 * 64 / 1e12
     assert seconds_of(gpu(), "attention", **fields) == exactly(full)
@@ -218,8 +218,8 @@ def test_attention_walks_over_the_keys_that_its_mask_leaves() -> None:
 def test_attention_walks_backward_from_the_keys_over_the_queries() -> None:
     # 40 blocks of 128 keys, half of them for the last 2 keys of a head; 10 * 64 FLOPs for a score.
     fields = {
-        "batch": 2, "heads": 10, "queries": 512, "keys": 130, "head_size": 64,
-        "value_head_size": 64, "flops": 10 * 64 * 20 * 512 * 130, "backward": 1,
+        "batch": 2, "heads": 10, "queries": 512, "keys": 130,
+        "flops": 10 * 64 * 20 * 512 * 130, "backward": 1,
     }  # fmt: skip
     assert seconds_of(gpu(), "attention", **fields) == exactly(4 * 128 * 512 * 10 * 64 / 1e12)
 

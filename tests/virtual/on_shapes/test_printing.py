@@ -47,7 +47,7 @@ def test_a_librarys_line_comes_with_the_programs_line(tmp_path: Path) -> None:
     ("why", "hint"),
     [
         ("drawn integers", "Draw those on the CPU and copy them"),
-        ("too many", "Take a smaller batch"),
+        ("too many", "Compute them on the CPU"),
         ("from outside", "another rank"),
         ("not computed", "it was called"),
     ],

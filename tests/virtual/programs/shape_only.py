@@ -11,6 +11,8 @@ from anyrig.virtual import install
 
 install("1x700GiB", shape_only=True, assume_values="--assume-values" in sys.argv)
 x = torch.randn(4, 3, device="cuda")
+large = torch.ones(2048, 2048, dtype=torch.bool)  # more than shape-only mode keeps
+large_mask, pixels = large.cuda(), torch.ones(2048, 2048, device="cuda")
 NEED_VALUES = {
     "item": lambda: x.sum().item(),
     "bool": lambda: bool((x > 0).any()),
@@ -22,6 +24,10 @@ NEED_VALUES = {
     "cpu": lambda: x.cpu().tolist()[0],
     "equal": lambda: torch.equal(x, x + 1),
     "list": lambda: x.long().sum(0).tolist(),
+    "large item": lambda: large_mask.all().item(),
+    "large mask": lambda: pixels[large_mask].shape,
+    "large nonzero": lambda: large_mask.nonzero().shape,
+    "large, on the host": lambda: (large.all().item(), pixels[large].shape),
 }
 for name, need in NEED_VALUES.items():
     try:

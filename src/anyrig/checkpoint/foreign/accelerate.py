@@ -40,7 +40,7 @@ def read_states(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the states next to the model by the files' stems, and why other files are not read.
 
     Raises:
-        UnsafeFileError: a file wants code or leads out of the folder.
+        UnsafeFileError: a file would run code, or leads out of the folder.
         CheckpointDamagedError: a file is truncated or altered.
     """
     states: dict[str, Any] = {}

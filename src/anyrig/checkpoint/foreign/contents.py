@@ -11,17 +11,17 @@ from torch import Tensor
 
 from ...errors import CheckpointDamagedError, CheckpointError
 
-# Where programs keep the model in a dict of several things, the most specific key first.
+# The keys under which programs keep the model in a larger dict, the most specific first.
 MODEL_KEYS = ("model_state_dict", "state_dict", "model", "module", "net", "network", "weights")
 
-# An expanded tensor may have more elements than its storage; a false one has any number.
+# An expanded tensor may have more elements than its storage; a forged tensor has any number.
 _MOST_REPEATS = 1000
 _MOST_REPEATED_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A saved object, divided.
+    """The model's tensors and the rest of a saved object.
 
     Attributes:
         tensors: the model's tensors by name.
@@ -56,7 +56,7 @@ def _divide(value: Any, where: str, key: str | None) -> Contents:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise CheckpointError(
-            f"{where} holds a {kind}, not names with tensors. Save model.state_dict() instead"
+            f"{where} holds a {kind}, not a dict of tensors. Save model.state_dict() instead"
         )
     if key is not None:
         if not _is_state_dict(value.get(key)):
@@ -75,7 +75,7 @@ def _divide(value: Any, where: str, key: str | None) -> Contents:
         )
     tensors, rest = _tensors_and_rest(value)
     if not tensors:
-        raise CheckpointError(f"{where} holds no tensors with names; {_describe(value)}")
+        raise CheckpointError(f"{where} holds no named tensors; {_describe(value)}")
     return Contents(tensors, rest, None)
 
 
@@ -108,7 +108,7 @@ def _tensors_and_rest(value: Mapping[Any, Any]) -> tuple[dict[str, Tensor], dict
 
 
 def _is_state_dict(value: Any) -> bool:
-    """Whether a value has tensors under names, and nothing else but a module's extra state."""
+    """Return whether a value is a dict of named tensors, and of nothing else but extra states."""
     return (
         isinstance(value, dict)
         and any(isinstance(each, Tensor) for each in value.values())

@@ -32,7 +32,7 @@ def read_distributed(folder: Path) -> dict[str | int, Any]:
     """Return the nested state that was saved, with whole tensors.
 
     Raises:
-        UnsafeFileError: a pickle wants code, or a chunk leads out of the folder.
+        UnsafeFileError: a pickle would run code, or a chunk leads out of the folder.
         CheckpointDamagedError: a file is truncated, altered or missing.
     """
     metadata = read_folder_metadata(folder)
@@ -62,12 +62,12 @@ def find_model_names(folder: Path, metadata: FolderMetadata) -> dict[str, str]:
 
 
 def read_stored_tensor(folder: Path, metadata: FolderMetadata, name: str) -> Tensor:
-    """Return one tensor, put together from its chunks, by its full name."""
+    """Return the tensor with a full name, joined from its chunks."""
     return _join_chunks(folder, metadata, name, metadata.tensors[name])
 
 
 def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: StoredTensor) -> Tensor:
-    """Return one tensor, put together from its chunks."""
+    """Return one tensor, joined from its chunks."""
     problem = find_bad_region(stored.shape, [Region(*chunk) for chunk in stored.chunks])
     if problem is not None:
         raise CheckpointDamagedError(f"{folder} is damaged: {name!r} {problem}")
@@ -101,7 +101,7 @@ def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: Stor
 def _check_stored_bytes(
     folder: Path, metadata: FolderMetadata, name: str, stored: StoredTensor
 ) -> None:
-    """Raise if a tensor is larger than its chunks' bytes, before memory is taken for it."""
+    """Raise if a tensor is larger than its chunks' bytes, before memory is allocated for it."""
     stored_bytes = sum(
         _find_range(folder, metadata, name, offsets).length for offsets, _ in stored.chunks
     )
@@ -158,7 +158,7 @@ def _nest(
 
 
 def _with_lists(value: Any) -> Any:
-    """Return nested dicts with those whose keys count from 0 as the lists that they were."""
+    """Return nested values in which dicts with the keys 0, 1, 2, … are lists again."""
     if not isinstance(value, dict):
         return value
     inner = {key: _with_lists(each) for key, each in value.items()}

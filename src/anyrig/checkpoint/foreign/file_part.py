@@ -45,5 +45,5 @@ class _Part(io.RawIOBase):
 
 
 def open_part(path: Path, start: int, length: int) -> io.BufferedReader:
-    """Open `length` bytes of a file from `start` on, as a file that can be read and sought."""
+    """Open `length` bytes of a file from `start` on, as a readable and seekable file."""
     return io.BufferedReader(_Part(path, start, length), _BUFFER_BYTES)

@@ -23,7 +23,7 @@ from .torch_file import read_torch_file
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin", "model.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-# Files of a folder that end like a model's and are none.
+# Files with the suffix of a model that are not models.
 _NO_MODEL = ("optimizer.bin", "scheduler.bin", "sampler.bin", "training_args.bin")
 
 
@@ -33,9 +33,9 @@ class ModelFile:
 
     Attributes:
         path: the only file, or the index of several.
-        is_index: whether it is an index.
+        is_index: whether `path` is an index.
         is_safetensors: whether the tensors are in safetensors files, not in torch files.
-        reason: what it was chosen for.
+        reason: why this file was chosen.
     """
 
     path: Path
@@ -57,7 +57,7 @@ def find_model_file(folder: Path) -> ModelFile | None:
         is_safetensors = kind == ".safetensors"
         indexes = [name for name in names if name.endswith(f"{kind}.index.json")]
         files = [name for name in names if name.endswith(kind) and name not in _NO_MODEL]
-        # Of a usual name and others, the usual name is the model's.
+        # A file with a usual name is the model, whatever other files there are.
         if usual := [name for name in _INDEXES if name in indexes]:
             return ModelFile(
                 folder / usual[0], True, is_safetensors, f"it has the index {usual[0]}"
@@ -79,7 +79,7 @@ def read_model_file(model: ModelFile) -> dict[str, Tensor]:
     """Return the tensors of the model that a file leads to.
 
     Raises:
-        UnsafeFileError: a file wants code or leads out of the folder.
+        UnsafeFileError: a file would run code, or leads out of the folder.
         CheckpointDamagedError: a file is truncated, altered or missing.
     """
     if model.is_index:

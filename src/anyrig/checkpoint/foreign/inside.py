@@ -1,4 +1,4 @@
-"""Find the files that an index or a manifest names, and only inside their own folder."""
+"""Find the files that an index or a manifest names, only inside its own folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_regular(path: Path) -> None:
 
     Raises:
         FileNotFoundError: nothing is there.
-        CheckpointError: something else is there.
+        CheckpointError: the path is not a regular file.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a regular file; give the file of a checkpoint")
@@ -28,7 +28,7 @@ def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
     Args:
         folder: where the file must be.
         name: a plain file name from an untrusted source.
-        named_by: the file that names it, for messages.
+        named_by: the file that gives the name, for messages.
 
     Raises:
         UnsafeFileError: the name is a path, or a link leads out of the folder.
@@ -47,7 +47,7 @@ def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
         if target.parent != home and not is_blob:
             raise UnsafeFileError(
                 f"{path} is a link to {target}, outside its folder. Nothing was read; replace "
-                "the link by the file if you trust it"
+                "the link with the file if you trust it"
             )
     if not path.exists():
         raise CheckpointDamagedError(

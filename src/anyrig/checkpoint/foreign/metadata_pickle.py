@@ -1,8 +1,8 @@
 """Read the ``.metadata`` of a folder of torch.distributed.checkpoint, which is a pickle.
 
-No class of PyTorch is made from it, and none of its functions is called. Each allowed name stands
-for a class of this file that only keeps what the pickle gives it, or for ``tuple``, ``int`` and
-``str``. Every other name is refused. What was kept is then checked field by field.
+Reading it makes no instance of PyTorch's classes, and calls none of its functions. Each allowed
+name stands for a class of this file that only keeps what the pickle gives it, or for ``tuple``,
+``int`` and ``str``. Every other name is refused. What was kept is then checked field by field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSED_OPCODES = {"INST", "OBJ", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"
 
 
 class _Kept:
-    """Keeps the state that a pickle gives to an instance; stands for a class of PyTorch."""
+    """A stand-in for a class of PyTorch; keeps the state that a pickle gives to an instance."""
 
     def __init__(self, *parts: Any) -> None:
         self.state: Any = parts
@@ -80,7 +80,7 @@ _STANDS_FOR: Mapping[str, type] = {
     "torch.serialization._get_layout": str,
     "torch.Size": tuple,
     "collections.OrderedDict": dict,
-    "builtins.getattr": _Kept,  # how some versions of Python pickle a member of an enumeration
+    "builtins.getattr": _Kept,  # how some versions of Python pickle an enum member
     **{
         f"{module}.{name}": _Kept
         for module in ("pathlib", "pathlib._local")
@@ -128,7 +128,7 @@ def read_metadata(path: Path) -> FolderMetadata:
     """Return the checked contents of a ``.metadata`` file.
 
     Raises:
-        UnsafeFileError: the pickle wants a name that such a file does not need.
+        UnsafeFileError: the pickle imports a name that such a file does not need.
         CheckpointDamagedError: the file is truncated or altered.
     """
     content = path.read_bytes()
@@ -138,7 +138,7 @@ def read_metadata(path: Path) -> FolderMetadata:
     if odd := scan.opcodes & _REFUSED_OPCODES:
         raise UnsafeFileError(
             f"{path} is not read: its pickle uses the instructions {', '.join(sorted(odd))}, "
-            "which torch.distributed.checkpoint does not. Nothing was run"
+            "which torch.distributed.checkpoint never writes. Nothing was run"
         )
     if scan.largest_memo > len(content):  # Python would allocate a table of that length
         raise _damaged(path, f"it stores a value at index {scan.largest_memo}")

@@ -1,8 +1,8 @@
-"""List the classes and functions that a pickle wants, without running the pickle.
+"""List the classes and functions that a pickle imports, without running the pickle.
 
-The list serves the message, and refuses most hostile files before PyTorch reads them. It does not
-carry the safety: PyTorch's weights_only reader and `metadata_pickle.py` check every name again when
-they meet it.
+The list is for messages, and for refusing most hostile files before PyTorch reads them. Safety does
+not depend on the list: PyTorch's weights_only reader and `metadata_pickle.py` check every name
+again when they meet it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-# Which names weights_only allows is public in no other form; tests/checkpoint/test_torch_names.py
-# notices a change.
+# Private: there is no public list of the names that weights_only allows.
+# tests/checkpoint/test_torch_names.py notices a change.
 from torch._weights_only_unpickler import _get_allowed_globals
 
 from ...errors import CheckpointDamagedError, UnsafeFileError
@@ -30,7 +30,7 @@ class ByteReader(Protocol):
         ...
 
     def readline(self) -> bytes:
-        """Return the bytes up to and with the next line feed."""
+        """Return the bytes up to and including the next line feed."""
         ...
 
 
@@ -91,14 +91,14 @@ def scan_pickle(file: ByteReader, where: str) -> PickleScan:
                 texts[:] = [*texts[-1:], latest]
     except Exception as error:
         raise CheckpointDamagedError(
-            f"{where} is damaged, or is not a checkpoint: its pickle cannot be followed "
+            f"{where} is damaged, or is not a checkpoint: its pickle cannot be parsed "
             f"({type(error).__name__}: {error}). Copy or download it again"
         ) from None
     return PickleScan(frozenset(names), frozenset(opcodes), largest_memo, first_value)
 
 
 def check_weights_only(scan: PickleScan, where: str) -> None:
-    """Raise if PyTorch's weights_only reader would refuse a name that the pickle wants.
+    """Raise if PyTorch's weights_only reader would refuse a name that the pickle imports.
 
     Names that the program allowed by `torch.serialization.add_safe_globals` are accepted.
 
@@ -119,12 +119,12 @@ def weights_only_names() -> frozenset[str]:
 
 
 def refuse_names(names: Iterable[str], where: str) -> UnsafeFileError:
-    """Return the error for a pickle that wants these classes and functions."""
+    """Return the error for a pickle that imports these classes and functions."""
     listed = sorted(names)
     shown = ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if listed[20:] else "")
     return UnsafeFileError(
-        f"{where} is not read: its pickle wants {shown}, and a pickle can run any code through "
-        "such names. Nothing was run.\n"
+        f"{where} is not read: its pickle imports {shown}, and a pickle can run any code "
+        "through such names. Nothing was run.\n"
         "If you know and trust where the file comes from, either allow its classes with "
         "torch.serialization.add_safe_globals([…]) and read it again, or convert it once, which "
         "runs its code:\n"

@@ -26,15 +26,15 @@ def read_foreign(
     Tensors are on the CPU, wherever they were saved. No code of the file is run.
 
     Args:
-        path: the file or folder; `recognise` says what is read.
-        key: where the model's state dict is, in a file with several.
-        is_checked: compare the checksums of a torch file, which reads it once more.
+        path: the file or folder, in a format that `recognise` knows.
+        key: the key of the model's state dict, in a file with several.
+        is_checked: compare the checksums of a torch file, which reads the file once more.
 
     Raises:
         FileNotFoundError: nothing is there.
-        UnsafeFileError: a pickle wants code, or a name leads out of its folder.
+        UnsafeFileError: a pickle would run code, or a name leads out of its folder.
         CheckpointDamagedError: a file is truncated, altered or missing.
-        CheckpointError: the format is not known, or there are no tensors with names.
+        CheckpointError: the format is not known, or there are no named tensors.
     """
     path = Path(path)
     recognition = recognise(path)

@@ -21,13 +21,13 @@ _HEAD_BYTES = 512
 def recognise(path: Path) -> Recognition:
     """Return the format of a file or folder, and what shows it.
 
-    Names decide only where a format is defined by names, which is so for folders. A torch file
-    may turn out to be a Lightning checkpoint when it is read.
+    Names decide only for folders, whose formats are defined by the names of their files. A torch
+    file may turn out to be a Lightning checkpoint when it is read.
 
     Raises:
         FileNotFoundError: nothing is there.
         UnsafeFileError: it is an ordinary pickle.
-        CheckpointError: it is nothing that anyrig reads.
+        CheckpointError: anyrig does not read its format.
     """
     if path.is_dir():
         return _recognise_folder(path)

@@ -12,7 +12,7 @@ from ..safetensors_header import read_header
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a safetensors file by all their names, and the writer's texts.
+    """Return the tensors of a safetensors file by all their names, and its metadata.
 
     Raises:
         CheckpointDamagedError: the file is truncated or altered.
@@ -24,7 +24,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (FileNotFoundError, PermissionError):
         raise
     except (SafetensorError, AttributeError, RuntimeError, ValueError, TypeError) as error:
-        # Besides damage: an element type that this PyTorch does not have.
+        # The file is damaged, or has an element type that this PyTorch does not have.
         raise CheckpointDamagedError(
             f"{path} cannot be read: {type(error).__name__}: {error}"
         ) from None

@@ -1,4 +1,4 @@
-"""Read the index of a model in several files, in the form of Hugging Face.
+"""Read the index of a model in several files, in Hugging Face's format.
 
 ::
 
@@ -96,13 +96,13 @@ def check_shard_names(
         problem = f"has no tensor {missing[0]!r}" if missing else f"also holds {added[0]!r}"
         raise CheckpointDamagedError(
             f"{path} {problem}, which contradicts {index.path.name} ({len(missing)} missing, "
-            f"{len(added)} more). Copy or download both again: they are of two versions"
+            f"{len(added)} more). Copy or download both again: their versions differ"
         )
 
 
 def _check_text(path: Path, value: Any) -> str:
     if not isinstance(value, str):
         raise CheckpointDamagedError(
-            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a text"
+            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a string"
         )
     return value

@@ -1,4 +1,4 @@
-"""What a file of another tool holds, and why it was taken for that tool's."""
+"""What a file of another tool holds, and what showed its format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Format(Enum):
 
     ANYRIG = "anyrig checkpoint"
     TORCH = "torch file"
-    LEGACY_TORCH = "torch file of before PyTorch 1.6"
+    LEGACY_TORCH = "torch file from before PyTorch 1.6"
     LIGHTNING = "Lightning checkpoint"
     SAFETENSORS = "safetensors file"
     HUGGING_FACE = "Hugging Face folder of safetensors"
@@ -48,8 +48,8 @@ class ForeignState:
         tensors: the model's tensors on the CPU, under the names of the file; mapped from the
             file where the format allows this.
         extra: whatever else was read: optimizer state, epoch and so on, under the file's names.
-        unread: why each file of a folder was not read, by its name; of a checkpoint of anyrig, by
-            what its tensors are.
+        unread: why each file of a folder was not read, by its name; for a checkpoint of anyrig, by
+            what its tensors are, such as ``"optimizer"``.
     """
 
     path: Path

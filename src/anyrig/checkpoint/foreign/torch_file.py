@@ -1,8 +1,9 @@
-"""Read what ``torch.save`` wrote: zip archives, and the pickles of before PyTorch 1.6.
+"""Read what ``torch.save`` wrote: zip archives, and the pickles from before PyTorch 1.6.
 
-A zip archive is checked before it is read: its pickle wants no code, and its records match their
-checksums, which PyTorch itself does not compare. Then PyTorch maps it into memory. Files of before
-PyTorch 1.6 have no checksums and cannot be mapped; the sizes of their parts are compared.
+A zip archive is checked before it is read: its pickle must run no code, and its records must match
+their checksums, which PyTorch itself does not compare. Then PyTorch maps the archive into memory.
+Files from before PyTorch 1.6 have no checksums and cannot be mapped; the sizes of their parts are
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .pickle_scan import check_weights_only, scan_pickle
 
 ZIP_START = b"PK\x03\x04"
 LEGACY_START = b"\x80\x02\x8a\x0a"  # protocol 2, then a number of 10 bytes: PyTorch's magic number
-TAR_MARK = (257, b"ustar")  # where every tar archive has it
+TAR_MARK = (257, b"ustar")  # where every tar archive has its mark
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PICKLES = 5  # magic number, version, system, the object, keys of the storages
 _CHUNK_BYTES = 1 << 20
@@ -35,7 +36,7 @@ def read_torch_file(path: Path, *, is_checked: bool = True) -> Any:
         is_checked: compare checksums, which reads the whole file once more.
 
     Raises:
-        UnsafeFileError: the file wants code.
+        UnsafeFileError: the file would run code.
         CheckpointDamagedError: the file is truncated or altered.
     """
     with path.open("rb") as file:
@@ -61,7 +62,7 @@ def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
         where: a description for messages.
 
     Raises:
-        UnsafeFileError: it wants code.
+        UnsafeFileError: it would run code.
         CheckpointDamagedError: it is truncated or altered.
     """
     _check_archive(stream, where, is_checked=True)
@@ -84,7 +85,7 @@ def _check_archive(source: Path | io.BufferedIOBase, where: str, *, is_checked: 
                 )
             if len(pickles) != 1:
                 raise CheckpointDamagedError(
-                    f"{where} is a zip archive, but not of torch.save: it has {len(pickles)} "
+                    f"{where} is a zip archive, but not from torch.save: it has {len(pickles)} "
                     "records named data.pkl, not one"
                 )
             content = archive.read(pickles[0])
@@ -123,7 +124,7 @@ def _check_records(
 
 
 def _read_legacy(path: Path) -> Any:
-    """Return the object in a file of before PyTorch 1.6."""
+    """Return the object in a file from before PyTorch 1.6."""
     where = str(path)
     size_bytes = path.stat().st_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -140,8 +141,8 @@ def _read_legacy(path: Path) -> Any:
         return storage
 
     found = _load(path, where, map_location=keep_on_cpu)
-    # Each storage has its length in front. A storage that the file names and does not hold would
-    # keep whatever the memory held before.
+    # The length of each storage precedes it. A storage that the file names but does not hold would
+    # contain whatever its memory held before.
     expected_bytes = storages_start + sum(8 + each.nbytes() for each in storages)
     if expected_bytes != size_bytes:
         raise CheckpointDamagedError(
@@ -158,7 +159,7 @@ def refuse_plain_pickle(path: Path) -> CheckpointError:
     wanted = ", ".join(sorted(scan.names)[:20]) or "no class"
     return UnsafeFileError(
         f"{path} is not read: it is an ordinary pickle, not a torch file, and a pickle can run any "
-        f"code. It wants {wanted}. Nothing was run. If you trust it, load it with pickle.load "
+        f"code. It imports {wanted}. Nothing was run. If you trust it, load it with pickle.load "
         "and save its tensors with torch.save"
     )
 

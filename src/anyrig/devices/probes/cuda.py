@@ -1,4 +1,4 @@
-"""CUDA and ROCm GPUs: NVML lists those of the machine, torch those that this process can use.
+"""CUDA and ROCm GPUs: NVML lists the machine's GPUs, torch those that this process can use.
 
 The two are matched by UUID. Their indices differ if ``CUDA_VISIBLE_DEVICES`` is set or the GPUs are
 unequal, because CUDA lists the fastest first and NVML follows the PCI bus.
@@ -142,18 +142,18 @@ def _read_through_torch(device: Device) -> Reading:
 
 
 def _processes_through_torch(index: int) -> tuple[DeviceProcess, ...] | None:
-    """Return the processes that ``torch.cuda.list_gpu_processes`` lists; None if it cannot."""
+    """Return the processes that ``torch.cuda.list_gpu_processes`` lists; None if it fails."""
     import torch
 
     try:
         text = torch.cuda.list_gpu_processes(index)
-    except Exception:  # of NVML or AMD SMI, which each have a class of their own
+    except Exception:  # NVML and AMD SMI have exceptions of their own
         return None
     return read_processes(text)
 
 
 def read_processes(text: str) -> tuple[DeviceProcess, ...] | None:
-    """Return the processes in a text of ``torch.cuda.list_gpu_processes``; None if it has none."""
+    """Return the processes in ``torch.cuda.list_gpu_processes``'s text; None if it lists none."""
     lines = text.splitlines()[1:]
     if lines == ["no processes are running"]:
         return ()

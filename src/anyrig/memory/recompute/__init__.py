@@ -1,4 +1,4 @@
-"""Recompute blocks in the backward pass, so that a training step stays within a number of bytes.
+"""Recompute blocks in the backward pass, so that a training step stays within a budget of bytes.
 
 ::
 

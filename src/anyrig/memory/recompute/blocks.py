@@ -26,9 +26,9 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
         │   └── 1: Layer   ◀ block
         └── head
 
-    Single layers of `torch.nn`, such as `Linear`, are no blocks. A repeated module that consists
-    mainly of smaller blocks is no block either: a stage of a Swin transformer is not, its layers
-    are.
+    Single layers of `torch.nn`, such as `Linear`, are not blocks. Neither is a repeated module that
+    consists mainly of smaller blocks: the layers of a Swin transformer are blocks, its stages are
+    not.
     """
     return dict(_find(model, ""))
 

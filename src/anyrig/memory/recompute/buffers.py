@@ -1,4 +1,4 @@
-"""Protect the buffers that a block changes from its second forward pass."""
+"""Protect the buffers of a block from its second forward pass."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _Key = tuple[str, str]  # the names of a module within the block, and of its buf
 class KeptBuffers:
     """The values that buffers of a block had before its forward pass.
 
-    As a context manager, they are the block's buffers in its recomputation, which leaves the
-    present ones as they are. Otherwise batch norm would count a batch twice, and spectral norm
+    As a context manager, it gives the block these values during the recomputation, so that the
+    present buffers do not change. Otherwise batch norm would count a batch twice, and spectral norm
     would iterate once more.
     """
 
     def __init__(self, block: nn.Module, modules: set[str] | None) -> None:
-        """Keep the buffers of some modules of the block; None for all."""
+        """Keep the buffers of `modules` of the block; None for all modules."""
         self.block = block
         buffers = buffers_of(block)
         self.before = {key: (each, version_of(each)) for key, each in buffers.items()}
@@ -44,18 +44,18 @@ class KeptBuffers:
 class WrittenBuffers:
     """The modules of a block whose buffers its forward pass changes.
 
-    They are learned from the first pass in training mode, and from the first one in evaluation.
+    They are learned from the first pass in training mode and the first pass in evaluation mode.
     """
 
     def __init__(self) -> None:
         self._modules: dict[bool, set[str]] = {}  # by the block's mode
 
     def keep(self, block: nn.Module) -> KeptBuffers:
-        """Keep what the forward pass may change."""
+        """Keep the buffers that the forward pass may change."""
         return KeptBuffers(block, self._modules.get(block.training))
 
     def learn(self, kept: KeptBuffers) -> None:
-        """Note what the forward pass has changed, and keep no more than that."""
+        """Record which buffers the forward pass has changed, and keep only these."""
         mode, after = kept.block.training, buffers_of(kept.block)
         is_first = mode not in self._modules
         changed = {key[0] for key in after if _has_changed(kept, key, after[key], is_first)}
@@ -63,7 +63,7 @@ class WrittenBuffers:
         for key in [key for key in kept.values if key[0] not in written]:
             del kept.values[key]
         for key, buffer in after.items():
-            # Changed for the first time, as after `batch_norm.train()`: the present value must do.
+            # Changed for the first time, as after `batch_norm.train()`: keep the present value.
             if key[0] in written and key not in kept.values:
                 kept.values[key] = buffer.detach().clone()
         kept.before = {}
@@ -87,7 +87,7 @@ def buffers_of(block: nn.Module) -> dict[_Key, Tensor]:
 
 
 def version_of(tensor: Tensor) -> int | None:
-    """Return the number of changes of a tensor; None if it is not counted."""
+    """Return how often a tensor has been changed; None if PyTorch does not count it."""
     return None if tensor.is_inference() else tensor._version
 
 

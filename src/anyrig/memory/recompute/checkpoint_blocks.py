@@ -21,9 +21,9 @@ from .forward import recompute_blocks
 from .measure import StepRunner
 from .plan import BlockCost, RecomputePlan
 
-# After a choice that ran out of memory, the next one has to have a peak lower by this part.
+# After a choice ran out of memory, the peak of the next choice must be lower by this fraction.
 _LESS = 0.02
-# Choices are tried whose predicted peak is above the budget by at most this part.
+# A choice is tried if its predicted peak exceeds the budget by at most this fraction.
 _MORE = 0.02
 
 
@@ -46,28 +46,28 @@ def checkpoint_blocks(
         plan = anyrig.memory.checkpoint_blocks(model, 20 * 2**30, step)
         print(plan)
 
-    Of all sets of blocks with which the peak stays within the budget, it chooses the one that is
-    recomputed in the least time. `torch.utils.checkpoint` does the recomputation. The bytes and
-    times are measured: the step runs five to seven times, and twice more for each choice whose
-    measured peak is above the predicted one.
+    Among all sets of blocks that keep the peak within the budget, the plan recomputes the set that
+    takes the least time. `torch.utils.checkpoint` does the recomputation. The bytes and times are
+    measured: the step runs five to seven times, and twice more for each choice whose measured peak
+    is above the predicted peak.
 
     Afterwards the parameters, buffers and gradients of all modules, and the state of all
     optimizers, schedulers, `GradScaler`s and random number generators are as before. Statistics of
     peak memory are reset. An earlier plan of the model ends.
 
     Args:
-        model: its parameters are on one GPU. It is not yet wrapped by `anyrig.spread`, DDP or FSDP.
+        model: the model, with all parameters on one GPU, and not yet wrapped by `anyrig.spread`,
+            DDP or FSDP.
         budget_bytes: the most bytes that PyTorch may have allocated on this GPU at any time of the
             step, including parameters and the state of optimizers
             (`torch.cuda.max_memory_allocated`).
         step: computes one training step, with the largest batch: forward, backward, and the
             optimizer's step. Each call must call the same blocks in the same order.
         blocks: the names of the modules that may be recomputed, as in `model.named_modules()`. None
-            for the repeated modules in a ModuleList or Sequential, which have children of their
-            own.
+            for the repeated modules in a ModuleList or Sequential that have children.
 
     Returns:
-        The plan, which is applied; ``print`` shows what it costs, and `RecomputePlan.remove` ends
+        The plan, already applied; ``print`` shows what it costs, and `RecomputePlan.remove` ends
         it.
 
     Raises:
@@ -102,7 +102,7 @@ def _check(model: nn.Module, budget_bytes: int) -> torch.device:
     """Return the device of the model."""
     if budget_bytes < 1:
         raise MemoryTrackingError(
-            f"budget_bytes={budget_bytes} is no number of bytes; give at least 1"
+            f"budget_bytes={budget_bytes} is not a number of bytes; give 1 or more"
         )
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise MemoryTrackingError(
@@ -121,7 +121,7 @@ def _check(model: nn.Module, budget_bytes: int) -> torch.device:
 
 @dataclass(frozen=True)
 class _Planner:
-    """Measures, chooses, applies and verifies."""
+    """Measures the blocks, chooses those to recompute, and verifies the peak of the choice."""
 
     model: nn.Module
     budget_bytes: int
@@ -157,7 +157,7 @@ class _Planner:
                 return self._describe(costs, chosen, reason, *measured)
             if is_last:
                 raise self._error(predicted_bytes if measured is None else measured[0], chosen)
-            # The next choice has to have a lower peak, by what this one was above the budget.
+            # The peak of the next choice must be lower by this choice's excess over the budget.
             if measured is None:
                 reason = f"the least time that fits on {self.device}"
                 aim_bytes = min(aim_bytes, predicted_bytes) - math.ceil(predicted_bytes * _LESS)
@@ -165,15 +165,15 @@ class _Planner:
                 aim_bytes = predicted_bytes - (measured[0] - self.budget_bytes)
 
     def _apply(self, chosen: Iterable[int]) -> tuple[int, float] | None:
-        """Apply a choice; return its measured peak and time, None if memory ran out."""
+        """Apply a choice; return its measured peak and time, or None if memory ran out."""
         recompute_blocks(self.model, [self.names[block] for block in sorted(chosen)])
         return self.runner.measure_steps()
 
     def _error(self, peak_bytes: int, chosen: Collection[int]) -> MemoryTrackingError:
         of = format_count(len(self.names), "block")
         return MemoryTrackingError(
-            f"the step needs {peak_bytes} bytes ({format_bytes(peak_bytes)}) on {self.device} at "
-            f"least, with {len(chosen)} of {of} recomputed; the "
+            f"the step needs at least {peak_bytes} bytes ({format_bytes(peak_bytes)}) on "
+            f"{self.device}, with {len(chosen)} of {of} recomputed; the "
             f"budget is {self.budget_bytes} bytes ({format_bytes(self.budget_bytes)}). Use a "
             "smaller batch, or name more or smaller modules: blocks=[...]"
         )
@@ -184,7 +184,7 @@ class _Planner:
         kept_bytes = costs.peak_bytes(frozenset())
         return RecomputePlan(
             blocks=tuple(self.names[block] for block in sorted(chosen)),
-            reason=reason if chosen else "the step fits without",
+            reason=reason if chosen else "the step fits without recomputation",
             budget_bytes=self.budget_bytes,
             peak_bytes=peak_bytes,
             kept_bytes=kept_bytes if kept_bytes < UNREACHABLE_BYTES else None,

@@ -1,4 +1,4 @@
-"""Choose the blocks to recompute: those that cost the least time and keep memory in a budget."""
+"""Choose the blocks to recompute for the least time within a memory budget."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _Choice = tuple[int, int, _Blocks]
 
 
 def choose_blocks(costs: Costs, budget_bytes: int) -> frozenset[int] | None:
-    """Return the blocks to recompute, in the least time within the budget; None if none do.
+    """Return the blocks to recompute for the least time within the budget; None if none suffice.
 
-    If each block holds the activations of one call at a time, all of its calls save the same, and
-    the backward passes come in the reverse order of the forward passes, then the choice is the best
-    one, up to 0.01 % of the time of all recomputations for each block.
+    The choice is the best one, up to 0.01 % of the time of all recomputations for each block, if
+    each block holds the activations of one call at a time, all of its calls save the same, and the
+    backward passes come in the reverse order of the forward passes.
 
     If calls of a block save different amounts, as with micro-batches of several sizes, a choice
     within the budget is found, but perhaps not the best one. If blocks are called again before
-    their backward passes, blocks are removed from the choice of all blocks, those with the most
-    time per byte first, as long as the peak allows it.
+    their backward passes, the search begins with all blocks, and removes blocks while the peak
+    stays within the budget, those with the most time per byte first.
     """
     chain = _Chain.of(costs)
     if chain is None:
@@ -62,10 +62,10 @@ def choose_least_peak(costs: Costs) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class _Limit:
-    """A phase, which depends on what the chosen ones among the first blocks of a chain save.
+    """A phase whose peak falls by what the chosen blocks before it in a chain save.
 
     Attributes:
-        scale: what they save in this phase, divided by what they save after their forward pass.
+        scale: what the blocks save in this phase, divided by what they save after their forward.
     """
 
     peak_bytes: int
@@ -85,18 +85,18 @@ def _least_saved(limits: Iterable[_Limit], budget_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Blocks in a row, of which phases depend on the first ones.
+    """Blocks in a row; the peak of each phase depends on the chosen blocks before it.
 
     ::
 
         phases of block 2, forward and backward:  kept[2] or recomputed[2], less what is saved by
-                                                  the chosen ones of blocks 0 and 1
-        phases after block 2:                     after[3], less blocks 0, 1 and 2
+                                                  the chosen blocks among 0 and 1
+        phases after block 2:                     after[3], less the same for blocks 0, 1 and 2
 
     Attributes:
         order: the blocks.
-        saved_bytes: by position in the order, as are the next two.
-        kept, recomputed: the phases of a block.
+        saved_bytes: what each block saves, by position in the order.
+        kept, recomputed: the phases of each block, by position in the order.
         after: the phases outside the blocks, by the number of blocks that hold activations.
     """
 
@@ -136,7 +136,7 @@ class _Chain:
         return chain
 
     def choose(self, budget_bytes: int, units: Sequence[int]) -> frozenset[int] | None:
-        """Return the choice of the least time within the budget, by dynamic programming."""
+        """Return the choice with the least time within the budget, by dynamic programming."""
         choices: list[_Choice] = [(0, 0, None)]
         for number, block in enumerate(self.order):
             always = _least_saved(self.after[number], budget_bytes)
@@ -158,7 +158,7 @@ class _Chain:
 
 
 def _best_ones(choices: list[_Choice]) -> list[_Choice]:
-    """Return the choices for which no other takes as little time and saves as much, by time."""
+    """Return the choices that no other choice beats in both time and saved bytes, by time."""
     best: list[_Choice] = []
     for choice in sorted(choices, key=lambda choice: (choice[0], -choice[1])):
         if not best or choice[1] > best[-1][1]:

@@ -19,8 +19,8 @@ class Phase:
     Attributes:
         owner: the block whose forward or backward pass it is; None outside the blocks.
         saved_bytes: what each block that holds activations would save if it were recomputed.
-        kept_bytes: the peak if the owner is kept, and so are all others.
-        recomputed_bytes: the peak if the owner is recomputed, and all others are kept.
+        kept_bytes: the peak if the owner and all other blocks are kept.
+        recomputed_bytes: the peak if the owner is recomputed, and all other blocks are kept.
     """
 
     owner: int | None
@@ -68,13 +68,14 @@ def compute_costs(reference: StepRecord, records: Mapping[frozenset[int], StepRe
               │─╯╭───────╮╭──╮╭─╮╰─   all recomputed
               └──────────────────── events
 
-    Two records of a step differ at an event by what the blocks hold that are kept in only one of
-    them. So the peak of a phase is the sum of a part that depends on its owner, and of parts that
+    At an event, two records of a step differ by what is held by the blocks that only one of them
+    keeps. So the peak of a phase is the sum of a part that depends on its owner, and of parts that
     each depend on one other block.
 
     Args:
         reference: the record with all blocks recomputed.
-        records: by the blocks that were kept. Blocks that occur in none of them cannot be kept.
+        records: the other records, by the blocks that were kept. A block that no record keeps
+            cannot be kept.
     """
     record_of = {block: record for kept, record in records.items() for block in kept}
     calls = [
@@ -111,7 +112,7 @@ class _Call:
     saved_bytes: int
 
     def is_live(self, number: int) -> bool:
-        """Say whether the call holds activations between a mark and the next one."""
+        """Return whether the call holds activations between a mark and the next one."""
         return self.leave <= number < self.backward
 
 
@@ -130,9 +131,9 @@ def _saved(
 ) -> int:
     """Return how much more is allocated after a call if its activations are kept.
 
-    Between the end of the call and the next event, the input may be freed. After the last block, so
-    are the copies of parameters that autocast keeps. Kept activations hold these copies longer, so
-    the block then saves more than this.
+    The input may be freed between the end of the call and the next event. After the last block,
+    autocast also frees its copies of parameters. Kept activations hold these copies longer, so the
+    last block saves more than the returned bytes.
     """
     if block not in record_of:
         return 0

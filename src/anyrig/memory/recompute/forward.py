@@ -47,11 +47,11 @@ def recompute_blocks(model: nn.Module, names: Iterable[str]) -> None:
 
 
 class RecomputedForward:
-    """The `forward` of one module, which keeps the inputs and recomputes the rest for backward.
+    """A module's replacement of `forward`: keeps the inputs, and recomputes the rest for backward.
 
-    It is an attribute of the module, so that the module's class, its names, and the hooks of others
-    stay as they are. A hook in addition tells which copy of the module is called: the replicas of
-    `nn.DataParallel` and `anyrig.spread` share the module's attributes.
+    The replacement is an attribute of the module, so that the module's class, its names and other
+    hooks stay as they are. An additional hook records which copy of the module is called: the
+    replicas of `nn.DataParallel` and `anyrig.spread` share the module's attributes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -88,8 +88,8 @@ class RecomputedForward:
             return self._compute(module, *args, **kwargs)
         count, names = len(args), tuple(kwargs)
 
-        # All arguments by position: `checkpoint` restores the random numbers of devices that these
-        # tensors are on, and ignores keyword arguments.
+        # Pass all arguments by position: `checkpoint` restores the random numbers of the devices of
+        # positional tensors, and ignores keyword arguments.
         def compute(*values: Any) -> Any:
             by_name = dict(zip(names, values[count:], strict=True))
             return self._compute(module, *values[:count], **by_name)
@@ -100,12 +100,12 @@ class RecomputedForward:
         return checkpoint(compute, *values, use_reentrant=False)
 
     def _has_context(self, module: nn.Module) -> bool:
-        """Say whether recomputations need more than what `checkpoint` does."""
+        """Return whether recomputations need more than `checkpoint` does."""
         return next(module.buffers(), None) is not None
 
     # torch.compile cannot compile a checkpoint with a context. Private, because the public
     # torch.compiler.disable imports the compiler at once. The test of compiled models with batch
-    # norm fails if it changes.
+    # norm fails if the name changes.
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _checkpoint_in_context(
         self, module: nn.Module, compute: Callable[..., Any], values: tuple[Any, ...]
@@ -130,16 +130,16 @@ class RecomputedForward:
     def _owner(self) -> nn.Module:
         module = self._module()
         if module is None:
-            raise ReferenceError("the module whose forward this is no longer exists")
+            raise ReferenceError("the module that owned this forward no longer exists")
         return module
 
     def _note_copy(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if module is not self._module():
             self._called[threading.get_ident()] = module
-        elif self._called:  # of a call whose other hooks raised an exception
+        elif self._called:  # from a call whose other hooks raised an exception
             self._called.pop(threading.get_ident(), None)
 
     def __reduce__(self) -> Any:
-        # Copies and pickles are made with their module.
+        # The module is copied or pickled together with its forward.
         state = {"_own": self._own, "_handle": self._handle, "_buffers": self._buffers}
         return RecomputedForward, (self._owner(),), state

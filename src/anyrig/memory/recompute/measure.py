@@ -40,8 +40,8 @@ class StepRunner:
     def measure_costs(self) -> Costs:
         """Return what the blocks save and cost, from three steps or more.
 
-        A step in which all blocks are kept is divided if it runs out of memory: in one half the
-        first blocks are kept, in the other half the last ones, and so on.
+        If the step runs out of memory with all blocks kept, two steps replace it: one keeps the
+        first half of the blocks, the other keeps the second half, and so on.
 
         Raises:
             MemoryTrackingError: the steps called the blocks in different orders.

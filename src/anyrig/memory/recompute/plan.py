@@ -17,7 +17,7 @@ class BlockCost:
     """What one block saves and costs if it is recomputed.
 
     Attributes:
-        name: of the module in the model.
+        name: the name of the module in the model.
         saved_bytes: how much less memory is allocated from the block's forward pass to its
             backward pass.
         seconds: the time of its recomputations in one step.
@@ -36,14 +36,14 @@ class RecomputePlan:
 
     Attributes:
         blocks: the names of the recomputed blocks, for `recompute_blocks`.
-        reason: why these.
-        budget_bytes: what was asked for.
+        reason: why the plan recomputes these blocks.
+        budget_bytes: the budget of `checkpoint_blocks`.
         peak_bytes: the peak of two measured steps, with the plan applied.
         kept_bytes: the predicted peak without recomputation; None if such a step ran out of
             memory.
         extra_seconds: the time of all recomputations in one step.
         step_seconds: the time of a measured step, with the plan applied.
-        costs: of all blocks, in the order of their calls.
+        costs: the costs of all blocks, in the order of their calls.
         device: the GPU of the model.
     """
 
@@ -65,7 +65,7 @@ class RecomputePlan:
         return 100 * self.extra_seconds / before if before > 0 else 0.0
 
     def remove(self) -> None:
-        """Recompute no block of the model any more."""
+        """Stop recomputing blocks of the model."""
         model = self._model()
         if model is not None:
             recompute_blocks(model, [])

@@ -16,7 +16,7 @@ from ...errors import MemoryTrackingError
 from .buffers import version_of
 from .timed_forward import TimedForward, Timer
 
-Event = tuple[Literal["enter", "leave", "backward"], int, int]  # with the block, and which call
+Event = tuple[Literal["enter", "leave", "backward"], int, int]  # what, block, number of the call
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Mark:
     """The memory of the device at one event of a block.
 
     Attributes:
-        allocated_bytes: at the event.
+        allocated_bytes: the allocated bytes at the event.
         peak_bytes: the peak since the previous mark.
     """
 
@@ -38,7 +38,7 @@ class StepRecord:
     """The memory of one step.
 
     Attributes:
-        marks: in the order of time.
+        marks: the marks, in the order of time.
         last_peak_bytes: the peak since the last mark.
         seconds: the time of each block's recomputations, on the device; 0 if the block was kept.
     """
@@ -118,7 +118,7 @@ class StepRecorder:
         return StepRecord(tuple(self._marks), last_peak_bytes, seconds)
 
     def count_call(self, block: int) -> int:
-        """Return how often a block has been called in this step, with this call."""
+        """Count a call of a block; return how often this step has called the block."""
         self._calls[block] += 1
         return self._calls[block]
 
@@ -137,8 +137,8 @@ class StepRecorder:
         """
         raise MemoryTrackingError(
             f"{self._names[block]!r} changes its input in place, so its forward pass cannot be "
-            "repeated; let it change a copy, or leave it out: give the names of the others with "
-            "blocks=[...]"
+            "repeated; let the block change a copy, or leave the block out: name the other blocks "
+            "with blocks=[...]"
         )
 
 

@@ -32,7 +32,7 @@ class Call:
     samples: Sequence[int]  # of each part
     dim: int  # along which the batch was divided
     like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
-    once_more: Callable[[int], Any]  # returns the outputs for that many first samples of the batch
+    once_more: Callable[[int], Any]  # returns the outputs for the first n samples of the batch
     known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
     by_entries: bool = False  # whether a list of samples was divided
     # For each number of samples: shapes of tensors, and integers, by their paths in the outputs.
@@ -46,8 +46,8 @@ class Call:
         """Return which dimension has the samples in the parts' tensors at `path`."""
         shapes = [tuple(tensor.shape) for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
-        # One element from each part is either an entry that a mask chose, of which two parts
-        # together have two, or a number for the whole part, such as a mean, which stays one.
+        # One element from each part is an entry that a mask chose (two parts together have two) or
+        # a number for the whole part, such as a mean (two parts together have one).
         single = answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1
         if not answer.candidates and not single:
             return answer
@@ -67,13 +67,13 @@ class Call:
             self._remember(key, found)
         if found.dim is None:
             return found
-        # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
+        # Lengths may differ, too: in [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
         sizes = [set(sizes) for sizes in zip(*shapes, strict=True)]
         differing = tuple(i for i in range(len(sizes)) if i != found.dim and len(sizes[i]) > 1)
         return Answer(differing=differing) if differing else found
 
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
-        """Say whether integers that are equal in all parts do not depend on the sample count."""
+        """Return whether integers that all parts share are independent of the sample count."""
         samples = self.samples[0]
         if len(set(self.samples)) > 1 or all(n == 0 or n % samples for n in numbers):
             return True
@@ -117,10 +117,10 @@ class Call:
 
     def _unclear(self, path: Path, seen: str, samples: int, failure: str = "") -> BatchError:
         return BatchError(
-            f"cannot join {format_path(path)} of what the replicas returned: {seen} do not say "
+            f"cannot join {format_path(path)} of what the replicas returned: {seen} do not show "
             f"which dimension has the {list_counts(self.samples)} samples, and another call of the "
-            f"module, with {samples} samples, did not either{failure}. Return the samples in "
-            f"dimension {self.dim}, for example with h.transpose(0, 1); or give the devices "
+            f"module, with {samples} samples, did not show it either{failure}. Return the samples "
+            f"in dimension {self.dim}, for example with h.transpose(0, 1); or give the devices "
             "different numbers of samples. Return a mean without dimensions"
         )
 
@@ -146,7 +146,7 @@ def describe_call(
 
 @contextmanager
 def without_trace(module: torch.nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
-    """Call `module`, which lies on `devices`, inside this context without side effects.
+    """Keep calls of `module`, which lies on `devices`, free of side effects within the block.
 
     Gradients are disabled, buffers are copies, and attributes and random number generators are
     restored afterwards. Effects of hooks and changes inside objects of the module remain.

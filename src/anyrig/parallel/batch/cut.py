@@ -19,7 +19,7 @@ def cut(
     """Return ``counts[i]`` samples of `tensor` on ``devices[i]``, for each i, in order.
 
     The counts sum to ``tensor.size(dim)``. Without a graph, a part on the tensor's own device is a
-    view. Copies overlap with computation. Differentiable any number of times.
+    view. Copies overlap with computation. Gradients of any order are supported.
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
@@ -116,8 +116,8 @@ def _starts(counts: Sequence[int]) -> list[int]:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Return whether memory holds all elements of `tensor`: it is not sparse, nested or quantized,
-    and no DTensor, of which each rank holds a part.
+    """Return whether memory holds all elements of `tensor`: it is neither sparse, nested, quantized
+    nor a DTensor, of which each rank holds a part.
     """
     return (
         tensor.layout is torch.strided

@@ -28,12 +28,12 @@ def mark_listed(
     """Return `tree` with a `Listed` in place of each list of samples.
 
     A list of dicts among the arguments has a sample in each entry, and so has any list of the same
-    length. But if all its tensors have the size along `dim` of the tensors outside, these are the
-    samples, and it stays.
+    length. But if its tensors all have the same size along `dim` as the tensors outside, that
+    dimension has the samples, and the list stays.
 
-    If `is_call`, `tree` is ``(args, kwargs)``, maybe with a target as the third, and the arguments
-    can be lists of samples, else `tree` itself. `expected` is the number of samples, if known.
-    Raise BatchError if both readings are possible, or none.
+    If `is_call`, `tree` is ``(args, kwargs)`` or ``(args, kwargs, target)``, and each argument may
+    be a list of samples; else only `tree` itself may be one. `expected` is the number of samples,
+    if known. Raise BatchError if both readings are possible, or neither.
     """
     slots = list(_slots(tree, is_call))
     if not any(is_container(value) for _, value in slots):
@@ -98,9 +98,9 @@ def mark_listed(
 
 
 def lists_dicts(value: Any) -> bool:
-    """Say whether `value` is a list of dicts that have a key in common.
+    """Return whether `value` is a list of dicts that have a key in common.
 
-    Dicts without one are different things, not several samples.
+    Dicts without a common key are different things, not several samples.
     """
     if not is_list(value) or not value or not all(isinstance(each, Mapping) for each in value):
         return False
@@ -108,7 +108,7 @@ def lists_dicts(value: Any) -> bool:
 
 
 def _lists_in(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the lists of dicts in a container, but none in another, with their paths."""
+    """Yield the outermost lists of dicts in a value, with their paths."""
     if lists_dicts(value):
         yield path, value
     elif is_container(value):
@@ -127,7 +127,7 @@ def _slots(tree: Any, is_call: bool) -> Iterator[tuple[Path, Any]]:
 
 
 def _mark(tree: Any, lengths: set[int], is_call: bool) -> Any:
-    known: dict[int, Listed] = {}  # an object that is passed twice stays one
+    known: dict[int, Listed] = {}  # an object that is passed twice stays one object
 
     def mark(value: Any) -> Any:
         if is_list(value) and len(value) in lengths:

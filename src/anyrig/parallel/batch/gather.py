@@ -33,10 +33,10 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
     * Dicts, lists, tuples, named tuples and dataclasses must have equal keys and lengths in all
       parts: a list with one entry for each sample is refused.
 
-    The host does not wait unless `device` is the CPU. Differentiable any number of times.
+    The host does not wait unless `device` is the CPU. Gradients of any order are supported.
 
     Args:
-        values: at least one. Leave out devices without samples, or give their empty tensors.
+        values: at least one value. Leave out devices without samples, or give their empty tensors.
         device: where the result lies.
         dim: a negative value counts from the end of each tensor.
         padding: fills up tensors that are shorter than others in another dimension, such as outputs
@@ -99,7 +99,7 @@ class Joining:
     device: torch.device
     join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # with equally many dimensions
     join_others: Callable[[tuple[Any, ...], Path], Any]  # leaves that are not tensors
-    lengths: tuple[int, ...] | None = None  # of the parts' lists of samples, if it had such lists
+    lengths: tuple[int, ...] | None = None  # of the parts' lists of samples, if there are any
     # The originals and their joined value, by the originals' ids, which are unique while they live.
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
 
@@ -167,7 +167,7 @@ class Joining:
 
 
 def are_equal(values: tuple[Any, ...]) -> bool:
-    """Say whether all values are the same object, or of one type and equal; NaN equals NaN."""
+    """Return whether all values are the same object, or of one type and equal; NaN equals NaN."""
     first = values[0]
     try:
         return all(

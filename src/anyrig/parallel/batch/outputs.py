@@ -42,7 +42,7 @@ class _Outputs:
 
     def join_tensors(self, tensors: tuple[Tensor, ...], path: Path) -> Tensor:
         first = tensors[0]
-        if all(tensor is first for tensor in tensors):  # one part, or a tensor of no single part
+        if all(tensor is first for tensor in tensors):  # one part, or all returned one tensor
             return copy_beside(first, self.device)
         answer = self.call.find_samples(tensors, path) if first.dim() else Answer()
         if answer.dim is not None:
@@ -91,13 +91,13 @@ class _Outputs:
         elif answer.candidates:
             reason = (
                 f"dimensions {' and '.join(map(str, answer.candidates))} of the shapes {shapes} "
-                f"change with the samples ({samples}), so these are blocks of the whole. Compute "
-                "what relates samples to each other outside the module; if it is a length, give "
-                "sequences the length of the whole batch"
+                f"change with the samples ({samples}), so each part has one block of the whole. "
+                "Compute what relates samples to each other outside the module; if one dimension "
+                "is a length, give sequences the length of the whole batch"
             )
         elif tensors[0].numel() == 1:
             reason = (
-                f"a single {str(tensors[0].dtype).removeprefix('torch.')} from each part is no "
+                f"a single {str(tensors[0].dtype).removeprefix('torch.')} from each part is not a "
                 "mean over samples. Return an entry for each sample, or a floating-point mean; or "
                 "take the parts as they are: model.scattered(...)"
             )
@@ -105,9 +105,9 @@ class _Outputs:
             reason = (
                 f"no dimension of the shapes {shapes} follows the parts' samples ({samples}). The "
                 f"batch was divided along dimension {self.call.dim}; if its samples are in "
-                "another, as for nn.LSTM without batch_first=True, name that: spread(module, "
+                "another, as for nn.LSTM without batch_first=True, divide along it: spread(module, "
                 f"dim=1). Otherwise return the samples in dimension {self.call.dim}, with "
-                "tensor.expand() at no cost; or leave it out, or take the parts as they are: "
+                "tensor.expand() at no cost; or do not return it, or take the parts as they are: "
                 "model.scattered(...)"
             )
         return _refusal(path, reason)
@@ -116,9 +116,9 @@ class _Outputs:
 def _refuse_numbers(values: tuple[Any, ...], path: Path) -> BatchError:
     return _refusal(
         path,
-        f"it differs with the part of the batch ({', '.join(map(repr, values))}), and is no mean "
-        "over samples. Return a tensor with an entry for each sample, or take the parts as they "
-        "are: model.scattered(...)",
+        f"it differs between the parts of the batch ({', '.join(map(repr, values))}), and is not "
+        "a mean over samples. Return a tensor with an entry for each sample, or take the parts as "
+        "they are: model.scattered(...)",
     )
 
 

@@ -20,7 +20,7 @@ WHOLE = (PackedSequence,)
 class Listed:
     """A list or tuple that has a sample in each entry, while a batch is divided.
 
-    It is no dataclass, so a walk over a tree does not enter it.
+    It is not a dataclass, so a walk over a tree does not enter it.
     """
 
     def __init__(self, entries: Any) -> None:
@@ -44,8 +44,8 @@ def is_list(value: Any) -> bool:
 def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
     """Return the number of samples: the size of all tensors along `dim`, or of sequences.
 
-    Tensors without dimensions are ignored; without any other, the result is None. Raise BatchError
-    if a tensor has no dimension `dim`, or two differ in size along it; `name` formats their paths.
+    Tensors without dimensions are ignored; if there are no others, return None. Raise BatchError if
+    a tensor has no dimension `dim`, or two differ in size along it; `name` formats their paths.
     """
     first: tuple[int, str] | None = None
     for leaf, path in list_leaves(tree, WHOLE):
@@ -84,7 +84,7 @@ def find_sample_count(tree: Any, dim: int = 0) -> int | None:
 def count_listed(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """Return how many samples a call's arguments list; None if they do not list samples.
 
-    As in detection, where the sizes of images do not say how many there are:
+    Models for detection take lists, because images differ in size:
     ``model([image, image], [{"boxes": …}, {"boxes": …}])``. A list or tuple of dicts among the
     arguments has a sample in each entry, and so has every list or tuple of the same length.
     """
@@ -99,7 +99,7 @@ def count_listed(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None
 def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
     """Return the number of samples in the arguments of a call; None if unknown."""
     values = (*inputs, *kwargs.values())
-    # Written for speed, as `change_tensors`.
+    # Written for speed, as `change_tensors` is.
     if all(type(value) is torch.Tensor or type(value) in ATOM_TYPES for value in values):
         tensors = (value for value in values if type(value) is torch.Tensor and value.dim())
         return next((count for each in tensors if (count := count_of(each, dim)) is not None), None)
@@ -108,7 +108,7 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
 
 
 def has_samples(leaf: Any) -> bool:
-    """Say whether a leaf is divided between devices; any other leaf is given to each device."""
+    """Return whether a leaf is divided between devices; any other leaf is given to each device."""
     return isinstance(leaf, (PackedSequence, Listed)) or (
         isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.dim() > 0)
     )
@@ -122,7 +122,7 @@ def name_argument(path: Path) -> str:
 
 
 def count_of(leaf: Any, dim: int) -> int | None:
-    """Return the samples of a leaf that has samples; None for a tensor without dimension `dim`."""
+    """Return the sample count of a leaf with samples; None for a tensor without dimension `dim`."""
     if isinstance(leaf, Listed):
         return len(leaf.entries)
     if isinstance(leaf, PackedSequence):

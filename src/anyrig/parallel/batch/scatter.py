@@ -29,7 +29,7 @@ def scatter(
     sequences, nested tensors by their parts, a list of samples, each a dict, by its entries.
     Tensors without dimensions are copied to each device; all other leaves (numbers, texts, None,
     objects) are passed on unchanged. A device without samples gets empty tensors. Copies do not
-    block the host. A part on the tensor's own device is a view. Differentiable any number of times.
+    block the host. A part on the tensor's device is a view. Gradients of any order are supported.
 
     Args:
         value: a tensor, or any nested structure.
@@ -95,7 +95,7 @@ def divide(
     except MoveError as error:
         if not error.failure:
             raise
-        raise BatchError(f"{error.failure}; pass what it holds") from error.__cause__
+        raise BatchError(f"{error.failure}; pass its contents") from error.__cause__
     return Divided(values, samples, tree is not given)
 
 

@@ -16,9 +16,9 @@ from ..group.loaders.agreed_order import random_state
 
 @contextmanager
 def conditions_of_shard(device: torch.device, seed: int) -> Iterator[None]:
-    """Compute a logical shard: random numbers follow from `seed`, and kernels are deterministic.
+    """Draw random numbers from `seed`, and use deterministic kernels, within the block.
 
-    The program's random numbers and settings are as before afterwards.
+    The program's random numbers and settings are restored afterwards.
     """
     if device.type == "cpu":
         with random_state(seed):
@@ -40,7 +40,7 @@ def conditions_of_shard(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def fix_threads(device: torch.device) -> None:
-    """Let this process compute with one thread, as the CPU's sums depend on their number."""
+    """Make this process compute with one thread: sums on the CPU depend on the thread count."""
     if device.type == "cpu":
         torch.set_num_threads(1)
 
@@ -64,7 +64,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def require_no_batch_statistics(layers: Iterable[nn.Module]) -> None:
-    """Raise SpreadError for layers whose output or state depends on which samples come together."""
+    """Raise SpreadError for layers whose output or state depends on how samples are grouped."""
     for layer in layers:
         takes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         learns = isinstance(layer, _NormBase) and layer.training and layer.track_running_stats
@@ -84,7 +84,7 @@ class WatchedBuffers:
         self._before = self._versions()
 
     def _versions(self) -> dict[str, tuple[Tensor, int]]:
-        # The tensors themselves: the address of one that is gone may be used again.
+        # Keep the tensors themselves: the address of a freed tensor may be used again.
         return {name: (buffer, _version(buffer)) for name, buffer in self._module.named_buffers()}
 
     def require_unchanged(self) -> None:
@@ -100,7 +100,7 @@ class WatchedBuffers:
             raise SpreadError(
                 f"the forward changes the buffer {changed[0]!r}. With logical_shards= each rank "
                 "computes other logical shards, so its buffers would differ from other ranks'. "
-                "Change buffers outside the forward, alike on every rank"
+                "Change buffers outside the forward, in the same way on every rank"
             )
 
 

@@ -49,7 +49,7 @@ def count_present(sizes: Sequence[int], turn: int, ranks: int) -> int:
 def check_logical_shards(shards: int, ranks: int) -> int:
     """Return `shards`, or raise SpreadError if the ranks cannot have equally many."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise SpreadError(f"logical_shards={shards!r} must be an integer from 1 up; 12 is usual")
+        raise SpreadError(f"logical_shards={shards!r} must be a positive integer; 12 is usual")
     if shards % ranks:
         counts = [str(count) for count in range(1, shards + 1) if shards % count == 0]
         raise SpreadError(

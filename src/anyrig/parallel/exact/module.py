@@ -48,14 +48,14 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class ExactModule(TransparentModule):
-    """Computes a global batch in logical shards, and adds up in their order.
+    """Computes a global batch in logical shards, and adds up their gradients in order.
 
-    Called with ``target=``, it returns the loss of the global batch on every rank. The gradients
-    are complete then, and `backward` hands them out. Called without, under `torch.no_grad()`, it
-    returns the outputs of this rank's samples.
+    A call with ``target=`` returns the loss of the global batch on every rank. The gradients are
+    complete then, and `backward` hands them out. A call without a target, under
+    `torch.no_grad()`, returns the outputs of this rank's samples.
 
     Args:
-        module: on this rank's device, the same on every rank; or in shards.
+        module: the module, on this rank's device and the same on every rank; or in shards.
         layout: how the module was spread, and why.
         loss: a criterion, as for `anyrig.spread`.
         state: the number of logical shards, and the random numbers.
@@ -79,7 +79,7 @@ class ExactModule(TransparentModule):
         if layout.how == "shard":
             from .sharded_sums import ShardedSums
 
-            # FSDP2 exchanges the parameters while it computes, so the shards are noted here.
+            # FSDP2 replaces the parameters while it computes, so keep the shards here.
             self.__dict__.update(_sums=ShardedSums(module), _known=[*module.parameters()])
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -177,8 +177,8 @@ class ExactModule(TransparentModule):
             isinstance(leaf, Tensor) and leaf.requires_grad for leaf, _ in list_leaves(given)
         ):
             raise SpreadError(
-                "an input requires a gradient, which logical_shards= does not compute. Make what "
-                "it was computed from a part of the module; or detach() it"
+                "an input requires a gradient, which logical_shards= does not compute. Compute "
+                "the input inside the spread module; or detach() it"
             )
         return given
 
@@ -188,8 +188,8 @@ class ExactModule(TransparentModule):
         samples = count_samples(given, layout.dim, name_argument)
         if samples is None or count_listed(*given) is not None:
             raise BatchError(
-                "logical_shards= divides tensors along the dimension of samples, and this call has "
-                "its samples in lists, or none; pass tensors, padded if necessary"
+                "logical_shards= divides tensors along the dimension of samples, but this call has "
+                "its samples in lists, or has none; pass tensors, padded if necessary"
             )
         context = None if layout.group is None else current_context()
         of_ranks = [samples]
@@ -215,7 +215,7 @@ class ExactModule(TransparentModule):
                 raise BatchError(
                     f"rank {rank} was given {given_to} of {sum(of_ranks)} samples, but its logical "
                     f"shards have {needed}. Iterate over anyrig.distribute(loader, "
-                    f"logical_shards={shards}), and pass each batch as it is"
+                    f"logical_shards={shards}), and pass each batch unchanged"
                 )
         return sizes
 
@@ -223,7 +223,7 @@ class ExactModule(TransparentModule):
         """Return this rank's term of the loss in this round, or None; and its `LossPart`."""
         if not samples and not sharded:
             return None, None
-        # A copy, as kernels may depend on how a part lies in memory.
+        # Copy the part: kernels may depend on how it lies in memory.
         inputs, kwargs = map_leaves(
             part, lambda leaf, _: leaf.clone() if isinstance(leaf, Tensor) else leaf
         )

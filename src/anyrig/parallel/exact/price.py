@@ -42,7 +42,7 @@ def price_of(
 ) -> Price:
     """Return the cost of a step.
 
-    With G bytes of gradients, R ranks, and k = logical shards / R, and F = G * (R - 1) / R:
+    With G bytes of gradients, R ranks, k = logical shards / R, and F = G * (R - 1) / R:
 
     ==============  =============================  ======================  ==================
     bytes           replicas                       usually (ring)          parameters in shards
@@ -55,7 +55,7 @@ def price_of(
 
     Args:
         gradient_bytes: the size of all gradients, as one device would have them.
-        logical_shards: in a global batch.
+        logical_shards: the number in a global batch.
         ranks: the number of ranks.
         sharded: whether parameters are in shards.
         on_cpu: whether the ranks compute on the CPU.

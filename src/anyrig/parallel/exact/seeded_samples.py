@@ -1,4 +1,4 @@
-"""A dataset whose random augmentation does not depend on the rank or the worker that loads."""
+"""A dataset whose random augmentation does not depend on the rank or worker that loads a sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SeededSamples(Dataset[Any]):
         self.dataset = dataset
 
     def __getitems__(self, indices: Sequence[SeededIndex]) -> list[Any]:
-        """Return samples; the program's random numbers are as before afterwards."""
+        """Return samples, and restore the state of the program's random numbers."""
         found = []
         with same_random_state():
             for index, seed in indices:

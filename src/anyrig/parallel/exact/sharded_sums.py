@@ -58,13 +58,13 @@ class ShardedSums:
         for layer in self._layers:
             comm = _InOrder()
             layer.set_custom_reduce_scatter(cast(Any, comm))  # the base class is private
-            # A sum, not a mean: nothing multiplies or divides.
+            # FSDP2 then sums gradients, and neither multiplies nor divides them.
             layer.set_gradient_divide_factor(1.0)
             layer.set_force_sum_reduction_for_comms(True)
             self._blocks.append(comm)
 
     def reshard(self) -> None:
-        """Free what a forward without gradients has gathered; an optimizer's step changes it."""
+        """Free what a forward without gradients has gathered: an optimizer step makes it stale."""
         for layer in self._layers:
             layer.reshard()
 

@@ -31,24 +31,27 @@ if TYPE_CHECKING:
 def check_exact_options(
     loss: Criterion | None, *, sharding: Sharding | None, **options: Any
 ) -> None:
-    """Raise SpreadError for an option that does not go together with `logical_shards`."""
+    """Raise SpreadError for an option that cannot be combined with `logical_shards`."""
     if loss is None:
         raise SpreadError(
             "logical_shards= computes gradients shard by shard, so it needs the loss: "
             "spread(module, loss=criterion, logical_shards=…), and model(x, target=y)"
         )
     if reduction_of(loss, recognise(loss)) == "none":
-        raise SpreadError('logical_shards= needs one number as loss; use reduction="mean"')
+        raise SpreadError('logical_shards= needs one number as the loss; use reduction="mean"')
     if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
-        raise SpreadError("with logical_shards=, make the parameters of the loss the module's")
+        raise SpreadError(
+            "logical_shards= sums gradients of the module's parameters only, but the loss has "
+            "parameters to learn; make the loss a part of the module"
+        )
     if options.pop("precision") in ("float16", torch.float16):
         raise SpreadError(
-            "logical_shards= computes gradients before a GradScaler scales the loss, so those of "
-            'float16 would vanish; use precision="bfloat16"'
+            "logical_shards= computes gradients before a GradScaler scales the loss, so float16 "
+            'gradients would vanish; use precision="bfloat16"'
         )
     for name, value in options.items():
         if value:
-            raise SpreadError(f"logical_shards= does not go together with {name}=; leave it out")
+            raise SpreadError(f"logical_shards= cannot be combined with {name}=; leave it out")
     if sharding is not None and (
         sharding.mixed_precision or sharding.offload or sharding.replicas > 1
     ):
@@ -71,7 +74,8 @@ def spread_exactly(
     On the CPU, this process computes with one thread afterwards.
 
     Raises:
-        SpreadError: the ranks or devices are too many, or the module is divided already.
+        SpreadError: the ranks cannot have equally many logical shards, the process has several
+            devices, or the module is divided already.
         RankMismatchError: the ranks have different devices or arguments.
         RankWaitError: another rank did not come in time.
     """
@@ -136,6 +140,6 @@ def _agree(state: ExactState, layout: Layout) -> int:
             if name != "seed" and value != of_ranks[0][name]:
                 raise RankMismatchError(
                     f"logical_shards= needs the same {name} on every rank: rank 0 has "
-                    f"{of_ranks[0][name]!r}, rank {rank} has {value!r}"
+                    f"{of_ranks[0][name]!r}, but rank {rank} has {value!r}"
                 )
     return int(of_ranks[0]["seed"])

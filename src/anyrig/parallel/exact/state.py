@@ -22,11 +22,11 @@ class ExactState:
     """The state of a model with logical shards, the same on every rank.
 
     Attributes:
-        logical_shards: in a global batch.
+        logical_shards: the number in a global batch.
         device: what the kernels depend on.
         torch: the version of PyTorch.
         precision: the dtype of autocast, as text.
-        seed: of the random numbers within the model.
+        seed: the seed of the random numbers within the model.
         step: how many steps these numbers were drawn for.
     """
 
@@ -42,7 +42,7 @@ class ExactState:
         return asdict(self)
 
     def require_same(self, saved: Mapping[str, Any]) -> None:
-        """Raise CheckpointError if a training that was in `saved` would go on with other bits."""
+        """Raise CheckpointError if training would not continue from `saved` with the same bits."""
         for name, what in _NEEDED.items():
             before, now = saved.get(name), getattr(self, name)
             if before != now:

@@ -63,7 +63,7 @@ class Balance:
         return self.shares.held
 
     def begin(self) -> None:
-        """Note that an iteration begins, so that no step will use batches drawn before."""
+        """Note that an iteration begins: no later step will use batches drawn before it."""
         self._unused_draws = 0
 
     def draw(self, position: Position) -> Shares:
@@ -92,7 +92,7 @@ class Balance:
             self.report(self._unread.popleft().samples, seconds)
 
     def report(self, samples: int, seconds: float) -> None:
-        """Note that this rank had so many samples in a step, and how long it computed itself."""
+        """Note how many samples this rank had in a step, and how long the rank itself computed."""
         if self.held:
             return
         before = self._memory
@@ -124,7 +124,7 @@ class Balance:
                     f"{_describe(other)}; let all ranks draw the same batches of each loader"
                 )
         of_ranks = [{step: StepMeasure(*measure) for step, *measure in each} for each in reports]
-        # Ranks report late, because a device runs behind its host. Count the steps of all ranks.
+        # A device runs behind its host, so ranks report late. Count steps that all have reported.
         known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
         counted = [step for step in known if step >= self._first_report]
         is_silent = not any(of_ranks)
@@ -152,11 +152,10 @@ def choose_balance(
     rig: Rig | None,
     pipelines: int | None,
 ) -> Balance:
-    """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
-    policy share one.
+    """Return the balance of a loader; all loaders with the same policy share one.
 
-    Each rank gets a part of a global batch, or each of several `pipelines`. Raise SharesError if
-    there are not as many shares as parts, or those of pipelines would be measured.
+    Each rank, or each of several `pipelines`, gets a part of a global batch. Raise SharesError if
+    there are not as many shares as parts, or if the shares of pipelines would be measured.
     """
     if pipelines is not None:
         if isinstance(wanted, str) and wanted != "even":

@@ -10,8 +10,8 @@ The mean over the ranks, which DDP and FSDP2 compute, is then the mean over the 
 
 Ranks meet before they use the devices' collectives: when a backward pass begins, and before a
 forward that has collectives. So one rank alone may run a forward that has no backward pass. Each
-rank also announces its next call. If the calls differ, every rank raises before its collective
-could be matched with another rank's different one.
+rank also announces its next call. If the calls differ, every rank raises before collectives of
+different calls could be matched.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NOTHING = _Announcement()
 
 @dataclass(eq=False)
 class Exchange:
-    """What the ranks tell each other about one forward and its backward pass, through the hosts.
+    """What the ranks announce about one forward and its backward pass, through their hosts.
 
     `start` does not wait. `finish`, and each property that needs the other ranks, does.
     """
@@ -90,7 +90,7 @@ class Exchange:
     has_mixed_input: bool = False
     divisor: Tensor | None = None  # what the global loss was divided by, once it was computed
     leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
-    outer_weight: float | None = None  # of the outputs' gradients, where buckets are weighted
+    outer_weight: float | None = None  # of the outputs' gradients, if buckets are weighted
     number: int = 0  # of this exchange in the group; 0 before `start`
     _own: _Announcement = _NOTHING
     _numbers: Tensor | None = None
@@ -112,8 +112,8 @@ class Exchange:
             numbers[-_LOSS_NUMBERS:] = loss_numbers.view(torch.int64)
         ranks = self.world_size
         self._numbers = numbers.new_zeros(ranks, len(numbers))
-        # To all from each: gloo's all-gather and all-reduce need several rounds of messages, which
-        # took four times the processor time.
+        # All-to-all, because gloo's all-gather and all-reduce need several rounds of messages,
+        # which took four times the processor time.
         self._work = dist.all_to_all_single(
             self._numbers.view(-1), numbers.repeat(ranks), group=self.context.carrier, async_op=True
         )
@@ -137,8 +137,9 @@ class Exchange:
         if mismatch:
             raise RankMismatchError(
                 f"{mismatch}; rank {self.context.group.rank} is at {place_of_caller()}. Their "
-                "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
-                f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
+                "collectives would mix. Let all ranks make the same calls of spread models; on one "
+                "rank alone, call model.module under torch.no_grad(), unless it is in shards. "
+                f"{UNEVEN_BATCHES}"
             )
 
     def meet(self, phase: Phase) -> None:

@@ -76,7 +76,7 @@ class FixedParameters:
             named = ", ".join(changes[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
             raise SpreadError(
                 f"this {type(self._module).__name__} has changed since it was spread over the "
-                f"ranks: {named}. Ranks would silently not have the same gradients and buffers. "
+                f"ranks: {named}. The ranks would silently have different gradients or buffers. "
                 "Spread the model after changing it"
             )
         self._remember()  # the change is harmless, such as a replaced activation
@@ -135,7 +135,7 @@ def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadEr
     """Return a short form of DDP's `error` about parameters without a gradient, which comes one
     step late; None if `error` is about something else.
 
-    `learning` are the names of the parameters that learn, in the module's order, as DDP counts.
+    `learning` are the names of the parameters that learn, in the order in which DDP counts them.
     """
     if _UNFINISHED not in str(error):
         return None
@@ -146,8 +146,8 @@ def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadEr
     more = len(missing) - _MOST_NAMED
     which = f"{named or 'some parameters'}{f' and {more} more' if more > 0 else ''}"
     return SpreadError(
-        f"in the step before this one there was no gradient for {which}, and the ranks wait for "
-        "each other's. If steps leave parameters out on purpose: anyrig.spread(…, "
+        f"in the step before this one there was no gradient for {which}, so the ranks cannot "
+        "average it. If some steps do not use all parameters, call anyrig.spread(…, "
         "ddp=dict(find_unused_parameters=True)). If not, check that every output of the module "
         "that was computed from them reaches the loss"
     )

@@ -44,8 +44,8 @@ class Packing:
 
 
 class Broadcast:
-    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`. They have
-    the same shapes and dtypes on every rank.
+    """A broadcast from rank `source`; `finish` writes the values into the other ranks' tensors,
+    which have the same shapes and dtypes.
     """
 
     def __init__(self, packing: Packing, source: int) -> None:

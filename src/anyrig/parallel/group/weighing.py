@@ -29,9 +29,9 @@ On the CPU, DDP's buckets may have the weights instead. A backward pass then beg
     outputs weighted    announce ─ wait ─ * weight ─ backward ─────────── bucket full: all-reduce
     buckets weighted    announce ──────────────────── backward ─ wait ─── * weight: all-reduce
 
-A wait costs what the ranks differ by at this point. With buckets weighted, the ranks wait only
-where DDP lets them wait anyway. Both ways give the same gradients if a bucket has what this
-backward pass has computed, and nothing else. Each rank may choose its own way.
+A wait lasts until the slowest rank has come. With buckets weighted, the ranks wait only where DDP
+makes them wait anyway. Both ways give the same gradients if a bucket has what this backward pass
+has computed, and nothing else. Each rank may choose its own way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Begin = Callable[[], float]
 
 
 class _PutOn(torch.autograd.Function):
-    """The identity. Its outputs are no views, so the caller may change them in place."""
+    """The identity. Its outputs are not views, so the caller may change them in place."""
 
     @staticmethod
     def forward(ctx: Any, begin: Begin, exchange: Exchange | None, *outputs: Tensor) -> Any:
@@ -83,7 +83,7 @@ class _TakeOff(torch.autograd.Function):
         exchange = ctx.exchange
         weight = exchange.weight_of_outputs
         if exchange.leads_to_global_loss and not ctx.follows:
-            # What the buckets get of the weight, the gradient has not.
+            # Divide only by the part of the weight that the buckets do not get.
             part = weight / exchange.weight if exchange.weight else 1.0
             weight = exchange.world_size * part
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
@@ -180,7 +180,7 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
 
 
 class LateWeights:
-    """Weights the buckets of `ddp`, by a communication hook."""
+    """Weights the buckets of `ddp` in a communication hook."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         # The hook of the caller, which gets weighted buckets, and its state.

@@ -67,7 +67,7 @@ def compute_without_samples(
     if like is None and count_listed(*given) is not None:
         raise SpreadError(
             "this rank has no samples in its first step, and empty lists do not show what a sample "
-            "is, so the module cannot compute along with the other ranks. Let the first global "
+            "is, so the module cannot compute in step with the other ranks. Let the first global "
             "batch have a sample for every rank"
         )
     inputs, kwargs = _stand_in(given, like, dim)

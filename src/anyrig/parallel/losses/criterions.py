@@ -24,7 +24,7 @@ Count = Callable[[Tensor, Tensor, Mapping[str, Any]], "Tensor | float"]
 def _count_targets(output: Tensor, target: Tensor, settings: Mapping[str, Any]) -> Tensor | float:
     """Return the number of targets that are not ignored, or the sum of their class weights.
 
-    Targets that are probabilities count one for each sample.
+    Targets that are probabilities count as one target for each sample.
     """
     if target.is_floating_point():
         classes = target.size(1) if target.dim() > 1 else target.size(0)

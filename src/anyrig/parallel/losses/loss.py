@@ -1,6 +1,6 @@
 """Computing the loss of each part where its output lies, and combining the parts' losses.
 
-Each device sends a sum and a count to the lead, which divides the total sum by the total count. So
+Each device sends a sum and a count to the lead, which divides the total sum by the total count, so
 no device holds the outputs of the others.
 """
 
@@ -67,7 +67,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
         raise BatchError(
             f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
             f"of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, which would "
-            f"relate samples of one part only to each other. Give both the same shape{_LENGTHS}"
+            f"pair samples within this part only. Give both the same shape{_LENGTHS}"
         )
     if known is not None and reduction in ("mean", "batchmean"):
         # The sum of many half-precision losses may overflow where their mean does not.
@@ -88,7 +88,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     if not isinstance(returned, Tensor):
         raise BatchError(
             f"the loss {_name(criterion)} returned {type(returned).__name__}; return a tensor, or "
-            "(sum, count) as two"
+            "a tuple (sum, count) whose sum is a tensor"
         )
     if returned.dim() > 0 or reduction == "sum":
         return LossPart(returned, None, returned.dim() == 0, returned.dtype)
@@ -150,16 +150,18 @@ def explain_loss(criterion: Criterion) -> str:
     if reduction in ("sum", "none"):
         return f"{name}: the parts' losses are {'added' if reduction == 'sum' else 'joined'}"
     if known is not None:
-        return f"{name}: sums over all parts, divided by what all counted"
+        return f"{name}: summed over all parts, divided by the total count"
     return (
-        f"{name} is not one of PyTorch's criterions: if it returns (sum, count), sums over all "
-        "parts are divided by what all counted; else each part's loss is weighted by its samples, "
-        "so that it has to be a mean over samples"
+        f"{name} is not one of PyTorch's criterions: if it returns (sum, count), the sum over all "
+        "parts is divided by the total count; else each part's loss is weighted by its samples, so "
+        "it must be a mean over samples"
     )
 
 
-def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
-    """Return the loss that gets ``target=``; None if the forward gets it; else raise TypeError."""
+def loss_for_target(module: nn.Module, loss: Criterion | None, kwargs: Any) -> Criterion | None:
+    """Return the loss that gets ``target=``; None if the forward gets it or none was given."""
+    if "target" not in kwargs:
+        return None
     if loss is not None:
         return loss
     names = inspect.signature(module.forward).parameters
@@ -219,7 +221,7 @@ class ParallelLoss(nn.Module):
 
 
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
-    """Return `criterion` with its tensors on `device`, or `criterion` if they lie there.
+    """Return `criterion` with its tensors on `device`, or itself if they are there already.
 
     Gradients reach the criterion's own parameters. Several threads may call this concurrently.
     """
@@ -244,7 +246,7 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
 def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
     """Raise BatchError if outputs differ in another dimension than that of the samples.
 
-    Their means are over different numbers of elements, and the target may have been broadcast.
+    Such outputs have means over different numbers of elements, or targets that were broadcast.
     """
     shapes = [part.shape for part in parts if part.shape]
     samples = [int(part.count) for part in parts if part.shape and part.count is not None]

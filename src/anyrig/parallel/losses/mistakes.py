@@ -63,12 +63,12 @@ def explain_call(
     elif len(inputs) > 1 and _takes(forward, inputs[:-1], rest):
         mistake = (
             f"does not take the last of {len(inputs)} positional arguments: if it is the target, "
-            "write model(x, target=y) for model(x, y)"
+            "write model(x, target=y) instead of model(x, y)"
         )
     elif others:
         mistake = (
-            f"does not take {others[0]}=: if it is the target, write model(x, target=y) for "
-            f"model(x, {others[0]}=y)"
+            f"does not take {others[0]}=: if it is the target, write model(x, target=y) instead "
+            f"of model(x, {others[0]}=y)"
         )
     else:
         return

@@ -24,13 +24,13 @@ from .partition import Partition, partition
 from .slots import list_slots, tensors_in
 from .work import BlockWork
 
-# A product has two products in its backward pass: for its input and for its weight.
+# The backward pass of a product computes two products: for its input and for its weight.
 _BACKWARD_PER_FORWARD = 2.0
 
 BY_RATES = "by published rates"
 BY_BYTES = (
-    "by the bytes of parameters; example=((x,), {}), the arguments of a call, divides by published "
-    "rates"
+    "by the bytes of parameters; give example=((x,), {}), the arguments of a call, to divide by "
+    "published rates"
 )
 
 
@@ -41,7 +41,7 @@ class Balance:
     Attributes:
         devices: the index of each device that has a stage, in the order of their first stages.
         sizes: the number of blocks of each stage.
-        seconds: of each stage for a micro-batch, forward and backward; None if unknown.
+        seconds: the time of each stage for a micro-batch, forward and backward; None if unknown.
         reason: the choice in words.
     """
 
@@ -60,16 +60,16 @@ def balance_blocks(
     work: Sequence[BlockWork] | None,
     dtype: torch.dtype,
 ) -> Balance:
-    """Return stages whose slowest is as fast as possible.
+    """Divide a chain into stages of which the slowest is as fast as possible.
 
     Args:
         chain: the blocks.
-        devices: in the order of the rig.
-        stages_per_device: with several, all devices count as equal.
-        schedule: decides of how many micro-batches a stage holds activations.
-        micro_batches: their number.
-        work: of each block; None divides by the bytes of parameters.
-        dtype: in which products are computed.
+        devices: the devices, in the order of the rig.
+        stages_per_device: the number for each device; if several, all devices count as equal.
+        schedule: the name; it decides for how many micro-batches a stage holds activations.
+        micro_batches: the number of micro-batches.
+        work: the work of each block; None divides by the bytes of parameters.
+        dtype: the dtype in which products are computed.
 
     Raises:
         SpreadError: parameters and gradients do not fit the devices' memory.
@@ -111,7 +111,7 @@ def balance_blocks(
 def _divide(
     costs: Sequence[BlockCost], offers: Sequence[StageDevice], link: StageLink, held: InFlight
 ) -> tuple[Partition, str]:
-    """Return the division, and what is to be said of memory.
+    """Return the division, and a note about memory.
 
     Only parameters and gradients that do not fit are refused: activations are counted without the
     device's own kernels, which may save less.
@@ -131,7 +131,7 @@ def _cut(values: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]
 def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the number of blocks of each stage, such that the heaviest stage is lightest.
 
-    Every stage gets a block. Of equally good cuts, the one with the earliest cuts is returned.
+    Every stage gets a block. Of equally good divisions, return the one with the earliest cuts.
     """
     sums = [0.0, *accumulate(weights)]
     blocks = len(weights)
@@ -179,10 +179,10 @@ def _without_rates(devices: Sequence[Device]) -> str:
 def _cost_of(block: Block, work: BlockWork | None, by_bytes: bool) -> BlockCost:
     size = bytes_of([block])
     return BlockCost(
-        # Without rates, the bytes of parameters stand for seconds. A block without any counts, too.
+        # Without rates, bytes of parameters stand for seconds; a block without any counts as 1.
         forward_seconds=float(size + 1) if by_bytes else 0.0,
         parameter_bytes=size,
-        # Gradients. The state of the optimizer is not known yet.
+        # Gradients only: the state of the optimizer is not known yet.
         training_bytes=bytes_of([block], learning=True) if block.module.training else 0,
         activation_bytes=0 if work is None else work.activation_bytes,
         output_bytes=0 if work is None else work.output_bytes,

@@ -25,7 +25,7 @@ class Block:
     """A piece of a module that is never divided.
 
     Attributes:
-        name: for people: ``"layers.3"``, or the first and last operation.
+        name: for messages: ``"layers.3"``, or the first and last operation.
         module: takes the read values as positional arguments and returns the written ones: a tuple,
             or the value itself if there is one. Its parameters and buffers are those of the module
             that was divided, the same objects.

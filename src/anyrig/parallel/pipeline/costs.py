@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# in_flight(stage, stages): of how many micro-batches a stage holds activations at once.
+# in_flight(stage, stages): for how many micro-batches a stage holds activations at once.
 InFlight = Callable[[int, int], int]
 
 
@@ -14,13 +14,13 @@ class BlockCost:
     """What one block costs.
 
     Attributes:
-        forward_seconds: of one micro-batch, on a device of speed 1.
-        backward_seconds: likewise.
-        parameter_bytes: of parameters and buffers.
-        training_bytes: of gradients and optimizer state.
+        forward_seconds: for one micro-batch, on a device of speed 1.
+        backward_seconds: the same for the backward pass.
+        parameter_bytes: the size of parameters and buffers.
+        training_bytes: the size of gradients and optimizer state.
         activation_bytes: held per micro-batch between its forward and its backward.
-        output_bytes: of one micro-batch over the cut after this block: values on the way forward,
-            and as many bytes of gradients on the way back.
+        output_bytes: what crosses the cut after this block for one micro-batch: values on the way
+            forward, and as many bytes of gradients on the way back.
     """
 
     forward_seconds: float
@@ -46,9 +46,9 @@ class StageDevice:
     """What one device offers.
 
     Attributes:
-        name: for messages.
+        name: the name for messages.
         speed: how many times faster than the device for which the blocks' seconds hold.
-        memory_bytes: for a stage; None is unlimited.
+        memory_bytes: the memory for a stage; None is unlimited.
         block_seconds: measured seconds of each block on this device, instead of `speed`.
     """
 
@@ -60,7 +60,7 @@ class StageDevice:
 
 @dataclass(frozen=True)
 class StageLink:
-    """A connection of two devices; both directions at once have the full rate."""
+    """A connection between two devices, with the full rate in both directions at once."""
 
     bytes_per_second: float = float("inf")
     latency_seconds: float = 0.0
@@ -71,10 +71,10 @@ class StageLink:
 
 
 def one_forward_one_backward(micro_batches: int) -> InFlight:
-    """Return how many micro-batches the stages of 1F1B hold: the first one the most."""
+    """Return how many micro-batches each stage of 1F1B holds: the first stage holds most."""
     return lambda stage, stages: min(stages - stage, micro_batches)
 
 
 def all_forwards_first(micro_batches: int) -> InFlight:
-    """Return how many micro-batches the stages of GPipe hold: all."""
+    """Return how many micro-batches each stage of GPipe holds: all."""
     return lambda stage, stages: micro_batches

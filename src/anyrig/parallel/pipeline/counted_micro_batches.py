@@ -23,7 +23,7 @@ from .schedules.timeline import simulate
 ISSUE_SECONDS = 5e-6
 # A forward pass, and a backward pass of twice its work.
 _PASSES = 3
-# Numbers that are tried, for each device.
+# The numbers of micro-batches for each device that are tried.
 _TRIED_PER_DEVICE = (1, 2, 4, 8, 16)
 
 
@@ -32,8 +32,8 @@ class PartWork:
     """The work of one micro-batch, in all stages.
 
     Attributes:
-        seconds: forward and backward, divided evenly among the devices.
-        operators: how many the forward pass calls.
+        seconds: the time of forward and backward, divided evenly among the devices.
+        operators: how many operators the forward pass calls.
     """
 
     seconds: float
@@ -46,10 +46,10 @@ def step_seconds(
     """Return the time of a step.
 
     Args:
-        part: of a micro-batch.
-        schedule: the name.
+        part: the work of one micro-batch.
+        schedule: the schedule's name.
         devices: the number of devices.
-        micro_batches: their number.
+        micro_batches: the number of micro-batches.
         one_thread: whether one thread issues the operators of all devices.
     """
     made = make_schedule(schedule, devices, micro_batches)
@@ -73,10 +73,10 @@ def choose_by_work(
 
     Args:
         begun: the choice without counted work, which is returned if work is unknown.
-        schedule: the name.
+        schedule: the schedule's name.
         devices: the number of devices.
-        samples: of the batch that is divided.
-        work_of: returns the work of a micro-batch of a batch in so many; None if unknown.
+        samples: the number of samples in the batch that is divided.
+        work_of: returns the work of one micro-batch, given their number; None if unknown.
         one_thread: see `step_seconds`.
     """
     tried: dict[int, float] = {}

@@ -21,7 +21,7 @@ def explain_failure(
     micro_batches: int,
     values: Mapping[str, Any] | None,
 ) -> Iterator[None]:
-    """Add to an exception which stage raised it, on which micro-batch, and what it was given.
+    """Add a note to an exception: the stage that raised it, the micro-batch, and given values.
 
     `values` is None in the backward pass.
     """

@@ -34,7 +34,7 @@ class Transit:
         self._source = tensor.device
         self._parcel = send(tensor, target)
         self._returned: Parcel | None = None
-        self.alias: Tensor | None = None  # what `Leave` returned, until it enters; None: no graph
+        self.alias: Tensor | None = None  # what `Leave` returned, until `Enter`; None: no graph
 
     def take(self) -> Tensor:
         """Return the tensor on the reader's device, once."""
@@ -57,7 +57,7 @@ class Transit:
         return self._returned.tensor
 
     def take_back(self, gradient: Tensor | None) -> Tensor | None:
-        """Return the gradient that `send_back` returned, when it has been copied."""
+        """Return the gradient that `send_back` returned; the current stream waits for the copy."""
         returned, self._returned = self._returned, None
         if returned is not None and gradient is not None:
             returned.take()
@@ -136,7 +136,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Enter(torch.autograd.Function):
-    """Exchange the tensors that a stage reads of one micro-batch for their copies on its device."""
+    """Replace the tensors that a stage reads of one micro-batch by the copies on its device."""
 
     @staticmethod
     def forward(

@@ -1,8 +1,8 @@
 """A call whose graph is the caller's: all forward passes now, all backward passes by autograd.
 
 This is GPipe. The backward passes begin when the caller asks for gradients, with the gradient of
-whatever the caller computed from the outputs. Those of all devices run concurrently, in one thread
-for each.
+whatever the caller computed from the outputs. Devices run their backward passes concurrently, in
+one thread each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_with_graph(
         tasks: the forward passes, in the order in which they are issued.
         micro_batches: the arguments of the call.
         finish: called on the device of the last stage.
-        recomputes: whether the activations of a micro-batch are computed again in the backward.
+        recomputes: whether a micro-batch's activations are computed again in the backward pass.
     """
     mailbox = GraphMailbox(stages)
     last = stages[-1]
@@ -65,5 +65,5 @@ def run_with_graph(
 
 
 def take_all(tree: Any) -> Any:
-    """Return a value with its tensors, whose parcels have arrived."""
+    """Return a value with the tensor of each `Parcel` in its place."""
     return map_leaves(tree, lambda leaf, _: leaf.take() if isinstance(leaf, Parcel) else leaf)

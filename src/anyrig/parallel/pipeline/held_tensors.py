@@ -1,4 +1,4 @@
-"""Parameters and buffers of all stages, with those that several stages use.
+"""Parameters and buffers of all stages, including those that several stages use.
 
 ::
 
@@ -31,7 +31,7 @@ class HeldTensor:
 
     Attributes:
         tensor: the module's own.
-        places: by the number of the stage, the owner first.
+        places: the places in each stage, by the stage's number, the owner first.
     """
 
     tensor: Tensor
@@ -56,7 +56,7 @@ def list_held(stages: Sequence[Stage]) -> list[HeldTensor]:
 
 
 def lend(held: Sequence[HeldTensor], stages: Sequence[Stage]) -> list[list[tuple[Slot, Tensor]]]:
-    """Return, for each stage, copies on its device for what an earlier stage owns.
+    """Return, for each stage, copies on its device of the tensors that several stages use.
 
     The copies are part of the caller's graph, if it is recorded.
     """
@@ -100,7 +100,7 @@ def lend_leaves(
 
 
 def add_up(leaves: Sequence[Tensor]) -> Tensor | None:
-    """Return the sum of the leaves' gradients on the first one's device, and drop them."""
+    """Return the sum of the leaves' gradients on the first leaf's device, and drop them."""
     total: Tensor | None = None
     for leaf in leaves:
         gradient, leaf.grad = leaf.grad, None

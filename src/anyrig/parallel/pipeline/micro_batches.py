@@ -85,7 +85,7 @@ def choose_micro_batches(micro_batches: int | str, devices: int, how: str) -> Mi
     """Return the number of micro-batches for `devices` devices.
 
     Raises:
-        SpreadError: `micro_batches` is neither ``"auto"`` nor a number from 1 up.
+        SpreadError: `micro_batches` is neither ``"auto"`` nor a positive integer.
     """
     if how == "split":
         if micro_batches not in ("auto", 1):
@@ -103,7 +103,7 @@ def choose_micro_batches(micro_batches: int | str, devices: int, how: str) -> Mi
         return MicroBatches(number, reason, False)
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
         raise SpreadError(
-            f'micro_batches={micro_batches!r} is neither "auto" nor a number from 1 up; with '
+            f'micro_batches={micro_batches!r} is neither "auto" nor a positive integer; with '
             "several devices, use at least twice as many micro-batches as devices"
         )
     return MicroBatches(micro_batches, "as given; never more than there are samples", True)
@@ -158,7 +158,7 @@ def split_evenly(total: int, number: int) -> tuple[int, ...]:
 
 
 def find_whole_batch_layer(module: nn.Module) -> str | None:
-    """Return in words a layer that needs the whole batch in its present mode, or None."""
+    """Return a description of a layer that needs the whole batch in its present mode, or None."""
     for layer in module.modules():
         name = type(layer).__name__
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:

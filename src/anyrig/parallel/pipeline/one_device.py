@@ -15,7 +15,7 @@ def require_room(module: nn.Module, device: Device) -> None:
     """Raise if parameters, buffers and, in training mode, gradients need more than the device has.
 
     Raises:
-        SpreadError: the message names the missing bytes, and how many such devices would do.
+        SpreadError: the message names the missing bytes, and how many such devices would suffice.
     """
     if device.kind == "cpu" or device.total_bytes is None:
         return

@@ -1,4 +1,4 @@
-"""The options of `spread` for pipelines, and what of them fits the loss and the precision."""
+"""The options of `spread` for pipelines, and the checks that they fit the loss and precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GPIPE = 'use schedule="gpipe", whose backward passes begin with loss.backward()
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What a caller of `spread` may choose for a pipeline; see there."""
+    """What a caller may choose for a pipeline; see `anyrig.spread`."""
 
     micro_batches: int | str = "auto"
     schedule: str = "auto"
@@ -55,7 +55,7 @@ def check_options(
     loss: Criterion | None,
     precision: torch.dtype | None,
 ) -> None:
-    """Raise SpreadError for what several devices refuse, where one device does not use it."""
+    """Raise SpreadError for options that several devices refuse, although one ignores them."""
     choose_schedule(options, how, module, loss, precision)
     choose_micro_batches(options.micro_batches, 1, how)
     known = [name for name, _ in module.named_modules() if name]
@@ -120,7 +120,7 @@ def _check_split_points(given: object) -> None:
         return
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
         raise SpreadError(
-            f"split_points={given!r} is no list of submodules' names; write "
+            f"split_points={given!r} is not a list of submodules' names; write "
             'split_points=["layers.4", "layers.8"], or ["3"] for part 3 of a Sequential'
         )
 
@@ -133,9 +133,9 @@ def _check_example(given: object) -> None:
         if isinstance(args, list | tuple) and isinstance(kwargs, Mapping):
             return
     raise SpreadError(
-        f"example= was given {_describe(given)}, and takes the arguments of a call: the positional "
-        'ones in a tuple, then the others in a dict, as in example=((x,), {}) or ((x,), {"mask": '
-        "None})"
+        f"example= was given {_describe(given)}, but takes the arguments of a call: a tuple of the "
+        "positional arguments and a dict of the others, as in example=((x,), {}) or "
+        '((x,), {"mask": None})'
     )
 
 

@@ -13,7 +13,7 @@ from ...errors import SpreadError
 def refuse_other_leaves(outputs: Iterable[Tensor], known: Iterable[Tensor], stage: int) -> None:
     """Raise SpreadError if the graph of `outputs` leads to leaves other than `known`.
 
-    Their gradients would be lost: a stage delivers those of its parameters and of what it reads.
+    Their gradients would be lost: a stage delivers gradients of its parameters and read values.
     """
     expected = set(map(id, known))
     waiting: list[Any] = [output.grad_fn for output in outputs]

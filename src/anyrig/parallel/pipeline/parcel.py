@@ -29,7 +29,7 @@ class Parcel:
     """A tensor on its way to a device.
 
     Attributes:
-        tensor: on the target. Its values may be read only after `take`.
+        tensor: the tensor on the target device. Its values may be read only after `take`.
     """
 
     def __init__(self, tensor: Tensor, arrived: torch.Event | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Model of time: in the steady state of a pipeline, each stage computes one micro-batch forward and
 backward per period, while the values and gradients of other micro-batches are on their way. Copies
-run beside computation, and the two directions of a link beside each other. So the period is the
+run concurrently with computation, and so do the two directions of a link. So the period is the
 largest of
 
 - a stage's compute seconds: forward and backward of its blocks on its device,
@@ -36,8 +36,8 @@ class Partition:
     Attributes:
         devices: the indices of the devices of the stages, in order; others are unused.
         ranges: (first block, end) of each stage.
-        slowest_seconds: of the slowest stage or transfer, per micro-batch.
-        lower_seconds: no division is faster.
+        slowest_seconds: the time of the slowest stage or transfer, per micro-batch.
+        lower_seconds: a lower bound: no division is faster.
         reason: the choice in words.
     """
 
@@ -56,15 +56,15 @@ def partition(
     *,
     reorder: bool | None = None,
 ) -> Partition:
-    """Return the division with the fastest slowest stage that fits the devices' memory.
+    """Return a division that fits the devices' memory and whose slowest stage is fast.
 
-    The best one for few devices and blocks; for more, one that is close to the lower bound.
+    For few devices and blocks it is the best division; for more, it is close to the lower bound.
 
     Args:
         blocks: in order, at least one.
         devices: at least one; some may stay unused.
         links: one for all pairs of devices, or ``links[a][b]`` from device a to device b.
-        in_flight: of how many micro-batches stage i of n stages holds activations.
+        in_flight: for how many micro-batches stage i of n stages holds activations.
         reorder: whether the stages' devices may be in another order than `devices`. None allows
             it if all links are equal.
 

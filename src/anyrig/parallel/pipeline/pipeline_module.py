@@ -34,7 +34,7 @@ from .written_buffers import BufferWatch
 
 
 class PipelineModule(StagedModule):
-    """Computes neighbouring layers on one device each, and batches in micro-batches.
+    """Computes neighbouring layers on each device, and batches in micro-batches.
 
     ::
 
@@ -50,7 +50,7 @@ class PipelineModule(StagedModule):
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
         options: see `anyrig.spread`.
-        micro_batches: their number.
+        micro_batches: the number of micro-batches, and why.
     """
 
     _pipeline: Pipeline
@@ -212,7 +212,7 @@ class PipelineModule(StagedModule):
         return self._accumulation.note(output, count, by_loss)
 
     def __getstate__(self) -> dict[str, Any]:
-        # `_start` makes these again in the process that unpickles this.
+        # `_start` makes these again in the process that unpickles the model.
         made_again = {
             "_pipeline",
             "_known_dimensions",

@@ -73,7 +73,7 @@ def set_apart(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def place_module(module: nn.Module, stages: Sequence[Stage]) -> None:
-    """Move every parameter and buffer to the first stage that uses it, the others to the first."""
+    """Move parameters and buffers to the first stage that uses them, or to stage 0 if none does."""
     seen: set[int] = set()
     for stage in (*stages, None):
         slots = list_slots([module]) if stage is None else stage.slots

@@ -27,7 +27,7 @@ class StagePlan:
         blocks: the names of its blocks, in order.
         parameter_bytes: the size of its parameters and buffers.
         seconds: for a micro-batch, forward and backward, by published rates; None if unknown.
-        rank: which rank has the stage, if there are several; of the first of several pipelines.
+        rank: the rank that has the stage, in the first pipeline; None in one process.
     """
 
     device: torch.device
@@ -72,8 +72,8 @@ class PipelinePlan:
 
         Args:
             micro_batches: what was chosen.
-            module: may have a layer that needs the whole batch.
-            writes: why the whole batch is one micro-batch, as a buffer is written; else empty.
+            module: the module, which may have a layer that needs the whole batch.
+            writes: why the batch is one micro-batch if a forward pass writes a buffer; else empty.
         """
         described = writes or micro_batches.describe_for(module)
         whole = writes or find_whole_batch_layer(module) is not None
@@ -106,7 +106,7 @@ def make_plan(
     options: PipelineOptions,
     ranks: Sequence[int | None],
 ) -> PipelinePlan:
-    """Return the plan of stages, without micro-batches; ``ranks[i]`` has stage i, or it is None."""
+    """Return the plan without micro-batches; rank ``ranks[i]`` has stage i, None in one process."""
     stages = tuple(
         StagePlan(
             stage.device,

@@ -37,7 +37,7 @@ class Use:
         bias: the bias if its gradient is wanted, otherwise None.
         weight_gradient: computes the weight's gradient from the input and the output's gradient.
         bias_dims: the dimensions of the output over which the bias's gradient is a sum.
-        factors: the tensors whose product is the weight's gradient; None if it is no product.
+        factors: the tensors whose product is the weight's gradient; None if there are none.
     """
 
     weight: Tensor
@@ -75,7 +75,7 @@ class Use:
             of_weight, of_bias = self.gradients(factor, gradient)
             _add_to_grad(self.weight, of_weight)
         else:
-            # Not `addmm_`, whose work PyTorch's FlopCounterMode does not count.
+            # PyTorch's FlopCounterMode does not count the work of `addmm_`.
             torch.addmm(total, *self.factors(factor, gradient), out=total)
             of_bias = None if self.bias is None else gradient.sum(self.bias_dims)
         if self.bias is not None and of_bias is not None:
@@ -136,7 +136,7 @@ def read_product(
         is_wanted: whether a value is a tensor whose gradient is wanted.
 
     Returns:
-        None if the call is no product with a weight that is wanted, or has an uncommon form.
+        None if the call is not a product with a wanted weight, or has an uncommon form.
     """
     read = _READERS.get(function)
     return None if read is None else read(is_wanted, *args, **kwargs)
@@ -145,7 +145,7 @@ def read_product(
 def _read_linear(is_wanted: Predicate, input: Any, weight: Any, bias: Any = None) -> Product | None:  # noqa: A002
     if not (is_wanted(weight) and _is_plain(input) and weight.dim() == 2 <= input.dim()):
         return None
-    # Of more than two dimensions, PyTorch's output may be a view, which _Catch cannot take over.
+    # With a higher-dimensional input, PyTorch may return a view, which _Catch cannot take over.
     return Product(
         input if input.dim() == 2 else input.reshape(-1, input.shape[-1]),
         bias,
@@ -233,7 +233,7 @@ def _add_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is an ordinary tensor: of no subclass, dense and real."""
+    """Return whether a value is an ordinary tensor: dense, real, and not of a subclass."""
     return (
         type(value) in (Tensor, torch.nn.Parameter)
         and value.layout is torch.strided
@@ -242,7 +242,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-# In `Tensor.matmul` and the others below, the tensor itself is the first argument.
+# In the methods of `Tensor`, the tensor itself is the first argument.
 _READERS: Mapping[Callable[..., Any], Callable[..., Product | None]] = MappingProxyType(
     {
         functional.linear: _read_linear,

@@ -21,7 +21,7 @@ def recomputed(
     """Return ``function(given)``, whose activations are computed again in the backward pass.
 
     Both computations draw the same random numbers from the generators of `device` and the CPU, and
-    get copies of the tensors in `given`, as they may change them in place.
+    get copies of the tensors in `given`, because `function` may change them in place.
 
     Autograd computes again in one thread per device. A thread holds the lock `turn` meanwhile,
     since the threads share the CPU's generator and the places of a module's tensors.

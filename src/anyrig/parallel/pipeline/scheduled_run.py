@@ -39,7 +39,7 @@ class ScheduledRun:
         micro_batches: the arguments of the call.
         loss_of: computes the loss of a micro-batch from the module's output, the target and the
             number of samples, on the device of the last stage.
-        recomputes: whether the activations of a micro-batch are computed again in the backward.
+        recomputes: whether a micro-batch's activations are computed again in the backward pass.
         held: the parameters and buffers of the stages.
         bound: what `chain.bind` returned for each micro-batch.
         checks: whether to look for tensors that learn and that no stage knows.
@@ -64,9 +64,9 @@ class ScheduledRun:
         self._split: set[int] = set()  # the stages that defer gradients of weights
 
     def run(self) -> dict[Tensor, Tensor]:
-        """Compute the losses, and return the gradients of their sum by tensor that requires grad.
+        """Compute the losses, and return the gradients of their sum, by tensor.
 
-        These are parameters, and tensors of `bound`.
+        The tensors are parameters and tensors of `bound` that require grad.
         """
         replacements, leaves = lend_leaves(self.held, self.stages)
         self._replacements = list(replacements)

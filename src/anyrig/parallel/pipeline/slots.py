@@ -34,7 +34,7 @@ class Slot:
         self.table[self.name] = tensor
         if isinstance(self.module, nn.RNNBase):
             # Recurrent layers read their weights from this list; `__setattr__` refuses a tensor
-            # that is no Parameter. `test_tied_weights.py` has such a layer.
+            # that is not a Parameter. `lstm_in_sequential` in `divided_models.py` tests this.
             names = self.module._flat_weights_names
             if self.name in names:
                 self.module._flat_weights[names.index(self.name)] = tensor

@@ -47,8 +47,6 @@ class Stage:
         writes: the names of its values that later stages or the result need.
         turn: a lock, the same for all stages of a module; see `recomputed`.
         slots: the places of the parameters and buffers.
-        recomputes: says of a micro-batch whether its activations are computed again in the backward
-            pass instead of being kept.
     """
 
     def __init__(
@@ -111,11 +109,11 @@ class Stage:
 
         Args:
             micro_batch: the number of the micro-batch.
-            values: the values that the stage reads, on its device. Of tensors that require grad,
-                which are leaves, `backward` returns the gradients.
+            values: the values that the stage reads, on its device. `backward` returns the gradients
+                of tensors that require grad, which are leaves.
             then: computes other values from the written ones, such as a loss, which are returned
                 instead.
-            replacements: other tensors for places of the modules: leaves, in whose ``.grad``
+            replacements: other tensors for places of the modules: leaves, to whose ``.grad``
                 `backward` adds.
             recompute: keep only `values`, and compute the activations again in `backward`.
             defer: leave gradients of weights for `backward_weights`.

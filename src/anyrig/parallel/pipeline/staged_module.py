@@ -1,4 +1,4 @@
-"""What a module in stages does in one process and over ranks alike."""
+"""What a module in stages does both in one process and over ranks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class StagedModule(TransparentModule):
 
     ::
 
-        forward        what no call may be
+        forward        refuses calls that are impossible
           └─ _compute  in the precision of the layout
                └─ _call  known layers; loss and target; the number of micro-batches
                     └─ _call_in_parts  once more as a whole if the forward pass writes a buffer
 
     Args:
-        module: in stages.
+        module: the module in stages.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
         options: see `anyrig.spread`.
-        micro_batches: their number.
+        micro_batches: the number of micro-batches, and why.
     """
 
     _fixed_layout: Layout
@@ -99,9 +99,7 @@ class StagedModule(TransparentModule):
             raise
 
     def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, target = None, None
-        if "target" in kwargs:
-            loss = loss_for_target(self.module, self._loss)
+        loss, target = loss_for_target(self.module, self._loss, kwargs), None
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
@@ -131,11 +129,11 @@ class StagedModule(TransparentModule):
         return inputs, kwargs, target
 
     def _call_watched(self, watch: BufferWatch, *call: Any) -> Any:
-        """Return ``_call_in_parts(*call)``, of which `watch` finds the buffers that it writes."""
+        """Return ``_call_in_parts(*call)``; `watch` finds the buffers that the call writes."""
         return self._call_in_parts(*call)
 
     def _find_written(self, watch: BufferWatch) -> str | None:
-        """Return in words a buffer that the forward pass has written, or None."""
+        """Return a description of a buffer that the forward pass has written, or None."""
         return watch.find_written()
 
     @abstractmethod
@@ -157,7 +155,7 @@ class StagedModule(TransparentModule):
         kwargs: Mapping[str, Any],
         once_more: Callable[[int], Any],
     ) -> Any:
-        """Return the outputs of the micro-batches as that of the whole batch.
+        """Return the outputs of the micro-batches as the output for the whole batch.
 
         ``once_more(samples)`` returns the output for the first samples.
         """

@@ -60,7 +60,7 @@ def compute_loss(
         _Deliver.apply(kept, device, dtype, *learning)  # type: ignore[no-untyped-call]
         for device, learning in by_device.items()
     ]
-    if not tokens:  # what learns takes no part
+    if not tokens:  # no tensor that learns takes part
         run.run()
         return combine_losses(run.parts, output_device, dim), run.parts
     loss: Tensor = _Step.apply(run, kept, output_device, dim, *tokens)  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ def compute_loss(
 
 
 class _Deliver(torch.autograd.Function):
-    """Forward: what learns on a device to a token. Backward: the factor to the gradients."""
+    """Forward: a device's learning tensors to a token. Backward: the factor to the gradients."""
 
     @staticmethod
     def forward(

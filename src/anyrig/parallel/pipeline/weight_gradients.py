@@ -7,12 +7,12 @@
                                        └─ keeps input and gradient of output
     W          gradients of weight and bias, from what was kept
 
-This is done to the products of `products` only, which have nearly all of the work on parameters.
-PyTorch computes all other gradients within the first half. A parameter may be used in both ways:
-its gradient is the sum.
+Only the products of `products` are split; they have nearly all of the work on parameters. PyTorch
+computes all other gradients within the first half. A parameter may be used in both ways: its
+gradient is the sum.
 
 PyTorch's own pipelining runs autograd a second time, from the nodes at which the paths to inputs
-and to weights part. That has been wrong for nodes of several outputs
+and to weights part. That has been wrong for nodes with several outputs
 (https://github.com/pytorch/pytorch/issues/170277) and for weights that are used twice
 (https://github.com/pytorch/pytorch/issues/180952).
 """
@@ -59,7 +59,7 @@ class DeferredWeights:
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        """Begin without gradients.
+        """Begin without deferred gradients.
 
         Args:
             parameters: the leaves whose gradients may be deferred.
@@ -176,7 +176,7 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
     bias = product.bias if use.bias is None else use.bias.detach()
     output = product.compute(factor, use.weight.detach(), bias)
     if output._is_view():
-        output = output.clone()  # _Catch takes the output over, which must not be another's
+        output = output.clone()  # _Catch takes over the output, which must not be a view
     caught: Tensor = _Catch.apply(  # type: ignore[no-untyped-call]
         output, factor, use.weight, product.bias, product.compute, use, deferred
     )
@@ -184,7 +184,7 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
 
 
 class _Catch(torch.autograd.Function):
-    """The identity; its backward keeps the gradient for the weight's."""
+    """The identity; its backward pass keeps the gradient from which the weight's follows."""
 
     @staticmethod
     def forward(

@@ -26,7 +26,7 @@ class BlockWork:
         forward_bytes: what the operators of the forward pass read and write.
         activation_bytes: what is held until the backward pass.
         output_bytes: the values that later blocks or the result read from the block.
-        operators: of the forward pass, without views.
+        operators: how many operators the forward pass calls, without views.
     """
 
     forward_flops: float

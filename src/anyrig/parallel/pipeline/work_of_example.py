@@ -49,12 +49,12 @@ def choose_for_example(
 
     Args:
         chain: the blocks.
-        options: with the example.
-        how: of `spread`.
-        schedule: the name.
-        devices: that compute.
-        dim: of the samples.
-        dtype: in which products are computed.
+        options: the options, with the example.
+        how: see `anyrig.spread`.
+        schedule: the schedule's name.
+        devices: the devices that compute.
+        dim: the dimension of the samples.
+        dtype: the dtype in which products are computed.
         one_thread: whether one thread issues the operators of all devices.
     """
     begun = choose_micro_batches(options.micro_batches, len(devices), how)
@@ -65,7 +65,7 @@ def choose_for_example(
     if samples is None or any(device.spec is None for device in devices):
         return replace(begun, reason=f"{begun.reason}. {_UNKNOWN}")
 
-    # Each micro-batch's gradients are added to those before: two are read and one is written.
+    # Each micro-batch's gradients are added to their sum: two tensors are read, one is written.
     added = 3 * bytes_of(chain.blocks, learning=True)
 
     def work_of(number: int) -> PartWork | None:

@@ -34,7 +34,7 @@ class BufferWatch:
         ]
 
     def find_written(self) -> str | None:
-        """Return in words a buffer that was written or replaced since, or None."""
+        """Return a description of a buffer that was written or replaced since, or None."""
         for seen in self._seen:
             if seen.slot.get() is not seen.buffer or seen.buffer._version != seen.version:
                 return f"the buffer {seen.slot.name!r} of a {type(seen.slot.module).__name__}"

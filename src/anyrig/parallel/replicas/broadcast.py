@@ -58,7 +58,7 @@ class Broadcast:
         """Queue copies to the devices at positions `to` where they differ from the lead.
 
         Buffers go first: the first normalization layer reads them. The lead's current stream waits
-        until they are packed, so that it may write them; parameters only after `hold_writes`.
+        until buffers are packed and may then write them; parameters only after `hold_writes`.
         """
         first, rest = _outdated(buffers, to), _outdated(parameters, to)
         if first or rest:

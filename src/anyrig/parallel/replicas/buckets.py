@@ -26,8 +26,8 @@ BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_GROWTH = 4
 
-# Larger tensors are not packed. Packing takes time and memory on the lead, and saves a launch, in
-# which the fastest links carry this much.
+# Larger tensors are not packed. Packing takes time and memory on the lead, and saves only a launch:
+# in that time, the fastest links carry this much.
 _LARGE_BYTES = 2**20
 
 # The alignment that the allocator gives, for cuBLAS and vectorized kernels.
@@ -115,9 +115,9 @@ class Bucket:
         return any(slot.tensor.requires_grad for slot in self.slots)
 
     def look(self) -> bool | None:
-        """Say whether versions or addresses of the lead's tensors have changed since the last look.
+        """Return whether versions or addresses of the lead's tensors changed since the last look.
 
-        None: their forms or shared storages have changed, so new buckets are needed.
+        Return None if forms or shared storages have changed, so that new buckets are needed.
         """
         stamp = self.stamp + 1
         changed = moved = self.stamp == 0
@@ -149,7 +149,7 @@ class Bucket:
         return flat
 
     def differs(self, device: int) -> bool:
-        """Say whether a device does not have the lead's values, or has overwritten them."""
+        """Return whether a device does not have the lead's values, or has overwritten them."""
         return self.held[device] != self.stamp or bool(self._written(device))
 
     def _written(self, device: int) -> list[torch.Tensor]:
@@ -229,7 +229,7 @@ def make_buckets(
 ) -> list[Bucket]:
     """Return buckets of up to `bucket_bytes` that hold `slots`, in order.
 
-    Frozen tensors rarely change, so they have buckets of their own; so has each larger tensor.
+    Frozen tensors rarely change, so they have buckets of their own. So does each larger tensor.
     """
     full: list[list[_Block]] = []
     # For each kind, the bucket that is being filled and the bytes left in it.

@@ -71,8 +71,8 @@ class CallerState:
 def _hooks_for_threads() -> Any:
     """Return the hooks of saved tensors, or None for those of a checkpoint around the model.
 
-    A checkpoint identifies tensors by the order of saving, which is undefined across threads: one
-    around the model recomputes only what the lead saves.
+    A checkpoint identifies tensors by the order of saving, which is undefined across threads: a
+    checkpoint around the model recomputes only what the lead saves.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return None if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else hooks

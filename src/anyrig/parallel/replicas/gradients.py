@@ -9,7 +9,7 @@
                               once      on side streams                 gradients of this bucket
 
 Autograd determines which replicas take part and when a bucket is complete, and runs parameter hooks
-with the whole gradient. *Tokens* run between the nodes: scalars with the gradients as an attribute.
+with the whole gradient. *Tokens* pass between the nodes: scalars that have gradients as attributes.
 They are on the CPU, so that `Collect` runs in the otherwise idle thread that called ``backward()``
 instead of waiting behind a device's computation.
 """
@@ -69,8 +69,8 @@ class Step:
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
         """Return the bucket's tensors on a device for this step; the token is None if none learns.
 
-        They share storage and version with the copies. Must be called in the thread and on the
-        stream that read them: autograd runs the last node that a thread made first.
+        They share storage and version with the copies. Call this in the thread and on the stream
+        that read them: of the nodes that a thread made, autograd runs the last one first.
         """
         stream = torch.accelerator.current_stream(self.others[device])
         stream.wait_event(bucket.ready[device])

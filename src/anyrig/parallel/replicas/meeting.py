@@ -38,7 +38,7 @@ class Meeting:
         self._wait_seconds = wait_seconds
         self._brought: dict[torch.device, Moments] = {}
         self._combined: dict[torch.device, Moments] = {}
-        # The last replica to arrive combines, before any goes on. No method: a reference cycle.
+        # The last replica to arrive calls this. A bound method would make a reference cycle.
         combine = partial(_combine, self.devices, self._brought, self._combined)
         self._barrier = threading.Barrier(len(devices), combine, wait_seconds)
 
@@ -84,7 +84,7 @@ _current: ContextVar[Meeting | None] = ContextVar("anyrig_meeting", default=None
 
 
 def is_inside() -> bool:
-    """Say whether a replica is running in this thread."""
+    """Return whether a replica is running in this thread."""
     return _current.get() is not None
 
 

@@ -1,4 +1,4 @@
-"""One module of the caller's, and its copies on the other devices."""
+"""One module of the caller, and its copies on the other devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mirror:
     """A module, and a copy of it for each of `readers`.
 
     A copy has the module's class and attributes, the copies of its children, and parameters and
-    buffers that it reads through its `Reader`. Hooks are shared, also those registered later.
+    buffers that it reads through its `Reader`. Hooks are shared, even if registered later.
     """
 
     def __init__(self, module: torch.nn.Module, readers: Sequence[Reader]) -> None:
@@ -44,7 +44,7 @@ class Mirror:
         self._copied: dict[str, _Seen] = {}
 
     def has_changed(self) -> bool:
-        """Say whether an attribute, a child or a tensor was replaced or renamed since `build`."""
+        """Return whether attributes, children or tensors were replaced or renamed since `build`."""
         return self._names_and_ids != _names_and_ids(self.module) or any(
             seen() is None for seen in self._tensors_seen
         )
@@ -82,7 +82,7 @@ class Mirror:
             copy.__dict__ = new
 
     def vary(self, device: int, place: torch.device, slots: Slots, mirrors: Mirrors) -> None:
-        """Update what may change in each step in a copy: containers, methods, plain tensors."""
+        """Update what may change in a copy in each step: containers, methods, plain tensors."""
         translation = _Translation(device, place, self._readers[device], slots, mirrors)
         translate, state = translation.translate, self.copies[device].__dict__
         for name in self.varying:
@@ -147,7 +147,7 @@ def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
 
 
 def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
-    """Say whether copies need a value of their own."""
+    """Return whether copies need a value of their own."""
     if type(value) in ATOM_TYPES or name in _SHARED:
         return False
     if isinstance(module, torch.nn.RNNBase) and name == "_flat_weights":

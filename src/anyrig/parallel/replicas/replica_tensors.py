@@ -38,7 +38,7 @@ class Reader:
         self._tokens = {bucket: active[among] for bucket, active in tokens.items()}
 
     def read(self, slot: Slot) -> torch.Tensor:
-        """Return a tensor, for whose copy the current stream waits, not the host.
+        """Return a tensor; the current stream, not the host, waits for the copy.
 
         Raise `Stopped` if another replica has failed.
         """
@@ -66,7 +66,7 @@ class ReplicaTensors(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        # Not a slot: a value that the replica's forward has assigned.
+        # Any other value was assigned by the replica's forward.
         return self._reader.read(value) if isinstance(value, Slot) else value
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -101,9 +101,9 @@ class Replicas:
         return [*self._parameters, *self._buffers]
 
     def _follow(self, learns: bool) -> None:
-        """Update structure and buckets to the module as it is now.
+        """Update structure and buckets to match the module's present state.
 
-        Fused optimizers and writes to ``parameter.data`` do not increment versions. So everything
+        Fused optimizers and writes to ``parameter.data`` do not increment versions, so everything
         that learns is sent whenever an optimizer may have stepped. `learns` says whether the coming
         step may end in a backward pass.
         """
@@ -195,7 +195,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
     `module`. With `scatter`, `parallel_apply` and `gather` it makes a step of `DataParallel`.
 
     Args:
-        module: on the first device.
+        module: the module, on the first device.
         devices: a rig or a list, each device once.
 
     Raises:

@@ -169,7 +169,7 @@ def parallel_apply(
     if len({len(modules), len(inputs), len(named), len(modules if places is None else places)}) > 1:
         raise SpreadError(
             f"there are {len(modules)} modules, {len(inputs)} inputs and {len(named)} kwargs"
-            f"{'' if places is None else f' and {len(places)} devices'}; give one of each a call"
+            f"{'' if places is None else f' and {len(places)} devices'}; give as many of each"
         )
     if not modules:
         return []

@@ -49,7 +49,7 @@ class TransparentModule(torch.nn.Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        if "module" in self.__dict__:  # not yet in torch.nn.Module.__init__
+        if "module" in self.__dict__:  # missing during torch.nn.Module.__init__
             self.module.training = mode
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +61,7 @@ class TransparentModule(torch.nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "module":
             raise AttributeError(
-                "the module of a spread model cannot be exchanged for another; spread that one"
+                "the module of a spread model cannot be replaced; spread the new module instead"
             )
         if name in self.__dict__ or hasattr(type(self), name):
             object.__setattr__(self, name, value)
@@ -108,7 +108,7 @@ class TransparentModule(torch.nn.Module):
         self.__dict__.update(state)
         self._show(self.__dict__["module"])
 
-    # Not the inner module's, which would copy the inner module alone.
+    # The inner module's method would copy the inner module alone.
     __deepcopy__: Any = None
 
 
@@ -116,7 +116,7 @@ def require_plain_module(module: object) -> None:
     """Raise SpreadError unless `module` is a module that is not spread already."""
     if not isinstance(module, torch.nn.Module):
         raise SpreadError(
-            f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
+            f"a {type(module).__name__} is not a torch.nn.Module; spread the module that it calls"
         )
     if isinstance(module, TransparentModule):
         raise SpreadError(

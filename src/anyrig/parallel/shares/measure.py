@@ -85,7 +85,7 @@ class StepTime:
 
     ::
 
-        forward ──── waits ──── backward ──── gradients are ready    all-reduce of the last of them
+        forward ──── waits ──── backward ──── gradients are ready    all-reduce of the last ones
         └ counts ─┘        └──── counts ────┘                        does not count
     """
 
@@ -107,7 +107,7 @@ class StepTime:
             self._marks.append(record_event(torch.accelerator.current_stream(self._device)))
 
     def stop(self) -> bool:
-        """End the time with the work queued so far; return False if it had ended before."""
+        """End the time with the work queued so far; return False if it was stopped before."""
         self.toggle()
         was_stopped, self._stopped = self._stopped, True
         return not was_stopped

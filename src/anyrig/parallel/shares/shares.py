@@ -28,8 +28,8 @@ from .trial import (
 _POLICIES = "'even', 'speed', 'memory'"
 _RATES = "by published FLOP/s and memory bandwidth"
 _NO_PEAKS = (
-    "by memory: held as begun, as no step showed its peak on each device: the CPU has none, and "
-    "elsewhere an earlier peak hides it, until torch.accelerator.reset_peak_memory_stats()"
+    "by memory: held as at first, because no step showed its peak on each device: the CPU reports "
+    "none, and on a GPU an earlier peak hides it until torch.accelerator.reset_peak_memory_stats()"
 )
 _NO_LIMIT = sys.maxsize
 
@@ -57,7 +57,8 @@ class Shares:
         if not any(self.weights):
             raise SharesError(f"at least one share must be above zero; got {given or 'none'}")
         if self.sample_limits and len(self.sample_limits) != len(self.weights):
-            raise SharesError(f"{len(self.sample_limits)} limits for {len(self.weights)} shares")
+            limits = len(self.sample_limits)
+            raise SharesError(f"{limits} limits for {len(self.weights)} shares; give as many")
 
     @property
     def held(self) -> bool:
@@ -143,9 +144,9 @@ class Shares:
 def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequence[Any]) -> Shares:
     """Return the shares of the devices of a rig; see `shares=` of `anyrig.spread`.
 
-    None is even if the devices are alike or the rates of one are unknown, else by published rates,
-    so that all runs divide alike. Raise SharesError unless `wanted` fits `devices`, of which only
-    policies read what they are.
+    None means even shares if the devices are alike or the rates of one are unknown, else shares by
+    published rates, so that all runs divide alike. Only policies read what `devices` are. Raise
+    SharesError unless `wanted` fits them.
     """
     if isinstance(wanted, Shares):
         shares = wanted
@@ -156,7 +157,7 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
             weights = tuple(map(float, wanted))
         except (TypeError, ValueError):
             raise SharesError(
-                f"cannot read {wanted!r} as shares; give one number a device, or one of {_POLICIES}"
+                f"cannot read {wanted!r} as shares; give a number per device, or one of {_POLICIES}"
             ) from None
         shares = Shares(weights, "given")
     if len(shares.weights) != len(devices):
@@ -184,7 +185,7 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
         return Shares(
             even,
             f"even: the devices differ, and the rates of {unknown} are unknown; "
-            'shares="speed" measures them, or give one number a device',
+            'shares="speed" measures them, or give a number per device',
         )
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
@@ -193,11 +194,11 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
         return Shares(speeds or even, reason, trial=Trial("speed", totals))
     if wanted == "memory":
         sizes = even if None in totals else tuple(float(total or 0) for total in totals)
-        reason = "by memory: as its sizes are, until the first steps' peaks are known"
+        reason = "by memory: by the devices' sizes, until the first steps' peaks are known"
         return Shares(sizes, reason, trial=Trial("memory", totals))
     raise SharesError(
-        f"no way to share is called {wanted!r}; take one of {_POLICIES}, or give one number a "
-        "device"
+        f"shares={wanted!r} is not a way to share a batch; use one of {_POLICIES}, or give a "
+        "number per device"
     )
 
 
@@ -216,7 +217,7 @@ def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
 @lru_cache(maxsize=256)
 def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) -> tuple[int, ...]:
     if samples < 0:
-        raise SharesError(f"a batch has no {samples} samples")
+        raise SharesError(f"a batch cannot have {samples} samples")
     parts = len(weights)
     if len(set(weights)) == 1 and min(limits) == _NO_LIMIT:
         size = -(-samples // parts)
@@ -235,7 +236,7 @@ def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) ->
 
 
 def _largest_remainders(weights: Sequence[float], samples: int) -> tuple[int, ...]:
-    # Fractions are exact: the same result everywhere, and it sums to the samples.
+    # Fractions are exact: the result is the same everywhere, and sums to the samples.
     total = sum(map(Fraction, weights))
     quotas = [samples * Fraction(weight) / total for weight in weights]
     counts = [int(quota) for quota in quotas]

@@ -143,7 +143,7 @@ def fit_memory(
 def sample_limits(
     step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[int | None, ...] | None:
-    """Return the most samples for which each device has memory, with some spare; None: unknown."""
+    """Return the most samples that fit each device, with some memory spare; None if unknown."""
     usage = _usage(step)
     if usage is None:
         return None

@@ -8,7 +8,7 @@ from .membership import join_group
 
 
 def barrier(*, timeout_seconds: float | None = None) -> None:
-    """Wait until every rank has called this.
+    """Wait until every rank has called this function.
 
     The barrier uses the store of the process group. It therefore works with every backend, needs
     no device, and does not wait for work that is queued on devices. In a process that is the only

@@ -38,7 +38,7 @@ from .membership import Group, current_context
 # The pause between two reads of the store grows from the shortest to the longest.
 _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
-# The limit for all ranks together, which lengthens the longest pause in large groups.
+# The most reads of all ranks together, which lengthens the longest pause in large groups.
 _READS_PER_SECOND = 5000
 
 # At this interval, a rank that waits writes where it waits, and reads where the other ranks wait.
@@ -99,7 +99,7 @@ class Board:
         return self._counts[kind]
 
     def advance(self, kind: str, number: int) -> None:
-        """Count on from `number` at least, as other ranks have made more calls with `kind`."""
+        """Raise the count of `kind` to at least `number`: other ranks have made more calls."""
         self._counts[kind] = max(self._counts[kind], number)
 
     def reach(self, what: str) -> str:
@@ -111,7 +111,7 @@ class Board:
     def exchange(
         self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
     ) -> list[bytes]:
-        """Return the values of all ranks, in order of ranks, once every rank has called this.
+        """Return the values of all ranks, in order of ranks, once every rank has made this call.
 
         Args:
             kind: the kind of exchange. Exchanges of different kinds are independent.
@@ -177,7 +177,7 @@ class Board:
 
     def look(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the current value of each key; None for a key that is not set."""
-        with self._connected("the others' progress"):
+        with self._connected("a read of the other ranks' progress"):
             return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
     @waits_for_ranks
@@ -312,7 +312,7 @@ class Board:
 
     def _note(self, passing: Passing) -> None:
         self._passing = passing
-        with self._connected("the others"):
+        with self._connected("a report to the other ranks"):
             self._store.set(f"rank/{self.group.rank}", json.dumps(passing))
 
     def _passing_of(self, rank: int) -> Passing | None:

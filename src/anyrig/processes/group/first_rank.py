@@ -66,7 +66,7 @@ class OnlyFirstRank:
         return is_first
 
     def __exit__(self, *error: Any) -> None:
-        """On the first rank, post how the block ended; on other ranks, wait for that."""
+        """On the first rank, post how the block ended; on other ranks, wait for this report."""
         self._entered.pop().__exit__(*error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:

@@ -60,7 +60,7 @@ def _yield_all(findings: Iterable[Finding]) -> Generator[Finding, None, bool]:
 def _check_nodes(
     rig: Rig, options: RunOptions, address: str, limit_seconds: float, open_store: ExitStack
 ) -> Iterator[Finding]:
-    """Yield findings on the rendezvous, on differences of the nodes, and on their ports.
+    """Yield findings on the rendezvous, on differences between the nodes, and on their ports.
 
     The rendezvous store stays open until `open_store` closes it.
     """

@@ -7,17 +7,15 @@
 #include "collectives/bindings.h"
 #include "device/backward_threads.h"
 #include "device/cuda_error.h"
-#include "time/clock.h"
-#include "time/cost_bindings.h"
-#include "time/event.h"
-#include "operators/cublas.h"
 #include "device/device.h"
+#include "device/hooks.h"
 #include "device/host_waits.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/foreign_operators.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+#include "dispatch/unknown_sizes.h"
 #include "extra.h"
-#include "random/generator.h"
-#include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
 #include "memory/allocator_options.h"
@@ -30,11 +28,14 @@
 #include "memory/shared_memory.h"
 #include "memory/stacks.h"
 #include "memory/stat_dict.h"
-#include "dispatch/shape_only.h"
-#include "dispatch/unknown_sizes.h"
+#include "operators/cublas.h"
+#include "random/generator.h"
+#include "time/clock.h"
+#include "time/cost_bindings.h"
+#include "time/event.h"
 #include "time/profiler_events.h"
+#include "time/record_bindings.h"
 #include "time/streams.h"
-#include "dispatch/twin.h"
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -127,7 +128,8 @@ void raise_from_python(py::function raise) {
 }
 
 // Returns for each device: seconds of computation, those of each `Family`, of copies and of
-// collectives; FLOPs; bytes of memory traffic; and for each stream its id, its completion time and its busy seconds.
+// collectives; FLOPs; bytes of memory traffic; and for each stream its id, its completion time and
+// its busy seconds.
 py::list read_clock() {
   py::list readings;
   for (const auto& [totals, streams] : Clock::get().read()) {
@@ -462,6 +464,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     Clock::get().run_for(current_stream(-1), seconds);
   });
 
+  bind_record(m);
   bind_collectives(m);
   for (const Extra& extra : extras()) {
     if (extra.bind != nullptr) {

@@ -1,4 +1,4 @@
-"""Parts of CUDA that few programs use, and the list by which the rest of the room knows them.
+"""Parts of CUDA that few programs use; the rest of the room knows them only through this list.
 
 ========================  ==========================================================
 `jiterator`               kernels that a program writes in CUDA C++, with `host_kernel`

@@ -1,8 +1,8 @@
 """`torch.cuda.jiterator`: elementwise kernels that a program writes in CUDA C++.
 
-PyTorch compiles the source when a kernel is first called. Here the host's C++ compiler does
-(`host_kernel`). Each launch is an operator with a CPU kernel, which calls the compiled code, and a
-Meta kernel. Virtual GPUs run this operator like those of other libraries.
+PyTorch compiles the source when a kernel is first called. Here the host's C++ compiler compiles the
+source (`host_kernel`). Each launch is an operator with a CPU kernel, which calls the compiled code,
+and a Meta kernel. Virtual GPUs run this operator like the operators of other libraries.
 """
 
 from __future__ import annotations

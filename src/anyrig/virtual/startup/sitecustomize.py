@@ -24,8 +24,8 @@ class _Hook:
             if any(finder.find_spec(name, path, target) for finder in sys.meta_path[place:]):
                 sys.stderr.write(
                     "anyrig: error: this process belongs to a rehearsal, and its Python, "
-                    f"{sys.executable}, has torch but not anyrig ({error}); install anyrig "
-                    "there, or start it without ANYRIG_REHEARSAL in its environment\n"
+                    f"{sys.executable}, has torch but not anyrig ({error}); install anyrig there, "
+                    "or start the process without ANYRIG_REHEARSAL in its environment\n"
                 )
                 sys.exit(1)
             return None
@@ -37,6 +37,11 @@ def _install():  # type: ignore[no-untyped-def]
     from anyrig.virtual.installed import install_inherited
 
     install_inherited()
+    if "ANYRIG_RECORDS" in os.environ:
+        # Above the room of this file, like a program.
+        from importlib import import_module
+
+        import_module("anyrig.rehearsal.record_folder").record_for_report()
 
 
 if "ANYRIG_REHEARSAL" in os.environ:

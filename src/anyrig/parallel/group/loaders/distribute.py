@@ -59,12 +59,12 @@ def distribute(
     A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
     have every sample once. The ranks of one pipeline, if a model was spread with
     ``how="pipeline"`` before, have the same samples. All ranks have equally many batches: where a
-    global batch is too small, some ranks get an empty batch of the same structure. Alone, a rank
-    gets whole batches, in the same order as in a group.
+    global batch is too small, some ranks get an empty batch of the same structure. A process
+    without a group gets whole batches, in the same order as in a group.
 
     A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
-    only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
-    rank's own batches. docs/distributed.md describes the cases.
+    only. Any other loader must yield the same batches on every rank, or, with ``divided=True``,
+    each rank's own batches. docs/distributed.md describes the cases.
 
     The result has the length and the attributes of `loader`; iterations count the epochs. To
     resume, it has ``set_epoch(epoch, skip_batches)``, and ``state_dict()`` for `anyrig.save`. Every
@@ -79,11 +79,11 @@ def distribute(
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
             cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
-        seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
+        seed: the order's seed; by default that of rank 0's loader's generator, or of PyTorch.
         empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.
-        logical_shards: for a model that was spread with as many. Every rank gets as many samples,
-            though not neighbouring ones.
+        logical_shards: the number with which the model was spread. Rank r of R gets the logical
+            shards r, r + R, and so on.
 
     Raises:
         BatchError: `loader` is not iterable, or would be divided twice: it was distributed before
@@ -104,9 +104,9 @@ def distribute(
         check_logical_shards(logical_shards, ranks)
         if global_batches is None or shares not in (None, "even"):
             raise BatchError(
-                "logical_shards= divides every global batch alike on every device, by the indices "
-                "of its samples: pass a DataLoader over a dataset with indices, without shares= "
-                "and divided="
+                "logical_shards= divides every global batch in the same way on every device, by "
+                "the indices of its samples: pass a DataLoader over a dataset with indices, "
+                "without shares= and divided="
             )
         shares, singles = "even", True
         if group is not None:
@@ -150,7 +150,7 @@ def distribute(
 
 
 class DistributedLoader:
-    """What `distribute` returns. Other attributes are those of the loader that it was given."""
+    """The loader that `distribute` returns. Other attributes are those of the given loader."""
 
     _loader: Iterable[Any]
     _division: Division
@@ -170,7 +170,7 @@ class DistributedLoader:
         return iteration.count(batches)
 
     def set_epoch(self, epoch: int, skip_batches: int | None = None) -> None:
-        """Let the next iteration be `epoch`, from global batch `skip_batches` on.
+        """Make the next iteration `epoch`, beginning with global batch `skip_batches`.
 
         Without a call, iterations count the epochs from zero. Without `skip_batches`, the epoch
         begins with its first batch; or, if `load_state_dict` has set a position in this epoch, with
@@ -192,7 +192,7 @@ class DistributedLoader:
         return self._position().as_state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next iteration go on after the position that `state_dict` returned.
+        """Make the next iteration continue after the position that `state_dict` returned.
 
         Raise CheckpointError if the loader does not have the same global batches.
         """
@@ -260,7 +260,7 @@ class DistributedLoader:
 
 
 class _Facts(NamedTuple):
-    """What a rank's loader is."""
+    """What a rank announces about its loader."""
 
     kind: str
     seed: int
@@ -275,14 +275,14 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
     for rank, other in enumerate(of_ranks):
         if other.kind != of_ranks[0].kind:
             raise RankMismatchError(
-                f"rank 0 distributes a loader that is {of_ranks[0].kind}, rank {rank} "
+                f"rank 0 distributes a loader that is {of_ranks[0].kind}, but rank {rank} has "
                 f"{other.kind}; let all ranks distribute the same loaders in the same order"
             )
         if facts.kind != _DIVIDED and other.length != of_ranks[0].length:
             raise RankMismatchError(
-                f"rank 0 distributes a loader of {of_ranks[0].length} batches, rank {rank} one of "
-                f"{other.length}. Give every rank the whole data, of which it takes its part; or, "
-                "if each rank's loader has samples of its own, pass divided=True"
+                f"rank 0 distributes a loader of {of_ranks[0].length} batches, but rank {rank} one "
+                f"of {other.length}. Give every rank the whole data, of which it takes its part; "
+                "or, if each rank's loader has samples of its own, pass divided=True"
             )
     return of_ranks
 

@@ -16,13 +16,13 @@ from ...batch.scatter import cut_leaf
 
 GIVE_EMPTY = (
     "Give distribute(…, empty=function), which returns what the loader's collate_fn would return "
-    "of no samples, such as empty=lambda: ([], [])"
+    "for no samples, such as empty=lambda: ([], [])"
 )
 _CUT = (Tensor, PackedSequence)
 
 
 def count_samples(batch: Any) -> int:
-    """Return how many samples a batch has; raise BatchError if it does not say."""
+    """Return how many samples a batch has; raise BatchError if it does not show that."""
     count = count_tensor_samples(batch)
     if count is not None:
         return count
@@ -86,5 +86,5 @@ def remove_sample(batch: Any) -> Any:
 def _cut(leaf: Tensor | PackedSequence, part: slice, count: int) -> Any:
     counts = (part.start, part.stop - part.start, count - part.stop)
     samples = cut_leaf(leaf, [leaf.data.device] * 3, counts, 0)[1]
-    # A view of no samples would keep the memory of all of them.
+    # A view of no samples would keep the memory of all samples.
     return samples.clone() if isinstance(samples, Tensor) and not samples.numel() else samples

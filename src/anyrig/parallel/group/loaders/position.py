@@ -11,10 +11,10 @@ from ....errors import CheckpointError
 
 @dataclass
 class Iteration:
-    """One iteration over a loader, as far as its user has come."""
+    """One iteration over a loader, and how far its user has come."""
 
     epoch: int
-    received: int  # global batches of the epoch that the user has or has skipped
+    received: int  # global batches of the epoch that the user has received or skipped
     is_over: bool = False  # whether the user has asked for a batch after the last one
 
     def count(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -27,7 +27,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Position:
-    """What a loader needs to go on with the next global batch, on any number of ranks."""
+    """What a loader needs to continue with the next global batch, on any number of ranks."""
 
     epoch: int  # of the next batch
     received: int  # how many global batches of the epoch were received before
@@ -46,8 +46,8 @@ class Position:
         if self.divided_ranks != own.divided_ranks:
             raise CheckpointError(
                 f"the position was saved by {_describe_ranks(self)}, and is loaded by "
-                f"{_describe_ranks(own)}; with batches of their own (divided=True), the ranks "
-                "must be as many as before"
+                f"{_describe_ranks(own)}; if ranks have batches of their own (divided=True), their "
+                "number must stay the same"
             )
         for what, saved, now in (
             ("samples in a global batch", self.batch_size, own.batch_size),
@@ -56,7 +56,7 @@ class Position:
             if saved != now:
                 raise CheckpointError(
                     f"the loader had {saved} {what} when its position was saved, and has {now} "
-                    "now, so the position means other samples. Give it the same data and the same "
+                    "now, so the position names other samples. Give it the same data and the same "
                     "batch_size (of all ranks together), or leave loader= out and begin an epoch"
                 )
 

@@ -25,8 +25,8 @@ _KEPT_OPTIONS = (
 class SampledDivision:
     """Rebuilds a `DataLoader` with this rank's batch sampler and all its other options.
 
-    No attribute refers back to this object: only then its last user frees it, and the loader ends
-    its workers. The garbage collector would come too late.
+    No attribute refers back to this object, so that its last user frees it, and the loader ends its
+    workers at once. The garbage collector would free a reference cycle too late.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SampledDivision:
         self.seed = seed
         self._empty = empty
         self._batches = RankBatches(global_batches, turns, loader.dataset)
-        # The workers' random numbers begin with a number of this generator.
+        # The loader draws the seed of its workers' random numbers from this generator.
         self._generator = torch.Generator("cpu")
         collates = loader.batch_sampler is not None
         # in_order is left True: parts of one global batch must come in the same step.
@@ -119,10 +119,10 @@ class RankBatches:
         if expected != own:
             raise RankMismatchError(
                 f"the sampler of rank {self.turns.rank} begins with {_shorten(own)}, that of rank "
-                f"0 with {_shorten(expected)}, and all must have one order. anyrig.distribute "
+                f"0 with {_shorten(expected)}, but all must have one order. anyrig.distribute "
                 "seeds PyTorch's, Python's and NumPy's random numbers and a sampler's attribute "
-                "`generator`; seed what else this sampler draws from, and give it the same data: "
-                "the whole on every rank, and random_split a seeded generator"
+                "`generator`. Seed anything else that this sampler draws from, give it the whole "
+                "data on every rank, and give random_split a seeded generator"
             )
 
 

@@ -31,7 +31,7 @@ _REMEDY = (
 class StreamedDivision:
     """Iterates over a loader of global batches, or of this rank's own batches if ``turns.divided``.
 
-    `compares` lets the ranks compare the first batch of each iteration.
+    If `compares`, the ranks compare the first batch of each iteration.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class StreamedDivision:
         while turns.other_rank_has(index - start):
             if not turns.divided:
                 raise RankMismatchError(
-                    f"the loader of rank {turns.rank} ended after {index} global batches, and "
-                    f"another rank's goes on. {_REMEDY}"
+                    f"the loader of rank {turns.rank} ended after {index} global batches, but "
+                    f"another rank's continues. {_REMEDY}"
                 )
             yield self._make_empty()
             index += 1
@@ -126,7 +126,7 @@ class StreamedDivision:
 def fingerprint(batch: Any) -> bytes:
     """Return a digest that is the same for two batches of equal structure and equal values.
 
-    Only the type counts of an object that is neither a tensor, a number nor a text.
+    Of an object that is neither a tensor, a number nor a text, only the type counts.
     """
     digest = blake2b(digest_size=16)
     for place, leaf in leaves_of(batch):
@@ -150,7 +150,7 @@ def encode_empty(batch: Any) -> bytes | None:
 
 
 def decode_empty(data: bytes) -> Any:
-    """Return the batch, with its tensors on the CPU."""
+    """Return the batch that `encode_empty` has encoded, with its tensors on the CPU."""
     text, values = json.loads(data)
     tensors = [
         torch.full(form.shape, value, dtype=form.dtype, device="cpu")

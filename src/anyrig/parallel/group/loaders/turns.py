@@ -1,8 +1,8 @@
 """The ranks' positions in one distributed loader, exchanged through the store of their group.
 
 The shares, which are the same on every rank, decide who has which samples of a global batch. Each
-rank writes how many batches it has drawn: one message a batch, and no answer. A rank that has
-batches asks nothing. A rank that has none asks before each step, while the others compute::
+rank posts how many batches it has drawn: one message per batch, without an answer. A rank with
+batches left asks nothing. A rank without batches asks before each step, while the others compute::
 
     rank 0   has 0   has 1   has 2   ended at 3 ─────────── asks: all ended at 3 or before ─ stops
     rank 1   has 0   ended at 1 ─ asks: rank 0 has 1, 2 ─── asks: all ended at 3 or before ─ stops
@@ -54,7 +54,7 @@ class Turns:
     longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
     # The number of this rank's part of a global batch; the ranks of one pipeline have the same
-    # part. None: that of the rank.
+    # part. None means the rank's own number.
     shared_part: int | None = None
     logical_shards: int | None = None  # into which each global batch is divided
     # How many samples each rank had in each batch of this iteration.
@@ -110,7 +110,7 @@ class Turns:
             self.balance.use()
 
     def first_of_rank_0(self, first: bytes) -> bytes:
-        """Return the first batch of rank 0, as text; `first` is this rank's.
+        """Return the first batch of rank 0, as bytes; `first` is this rank's.
 
         Every rank calls this once in each iteration, and waits for rank 0 only.
         """
@@ -125,7 +125,7 @@ class Turns:
         return self.board.collect(key, readers, self.timeout_seconds, what, 0, place)
 
     def note(self, drawn: int = 0, ended: bool = False) -> None:
-        """Write that this rank has drawn so many more batches, and whether its loader ended."""
+        """Post that this rank has drawn `drawn` more batches, and whether its loader has ended."""
         self._progress = self._progress._replace(drawn=self._progress.drawn + drawn, ended=ended)
         if self.board is not None:
             self.board.post(self._key(self.rank), json.dumps(self._progress).encode())
@@ -133,7 +133,7 @@ class Turns:
     def other_rank_has(self, index: int) -> bool:
         """Return whether another rank has batch `index`; wait until that is known.
 
-        Raise RankWaitError, which names a rank that neither drew it nor ended in time.
+        Raise RankWaitError, which names a rank that neither drew the batch nor ended in time.
         """
         if self.board is None:
             return False
@@ -169,9 +169,9 @@ def split_samples(shares: Shares, count: int, singles: bool = True) -> tuple[int
         10, even      4 ranks   3 3 2 2       8 ranks   2 2 1 1 1 1 1 1
         10, 3 : 1     2 ranks   8 2           3, even, 4 ranks   1 1 1 0
 
-    As `Shares.split`, except that even shares differ by one sample at most. `Shares.split` fills
-    the first devices, as torch.chunk does; but the other ranks have to wait for a rank without
-    samples, too. Without `singles`, no rank gets one sample of several.
+    Unlike `Shares.split`, this function divides equal shares into numbers that differ by one at
+    most. `Shares.split` fills the first devices, as torch.chunk does; but a rank without samples
+    computes, too, so that saves no time. Without `singles`, no rank gets one sample of several.
     """
     ranks = len(shares.weights)
     if len(set(shares.weights)) == 1 and not shares.sample_limits:

@@ -36,7 +36,7 @@ class Contribution:
 
     call: str
     outline: Sequence[str] = ()  # descriptions of leaves, which must be the same on all ranks
-    error: str = ""  # why this rank cannot go on; then every rank raises
+    error: str = ""  # why this rank cannot continue; then every rank raises
     kinds: frozenset[str] = frozenset()  # of the devices that hold the tensors
     pickled: bytes = b""  # the value without the tensors
     data_bytes: int = 0  # the size of the tensors
@@ -45,7 +45,7 @@ class Contribution:
 def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.device]:
     """Return what every rank gives, and the device over which tensors are to be sent.
 
-    Raise RankMismatchError if a rank differs from rank 0, or cannot go on.
+    Raise RankMismatchError if a rank differs from rank 0, or cannot continue.
     """
     board_of(group).reach(own.call)
     given: list[Any] = [None] * group.world_size
@@ -58,7 +58,7 @@ def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.de
         if other.call != first.call:
             raise RankMismatchError(
                 f"rank {rank} calls {other.call}, while rank 0 calls {first.call}; let all ranks "
-                "call the same in the same order"
+                "make the same calls in the same order"
             )
     for of_ranks in zip_longest(*(other.outline for other in given), fillvalue="nothing more"):
         require_equal(own.call, of_ranks)
@@ -78,7 +78,7 @@ def require_equal(
     place: str = "",
     remedy: str = "",
 ) -> None:
-    """Raise RankMismatchError unless what the ranks have at a place is equal."""
+    """Raise RankMismatchError unless all ranks have the same at a place."""
     for rank, other in enumerate(of_ranks):
         if other != of_ranks[0]:
             raise RankMismatchError(
@@ -134,7 +134,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not is_dense(value):
             raise ValueError(
                 f"it has a tensor that is not dense ({type(value).__name__}, {value.layout}); send "
-                "the dense one, by to_dense() or full_tensor()"
+                "a dense tensor, from to_dense() or full_tensor()"
             )
         start = self.data_bytes
         self.tensors.append(value)

@@ -21,9 +21,7 @@ from ...exact.logical_shards import order_of_ranks
 from .exchange import exchange, require_equal
 
 _CALL = "gather_over_ranks()"
-_ONE_A_SAMPLE = (
-    ". For one entry a sample, give a tensor with one row for each, or a list without tensors"
-)
+_ONE_A_SAMPLE = ". To give an entry for each sample, use a tensor, or a list without tensors"
 
 
 def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
@@ -46,7 +44,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
     One collective carries the bytes of all tensors. Other objects are pickled, so every rank must
-    be trusted. Alone, a rank gets its own value, joined in the same way.
+    be trusted. A process without a group gets its own value, joined in the same way.
 
     Args:
         value: any nested structure.
@@ -66,7 +64,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
 
 @dataclass
 class _Joining:
-    """Joins the values of all ranks. Closures would do, but keep the values until a collection."""
+    """Joins the values of all ranks. A closure would keep the values until a garbage collection."""
 
     loader: Any
     devices: Mapping[str, torch.device]
@@ -136,7 +134,7 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
     if not isinstance(sampler, DistributedSampler):
         raise TypeError(
             f"a {type(loader).__name__} does not say which rank had which samples; pass what "
-            "anyrig.distribute() returned, or leave loader= out to have them rank by rank"
+            "anyrig.distribute() returned, or leave loader= out to get the samples rank by rank"
         )
     if set(counts) != {sampler.num_samples}:
         raise RankMismatchError(
@@ -151,7 +149,7 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
 def order_of_batches(
     batches: Sequence[Sequence[int]], counts: Sequence[int], logical_shards: int | None = None
 ) -> Tensor:
-    """Return the order by how many samples of each global batch each rank had."""
+    """Return what `order_samples` does, given how many samples of each batch each rank had."""
     table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64, device="cpu")
     table = table.view(len(batches), len(counts))
     # With `prefetch`, a loader has yielded more batches than were used.
@@ -172,6 +170,6 @@ def order_of_batches(
 
 
 def _order_of(ranks: Tensor) -> Tensor:
-    """Return the order by which rank had each sample."""
+    """Return what `order_samples` does, given which rank had each sample."""
     joined = torch.argsort(ranks, stable=True)
     return torch.argsort(joined)

@@ -40,7 +40,7 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
     Args:
         value: numbers, tensors, or dicts, lists, tuples, named tuples and dataclasses of them.
-        weight: how much this rank's value counts, from zero up; None gives all ranks one weight.
+        weight: how much this rank's value counts, zero or more; None gives all ranks one weight.
 
     Raises:
         RankMismatchError: on every rank, if two ranks differ in structure or shape, or a value has
@@ -90,7 +90,7 @@ def _explain_refusal(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
         if not (is_dense(leaf) if isinstance(leaf, Tensor) else isinstance(leaf, others)):
             return (
                 f"there is no mean of the {type(leaf).__name__} at {place}; give numbers, dense "
-                "tensors (of a DTensor its full_tensor()), or containers of them"
+                "tensors (for a DTensor, its full_tensor()), or containers of them"
             )
     if not 0 <= weight < float("inf"):
         return f"a weight is a number from zero up; got {weight}"

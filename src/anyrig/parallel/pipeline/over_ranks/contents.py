@@ -1,7 +1,7 @@
-"""A value as a text and tensors, which another rank makes the value of again.
+"""A value as a text and tensors, from which another rank makes the value again.
 
-The text is JSON, so that a rank runs no code of another one. It says where the tensors are, and of
-which shape, dtype and need of a gradient.
+The text is JSON, so no rank runs another rank's code. It says where the tensors are, their shapes
+and dtypes, and whether they require gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Contents:
     """What is sent of a value.
 
     Attributes:
-        text: equal for values whose tensors alone differ.
+        text: equal for values that differ only in the elements of their tensors.
         tensors: each once.
     """
 
@@ -46,10 +46,10 @@ class Form:
 
 
 def read_value(value: Any, what: str) -> Contents:
-    """Return what is sent of a value, which is `what`, for errors.
+    """Return what is sent of a value; `what` names the value in errors.
 
     Raises:
-        SpreadError: the value has something else than tensors, numbers and texts in dicts, lists
+        SpreadError: the value has anything other than tensors, numbers and texts in dicts, lists
             and tuples; or tensors that are not strided.
     """
     tensors: dict[int, tuple[int, Tensor]] = {}
@@ -60,7 +60,7 @@ def read_value(value: Any, what: str) -> Contents:
                 kind = "nested" if part.is_nested else str(part.layout)
                 raise SpreadError(
                     f"{what} has a tensor that is {kind}, which cannot be sent to another rank; "
-                    "cut the module elsewhere, or use one process, which can"
+                    "cut the module elsewhere, or use one process for all devices"
                 )
             return {"tensor": tensors.setdefault(id(part), (len(tensors), part))[0]}
         kind = type(part).__name__
@@ -72,7 +72,8 @@ def read_value(value: Any, what: str) -> Contents:
             return {kind: [[key, write(each)] for key, each in part.items()]}
         raise SpreadError(
             f"{what} has a {type(part).__name__}, which cannot be sent to another rank; pass "
-            "tensors, numbers and texts, in dicts, lists and tuples, or use one process"
+            "tensors, numbers and texts, in dicts, lists and tuples, or use one process for all "
+            "devices"
         )
 
     tree = write(value)
@@ -84,9 +85,9 @@ def read_value(value: Any, what: str) -> Contents:
     return Contents(json.dumps([tree, forms]), found)
 
 
-@lru_cache(maxsize=1024)  # the messages of a pass have the texts of earlier passes
+@lru_cache(maxsize=1024)  # a pass sends the same texts as earlier passes
 def forms_of(text: str) -> tuple[Form, ...]:
-    """Return the forms of the tensors of a text."""
+    """Return the forms of the tensors in a text."""
     return tuple(
         Form(tuple(shape), getattr(torch, dtype), requires_grad)
         for shape, dtype, requires_grad in json.loads(text)[1]
@@ -94,7 +95,7 @@ def forms_of(text: str) -> tuple[Form, ...]:
 
 
 def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
-    """Return the value of a text with tensors, which become leaves if they need gradients."""
+    """Return the value that a text describes; `tensors` become leaves if they need gradients."""
     leaves = [
         tensor.requires_grad_(form.requires_grad)
         for tensor, form in zip(tensors, forms_of(text), strict=True)

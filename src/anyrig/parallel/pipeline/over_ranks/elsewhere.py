@@ -1,7 +1,7 @@
 """A parameter or buffer that another rank of the pipeline has.
 
-It has the shape, dtype, and ``requires_grad`` of the tensor and no memory, so optimizers can be
-made of ``model.parameters()``, whose order and names are those of one device on every rank.
+It has the tensor's shape, dtype and ``requires_grad``, but no memory. So on every rank, optimizers
+can be made from ``model.parameters()``, whose order and names are those of one device.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 from ....errors import ShardSaveError, SpreadError
 
 _ATEN = torch.ops.aten
-# Operations in place whose result nobody reads on this rank.
+# In-place operations whose results this rank never reads.
 _IGNORED = (_ATEN.copy_.default, _ATEN.zero_.default, _ATEN.detach_.default)
-# Operations on lists, in place, of which other tensors need their part.
+# In-place operations on lists, which must still change the other tensors of the list.
 _ON_LISTS = ("_foreach_zero_", "_foreach_mul_", "_amp_foreach_non_finite_check_and_unscale_")
 _SAME = (_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN._to_copy.default)
 
@@ -39,7 +39,7 @@ class Elsewhere(Tensor):
     ) -> Elsewhere:
         """Return a tensor like `like`, without values."""
         # Private, as PyTorch has no other way to make a tensor without memory on a device;
-        # `test_a_tensor_elsewhere` covers it.
+        # `case_refusals` covers it.
         made: Elsewhere = Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=dtype, device=device, requires_grad=False
         )
@@ -54,12 +54,12 @@ class Elsewhere(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Copy the tensor without its values, ignore values that are loaded, and refuse others."""
+        """Copy the tensor without values, ignore writes of values, and refuse all else."""
         given = args[0] if args else None
         if isinstance(given, Elsewhere):
             if func in _IGNORED:
                 return given
-            # PyTorch takes such a view to find the node that accumulates a parameter's gradient.
+            # PyTorch makes such a view to find the node that accumulates a parameter's gradient.
             is_same_view = func is _ATEN.view.default and tuple(args[1]) == tuple(given.shape)
             if func in _SAME or is_same_view:
                 options = kwargs or {}
@@ -77,7 +77,10 @@ class Elsewhere(Tensor):
 
     def full_tensor(self) -> NoReturn:
         """Raise SpreadError; see `whole_state.OnOneRank`, which `anyrig.save` uses."""
-        raise SpreadError(f"{self.label!r} is on rank {self.on_rank} of the pipeline")
+        raise SpreadError(
+            f"{self.label!r} is on rank {self.on_rank} of the pipeline; save the whole model with "
+            "anyrig.save(folder, model=model) on every rank"
+        )
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"Elsewhere({self.label!r}, rank={self.on_rank}, shape={tuple(self.shape)})"
@@ -98,7 +101,7 @@ class Elsewhere(Tensor):
 
 
 def put_elsewhere(tensor: Tensor, name: str, rank: int, device: torch.device) -> Tensor:
-    """Return what stands for a parameter or buffer that `rank` has, on a rank with `device`."""
+    """Return a stand-in, on `device`, for a parameter or buffer that `rank` has."""
     made = Elsewhere(tensor, name, rank, device, tensor.dtype)
     if not isinstance(tensor, torch.nn.Parameter):
         return made

@@ -1,9 +1,9 @@
-"""Gradients that other ranks have: so that a norm of all gradients is never one of a few.
+"""Marks for gradients that other ranks have, so that no norm silently leaves them out.
 
 ::
 
-    backward()     parameters elsewhere get a gradient elsewhere: its norm is refused
-    step()         drops these gradients first, so that optimizers skip these parameters
+    backward()     marks other ranks' parameters: `.grad` is an `Elsewhere`, whose norm is refused
+    step()         drops the marks first, so that optimizers skip these parameters
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .links import Links
 
 
 def mark_gradients(parameters: Iterable[Tensor], own: Sequence[Tensor]) -> None:
-    """Give parameters elsewhere a gradient elsewhere, if this rank's own have gradients."""
+    """Mark other ranks' parameters as having gradients, unless all of this rank's have none."""
     if own and all(each.grad is None for each in own):  # torch.autograd.grad, not backward()
         return
     for parameter in parameters:
@@ -35,7 +35,7 @@ def mark_gradients(parameters: Iterable[Tensor], own: Sequence[Tensor]) -> None:
 
 
 def drop_before_steps() -> None:
-    """Let every optimizer of this process drop gradients elsewhere before its step."""
+    """Make every optimizer of this process drop the marks before its step."""
 
     def drop(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
@@ -47,7 +47,7 @@ def drop_before_steps() -> None:
 
 
 def norm_over_ranks(gradients: Sequence[Tensor], norm_type: float, links: Links) -> Tensor:
-    """Return the norm of all ranks' gradients of one pipeline, the same on every rank."""
+    """Return the norm of the gradients on all ranks of one pipeline, the same on every rank."""
     group, row = links.group, links.row
     norms = torch.zeros(group.world_size, device=group.device)
     if gradients:

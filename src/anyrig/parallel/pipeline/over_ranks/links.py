@@ -7,7 +7,7 @@
             are sequential, and a receive that was posted early would hold up the sends
 
 Texts, and what no stage reads, such as outputs, go through the hosts. Each pass has a tag of its
-own, so that nothing is received by a later pass.
+own, so that no later pass receives its messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ....processes.waits import waits_for_ranks
 from .contents import Contents, Form
 from .row import Row
 
-# Tags begin again after so many passes.
+# Tags repeat after this many passes.
 MOST_PASSES = 2**30
 _CLOSING_TAG = MOST_PASSES  # see `Links.fail`
 _CLOSING = timedelta(milliseconds=1)
@@ -45,7 +45,7 @@ class Arriving:
 
     Attributes:
         buffers: where the tensors arrive.
-        works: one for each.
+        works: one for each buffer that has elements.
         sender: the number of the sending device.
         through_hosts: whether the tensors arrive on the CPU.
     """
@@ -71,9 +71,9 @@ class Links:
     """The links of this rank with the other ranks of its pipeline.
 
     Attributes:
-        group: of all ranks.
+        group: the group of all ranks.
         row: the ranks of this pipeline.
-        name: of the model, unique in the group.
+        name: the model's name, unique in the group.
         hosts: a gloo group of all ranks.
         pairs: the process group of each sending and receiving device; empty on the CPU.
         equals: the process group of the ranks with the same stages; None if there are no others.
@@ -140,7 +140,7 @@ class Links:
         return [buffer.to(self._device) for buffer in arriving.buffers]
 
     def receive_text(self, sender: int, tag: int, what: str) -> str:
-        """Return the text that a rank sends; raise as `take`."""
+        """Return the text that a rank sends; raise as `take` does."""
         parts = []
         size = 1
         for dtype in (torch.int64, torch.uint8):
@@ -174,7 +174,7 @@ class Links:
     def broadcast(self, tensor: Tensor, row: int) -> None:
         """Give a tensor the values that it has in pipeline `row`, on all ranks of `equals`.
 
-        Raises as `add_up`.
+        Raises as `add_up` does.
         """
         source = self.row.ranks_of(row)[self.row.place]
         if self.pairs:
@@ -265,11 +265,11 @@ def open_links(
     """Return the links between the ranks of a pipeline; every rank must call this.
 
     Args:
-        group: of all ranks.
+        group: the group of all ranks.
         row: the ranks of this pipeline.
-        name: of the model, unique in the group.
+        name: the model's name, unique in the group.
         hosts: a gloo group of all ranks.
-        pairs: the devices that send and receive.
+        pairs: (sending device, receiving device), in order.
         equals: the process group of the ranks with the same stages.
     """
     backend = carrier_of(dist.get_backend_config(), group.device)

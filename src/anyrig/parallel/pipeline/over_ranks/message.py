@@ -22,7 +22,7 @@ ARGUMENTS = -1  # the maker of the values that are arguments of the call
 
 
 class Subject(Enum):
-    """What a message has."""
+    """What a message carries."""
 
     LENT = "a tensor of the module"  # from its owner to another stage that uses it
     VALUES = "values"
@@ -37,10 +37,10 @@ class Message:
     """One message.
 
     Attributes:
-        subject: what it has.
+        subject: what it carries.
         maker: the stage that made the values, or owns the tensor; or `ARGUMENTS`.
         reader: the stage that reads them.
-        number: of the micro-batch, or of the tensor.
+        number: the number of the micro-batch, or of the tensor.
     """
 
     subject: Subject
@@ -50,7 +50,7 @@ class Message:
 
     @property
     def is_forward(self) -> bool:
-        """Whether the maker sends, and not the reader."""
+        """Whether the maker sends to the reader, and not the reverse."""
         return self.subject in (Subject.LENT, Subject.VALUES)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Traffic:
     Attributes:
         device_of_stage: the number of each stage's device.
         links: the names of the values that a stage reads, by maker and reader.
-        shared: of each tensor that several stages use, these stages; the first one owns it.
+        shared: for each tensor that several stages use, these stages; the first owns the tensor.
     """
 
     device_of_stage: tuple[int, ...]
@@ -97,7 +97,7 @@ class Traffic:
 
         Args:
             device: the sender.
-            tasks: of the device.
+            tasks: the device's tasks.
             lends: whether tensors of the module are lent first, as in a forward pass.
         """
         learns = any(task.work is not Work.FORWARD for task in tasks)
@@ -127,7 +127,7 @@ class Traffic:
                 yield Message(subject, owner, stage, number)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of devices of which the first sends to the second, in order."""
+        """Return the pairs (sending device, receiving device), in order."""
         linked = [*self.links, *((owner, each) for owner, *rest in self.shared for each in rest)]
         found = {(self.device_of(maker), self.device_of(reader)) for maker, reader in linked}
         return sorted({pair for a, b in found if a != b for pair in ((a, b), (b, a))})

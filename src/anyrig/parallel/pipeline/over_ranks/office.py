@@ -1,8 +1,8 @@
 """What this rank sends and receives in one pass over a pipeline.
 
 The first time that ranks call a model with arguments of some shapes, a text goes before each
-message and says what the message has. From then on the ranks know what they will receive, and post
-receives before they need the values, so that these arrive while the rank computes.
+message and describes it. From then on the ranks know what they will receive, and post receives
+before they need the values, so that these arrive while the rank computes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .links import Arriving, Links
 from .message import Message, Traffic
 
 # Receives that are posted ahead, for each sender. More would hold memory for values that a schedule
-# such as 1f1b keeps away.
+# such as 1f1b keeps from arriving.
 _AHEAD = 2
 
 
@@ -25,12 +25,12 @@ class Office:
     """Sends and receives the messages of one pass, in the order of the senders' tasks.
 
     Args:
-        links: of this pipeline.
+        links: the links of this pipeline.
         traffic: says which devices send and receive.
         orders: by sender, the messages that it sends.
         known: the texts of earlier passes with arguments of the same shapes; this pass adds its
             own.
-        tag: of this pass.
+        tag: the tag of this pass.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Office:
         if before is not None and before != contents.text:
             raise SpreadError(
                 f"{message} changed although the arguments have the same shapes: before it was "
-                f"{before}, and now it is {contents.text}. Another rank expects the former. Let "
+                f"{before}, and now it is {contents.text}. Another rank expects the former. Make "
                 "shapes and numbers depend on the shapes of arguments alone, for example with "
-                "padding, or use one process"
+                "padding, or use one process for all devices"
             )
         self._links.send(contents, receiver, self._tag, with_text=before is None)
 
@@ -84,7 +84,7 @@ class Office:
         return make_value(self._known[message], tensors)
 
     def _post(self, sender: int) -> None:
-        """Post the receive of the next message of a rank; wait for its text if it is not known."""
+        """Post a receive for the next message of a rank; wait for its text if it is not known."""
         message = self._expected[sender].popleft()
         if message not in self._known:
             text = self._links.receive_text(sender, self._tag, str(message))

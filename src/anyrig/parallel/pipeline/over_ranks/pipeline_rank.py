@@ -62,17 +62,17 @@ class PipelineRank(StagedModule):
             optimizer.step(); optimizer.zero_grad()
 
     Every rank calls the model with the same batch: the rank of the first stage uses the arguments,
-    that of the last stage the target. All get the loss, or the outputs, which are sent to all.
+    and the rank of the last stage uses the target. Every rank gets the loss, or the outputs.
     Parameters of other ranks' stages are replaced by tensors without values (`Elsewhere`), so names
     and order are those of one device.
 
     Args:
-        module: of which other ranks' parameters have been replaced.
+        module: the module, with other ranks' parameters replaced.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
         options: see `anyrig.spread`.
-        micro_batches: their number.
-        pipeline: the state in the group.
+        micro_batches: the number of micro-batches, and why.
+        pipeline: the model's state in the group.
     """
 
     _pipeline: RankPipeline
@@ -116,8 +116,8 @@ class PipelineRank(StagedModule):
             leave_to_modules()
         if self._pipeline.failed:
             raise SpreadError(
-                "a call of this model has failed, and other ranks may still send what belongs to "
-                "it; start the ranks again, for example with anyrig run --max-restarts"
+                "a call of this model has failed, and other ranks may still send its messages; "
+                "start the ranks again, for example with anyrig run --max-restarts"
             )
         return self._compute(inputs, kwargs)
 
@@ -125,7 +125,7 @@ class PipelineRank(StagedModule):
         self._pipeline.stages.pipeline.chain.require_same()
 
     def _find_written(self, watch: BufferWatch) -> str | None:
-        """Return in words a buffer that the forward pass has written on any rank, or None."""
+        """Return a description of a buffer that any rank's forward pass has written, or None."""
         board = self._pipeline.links.board
         own = (watch.find_written() or "").encode()
         what = "the first call of a model in stages"
@@ -228,16 +228,16 @@ class PipelineRank(StagedModule):
                 same = same and (keys[rank], counts[rank]) == (keys[here], counts[here])
             if not same:
                 raise RankMismatchError(
-                    f"rank {here} calls the pipeline with {counts[here]} samples, and rank {rank} "
+                    f"rank {here} calls the pipeline with {counts[here]} samples, but rank {rank} "
                     f"with {counts[rank]} samples, at {place_of_caller()}; or their arguments, "
-                    "modes or frozen parameters differ otherwise. All ranks of one pipeline need "
-                    "the same batch: iterate over anyrig.distribute(loader), and let all ranks "
-                    "run the same program"
+                    "modes or frozen parameters differ. All ranks of one pipeline need the same "
+                    "batch: iterate over anyrig.distribute(loader), and let all ranks run the same "
+                    "program"
                 )
         return exchange
 
     def _key(self, parts: Sequence[MicroBatch], with_loss: bool) -> int:
-        """Return a number that tells whether messages will be like those of an earlier call."""
+        """Return a number that is equal for calls whose messages have the same texts."""
         lead = self._fixed_layout.lead.type
         return fingerprint(
             [shapes_of((part.args, dict(part.kwargs))) for part in parts],
@@ -251,7 +251,7 @@ class PipelineRank(StagedModule):
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], target: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Return arguments and target, on the device where this rank's stages need them."""
+        """Return arguments and target, moved to this rank's device if its stages need them."""
         mover = Mover(self._fixed_layout.lead, non_blocking=True)
         places, here = self._pipeline.stages.traffic.device_of_stage, self._pipeline.stages.device
         if here == places[0]:
@@ -274,7 +274,7 @@ class PipelineRank(StagedModule):
         return parts[0].args, parts[0].kwargs, self._pipeline.known_for(key)
 
     def _tasks_of(self, name: str, micro_batches: int) -> list[list[Task]]:
-        """Return the tasks of each device, of a schedule that has no order of its own for them."""
+        """Return each device's tasks of a schedule, in the order of `issue_order`."""
         places = self._pipeline.stages.traffic.device_of_stage
         tasks: list[list[Task]] = [[] for _ in self._pipeline.links.row.ranks]
         for task in issue_order(make_schedule(name, len(places), micro_batches)):
@@ -282,7 +282,7 @@ class PipelineRank(StagedModule):
         return tasks
 
     def _schedule_of(self, name: str, micro_batches: int) -> Schedule | None:
-        """Return the schedule of training steps; None if backward passes are later."""
+        """Return the schedule of training steps; None if backward passes run later."""
         key = name, micro_batches
         if key not in self._schedules:
             self._schedules[key] = None
@@ -317,7 +317,7 @@ class PipelineRank(StagedModule):
     ) -> Tensor:
         """Clip the norm of the gradients of all ranks, and return it; every rank must call this.
 
-        As `torch.nn.utils.clip_grad_norm_` on one device, which refuses these parameters.
+        This is `torch.nn.utils.clip_grad_norm_`, which refuses the parameters of other ranks.
         """
         own = [each for each in self._pipeline.stages.tensors() if each.grad is not None]
         given = [each.grad for each in own if each.grad is not None]
@@ -341,7 +341,7 @@ class PipelineRank(StagedModule):
     ) -> Any:
         """Load the tensors of this rank's stages from the state dict of the whole module.
 
-        The state dict of another rank's stages has no values for this rank, and is refused.
+        A state dict from another rank has no values for this rank's stages, and is refused.
         """
         own = self.module.state_dict()
         for name, value in state_dict.items():
@@ -364,7 +364,7 @@ class PipelineRank(StagedModule):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError: one rank would save only its stages."""
         raise ShardSaveError(
-            "this rank has some stages of the model only; anyrig.save(folder, model=model, "
+            "this rank has only some stages of the model; anyrig.save(folder, model=model, "
             "optimizer=optimizer) on every rank saves the whole"
         )
 

@@ -1,4 +1,7 @@
-"""The calls of a pipeline over ranks: with all backward passes at once, later, or without any."""
+"""The calls of a pipeline over ranks: with all backward passes at once, later, or without any.
+
+More than 400 lines: the three kinds of calls share the messages between ranks and their errors.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +42,21 @@ class RankCall:
 
     Attributes:
         pipeline: the model.
-        exchange: of the ranks' announcements.
-        known: what earlier calls like this one have told.
+        exchange: the exchange of the ranks' announcements.
+        known: what earlier calls like this one have shown.
         micro_batches: the arguments.
         bound: the values of the arguments.
         weight: the part of the global batch's samples that this pipeline has.
         loss_of: computes the loss of a micro-batch; None without a loss.
         join: joins the outputs of the micro-batches, and may call a function that returns the
-            outputs for some first samples of the batch.
-        cut: returns the arguments for some first samples, and what is known of such calls.
-        preview_tasks: of a forward pass of one micro-batch, by device.
-        without_trace: returns a context in which the module leaves no trace.
+            outputs for the first samples of the batch.
+        cut: returns the arguments for the first samples, and what is known of such calls.
+        preview_tasks: the tasks of a forward pass of one micro-batch, by device.
+        without_trace: returns a context in which calls of the module have no side effects.
         recomputes: see `RankRun`.
-        device: of this rank.
-        dim: of the samples.
-        parameters: what this rank learns.
+        device: the device of this rank.
+        dim: the dimension of the samples.
+        parameters: the tensors of this rank that learn.
         elsewhere: the parameters of other ranks that learn.
         arguments: the tensors of `bound` that need gradients.
         watches_overflow: whether a gradient that overflows on one rank must be seen on all.
@@ -90,7 +93,7 @@ class RankCall:
         self.is_empty = not any(part.samples for part in self.micro_batches)
 
     def run(self, learns: bool) -> RankRun:
-        """Return the tasks' runner."""
+        """Return a runner for this rank's tasks."""
         return RankRun(
             self.pipeline.stages,
             self.bound,
@@ -126,7 +129,7 @@ class RankCall:
         return whole
 
     def results_of(self, run: RankRun, device: int) -> Any:
-        """Return on every rank what the rank of the last stage computed; there with a graph."""
+        """Return on every rank what the last stage's rank computed; on that rank, with a graph."""
         share, what = self.pipeline.share, "the output of the model"
         if self.is_last:
             with torch.set_grad_enabled(run.learns):
@@ -138,7 +141,7 @@ class RankCall:
                 else:
                     joined = combine_losses(self.parts(run), self.device, self.dim)
             return share({_RESULT: joined}, device, what)[_RESULT]
-        # The rank of the last stage may first need the outputs for some samples, to join them.
+        # To join its outputs, the rank of the last stage may first need those for some samples.
         while _RESULT not in (shared := share(None, device, what)):
             self.preview(shared)
         return shared[_RESULT]
@@ -167,7 +170,7 @@ class RankCall:
     def deliver(
         self, found: dict[Tensor, Tensor], arguments: Sequence[Tensor | None], factor: Any
     ) -> list[Tensor | None]:
-        """Return the gradients of parameters and arguments, times a factor, over all pipelines."""
+        """Return gradients of parameters, times a factor, over all pipelines, and `arguments`."""
         gradients = [found.get(parameter) for parameter in self.parameters]
         gradients = [_times(each, factor) for each in gradients]
         links = self.pipeline.links
@@ -242,7 +245,7 @@ class StepAhead(RankStep):
         return {_RESULT: [torch.ones_like(run.results[number][_RESULT])]}
 
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
-        """Return the gradients, times that of the loss."""
+        """Return the kept gradients times the gradient of the loss."""
         call = self._call
         (given,) = upstream
         if given is None:
@@ -302,7 +305,7 @@ class StepLater(RankStep):
         if keeps:
             raise SpreadError(
                 "retain_graph=True would run the backward passes of all stages again, which a "
-                "pipeline over ranks cannot; call the model again"
+                "pipeline over ranks cannot do; call the model again"
             )
         call.exchange.meet(Phase.BACKWARD)
         found: dict[Tensor, Tensor] = {}

@@ -20,7 +20,7 @@ _MOST_KNOWN = 256
 
 @dataclass
 class Known:
-    """What earlier calls with arguments of the same shapes have told this rank."""
+    """What earlier calls with arguments of the same shapes have shown this rank."""
 
     messages: dict[Message, str] = field(default_factory=dict)
     loss: dict[str, LossKind] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class RankPipeline:
 
     Attributes:
         context: the state of the process group.
-        number: of the model; ranks spread their models in the same order.
-        links: with the other ranks of this pipeline.
-        stages: of the pipeline.
+        number: the model's number; ranks spread their models in the same order.
+        links: the links with the other ranks of this pipeline.
+        stages: the stages of the pipeline.
         forwards: the number of calls.
         passes: the number of forward and backward passes, and of values that were shared.
         has_run: whether a call has run, and found nothing to refuse.
-        failed: whether a call has failed; then later ones could receive what is left of it.
-        known: by the shapes of arguments.
+        failed: whether a call has failed; then later calls could receive its messages.
+        known: what earlier calls have shown, by `PipelineRank._key`.
     """
 
     context: Context

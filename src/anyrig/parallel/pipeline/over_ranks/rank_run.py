@@ -28,7 +28,7 @@ class SharedTensor:
     """A parameter or buffer that several stages use.
 
     Attributes:
-        places: by the number of the stage, the owner first.
+        places: the places in each stage, by the stage's number, the owner first.
     """
 
     places: Mapping[int, Sequence[Slot]]
@@ -40,7 +40,7 @@ class SharedTensor:
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, or what stands for it on another rank than the owner's."""
+        """The tensor, or its stand-in on another rank than the owner's."""
         return self.places[self.owner][0].get()
 
 
@@ -49,10 +49,10 @@ class RankStages:
     """A pipeline, as a rank sees it.
 
     Attributes:
-        pipeline: the stages of all ranks; those of others have no parameters here.
+        pipeline: the stages of all ranks; other ranks' stages have no parameters here.
         device: the number of this rank's device.
         traffic: the messages between the devices.
-        shared: what several stages use, in the order of `traffic.shared`.
+        shared: the tensors that several stages use, in the order of `traffic.shared`.
     """
 
     pipeline: Pipeline
@@ -85,11 +85,11 @@ class RankRun:
     """The tasks of this rank in one call, and the graphs between forward and backward passes.
 
     Args:
-        stages: of the pipeline.
+        stages: the stages of the pipeline.
         bound: the values of the arguments of each micro-batch, on the rank of the first stage.
-        finish: returns what a micro-batch results in, from the values of the last stage.
-        recomputes: whether the activations of a micro-batch are computed again in the backward.
-        micro_batches: their number.
+        finish: returns the result of a micro-batch from the values of the last stage.
+        recomputes: whether a micro-batch's activations are computed again in the backward pass.
+        micro_batches: the number of micro-batches.
         learns: whether backward passes may follow.
         checks: whether to look for tensors that learn and belong to no stage.
     """
@@ -118,7 +118,7 @@ class RankRun:
         self.results: dict[int, dict[str, Any]] = {}
 
     def borrow(self, office: Office) -> None:
-        """Exchange the tensors of the module that several stages use."""
+        """Exchange the tensors that several stages use, and replace what learns by leaves."""
         self._lend(office)
         shared = {id(each.tensor) for each in self._facts.shared}
         for index, stage in self._stages.items():

@@ -28,11 +28,11 @@ class RankStep(ABC):
 
     @abstractmethod
     def forward(self) -> tuple[list[Tensor], list[bool]]:
-        """Return the results, and which of them depend on what learns."""
+        """Return the results, and which of them depend on tensors that learn."""
 
     @abstractmethod
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
-        """Return the gradients of what learns, given those of the results.
+        """Return the gradients of the tensors that learn, given the gradients of the results.
 
         `keeps` says whether another backward pass may follow.
         """
@@ -45,7 +45,7 @@ def put_in_graph(
 
     The backward pass runs in the context that ``failing()`` returns.
     """
-    # So that the results need gradients on a rank that has nothing to learn.
+    # The anchor makes the results need gradients even on a rank that has nothing to learn.
     anchor = torch.zeros((), requires_grad=True, device="cpu")
     return list(_Node.apply(step, failing, anchor, *learning))  # type: ignore[no-untyped-call]
 

@@ -19,7 +19,7 @@ class Row:
     """The ranks of this rank's pipeline.
 
     Attributes:
-        ranks: in the order of the pipeline's devices.
+        ranks: the ranks, in the order of the pipeline's devices.
         place: this rank's place among `ranks`: the number of its device in schedules.
         number: the number of this pipeline.
         count: the number of pipelines.
@@ -43,12 +43,12 @@ def find_row(rank: int, world_size: int, replicas: int) -> Row:
         SpreadError: the ranks cannot be divided into `replicas` pipelines of two ranks or more.
     """
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise SpreadError(f"replicas={replicas!r} must be an integer from 1 up")
+        raise SpreadError(f"replicas={replicas!r} must be a positive integer")
     size = world_size // replicas
     if world_size % replicas or size < 2:
         raise SpreadError(
             f"replicas={replicas} does not divide {world_size} ranks into pipelines of two ranks "
-            "or more, all of one size; take another number, or for a whole model on each rank "
+            "or more, all of one size; use another number, or for a whole model on each rank "
             'how="replicate"'
         )
     number, place = divmod(rank, size)

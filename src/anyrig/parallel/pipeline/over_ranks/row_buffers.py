@@ -19,9 +19,9 @@ from .links import Links
 
 
 def copy_over_rows(buffers: Sequence[Tensor], source: int, links: Links) -> None:
-    """Give buffers the values that they have in pipeline `source`; its equals must call this, too.
+    """Give buffers the values of pipeline `source`; all ranks with equal stages must call this.
 
-    Equal buffers are not written, as a graph may have saved them.
+    A buffer that has these values already is not written, as a graph may have saved it.
     """
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for buffer in buffers:

@@ -21,7 +21,7 @@ class LossKind:
 
     Attributes:
         reduced: whether the loss is one number, and not one for each sample.
-        dtype: of the loss.
+        dtype: the dtype of the loss.
     """
 
     reduced: bool
@@ -33,9 +33,9 @@ class WholeLoss:
     """The loss of a global batch.
 
     Attributes:
-        value: the same on every rank; no number if the loss is not reduced.
+        value: the same on every rank; meaningless if the loss is not reduced.
         divisor: what the sum of the losses was divided by.
-        kind: of the loss.
+        kind: the kind of the loss.
     """
 
     value: Tensor
@@ -50,10 +50,10 @@ def add_losses(
 
     Args:
         parts: the losses of the micro-batches on a rank with the last stage; else empty.
-        device: of this rank.
-        known: the kind of loss of earlier calls like this one; so that no later call has to read
+        device: the device of this rank.
+        known: the kind of loss of earlier calls like this one, so that later calls need not read
             it from a GPU. This call adds its own.
-        links: with the other ranks.
+        links: the links with the other ranks.
 
     Raises:
         BatchError: the loss was reduced for some micro-batches only.

@@ -54,8 +54,8 @@ def spread_over_ranks(
 ) -> PipelineRank:
     """Return a module in stages on the ranks of `group`; every rank must call this.
 
-    Rank 0's parameters and buffers are sent to the ranks that have them from then on; those of
-    other ranks' stages are replaced.
+    Each rank gets rank 0's parameters and buffers for its own stages; the tensors of other ranks'
+    stages are replaced.
 
     Raises:
         SpreadError: the module cannot be divided, or the options do not fit.
@@ -94,8 +94,8 @@ def spread_over_ranks(
     if context.counts["loader"] and context.ranks_per_batch != devices:
         raise SpreadError(
             "a loader was distributed before this model was spread, so that each rank has samples "
-            "of its own; the ranks of a pipeline need the same. Call anyrig.distribute(loader) "
-            "after anyrig.spread()"
+            "of its own; the ranks of a pipeline need the same samples. Call "
+            "anyrig.distribute(loader) after anyrig.spread()"
         )
     context.ranks_per_batch = devices
     open_carrier(context)
@@ -108,7 +108,7 @@ def spread_over_ranks(
         places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
     )
     hosts = _open_hosts()
-    # Counted now: placement replaces what other ranks have.
+    # The plan counts bytes, so it is made before placement replaces other ranks' tensors.
     plan = make_plan(
         pipeline, balance, schedule, reason, options, [row.ranks[place] for place in places]
     )
@@ -120,8 +120,8 @@ def spread_over_ranks(
     if row.count > 1:
         layout = replace(
             layout,
-            reason=f"{layout.reason}; {row.count} pipelines of {devices} ranks each, of which this "
-            f"rank is in pipeline {row.number}",
+            reason=f"{layout.reason}; {row.count} pipelines of {devices} ranks each; this rank is "
+            f"in pipeline {row.number}",
         )
     return PipelineRank(module, replace(layout, pipeline=plan), loss, options, micro_batches, state)
 
@@ -176,7 +176,7 @@ def place_on_ranks(
 ) -> None:
     """Give each rank the tensors of its stages, with rank 0's values, and replace the others.
 
-    A tensor belongs to the first stage that uses it; what no stage uses, to the first rank.
+    A tensor belongs to the first stage that uses it, or to the first rank if no stage uses it.
     """
     names = {
         id(tensor): name
@@ -232,7 +232,7 @@ def _find_shared(pipeline: Pipeline) -> list[SharedTensor]:
 def _agree(
     module: torch.nn.Module, sizes: Sequence[int], group: Group, options: tuple[Any, ...]
 ) -> tuple[int, ...]:
-    """Return rank 0's numbers of blocks of each stage.
+    """Return the number of blocks of each stage that rank 0 has chosen.
 
     Raises:
         RankMismatchError: another rank has another module or other options.
@@ -249,7 +249,7 @@ def _agree(
     for rank, (its_sizes, its_facts) in enumerate(of_ranks):
         if its_facts != of_ranks[0][1] or len(its_sizes) != len(of_ranks[0][0]):
             raise RankMismatchError(
-                f"rank 0 spreads a {of_ranks[0][1][0]} with {of_ranks[0][1][2:]}, and rank {rank} "
+                f"rank 0 spreads a {of_ranks[0][1][0]} with {of_ranks[0][1][2:]}, but rank {rank} "
                 f"a {its_facts[0]} with {its_facts[2:]}, or their parameters differ in names, "
                 "shapes or dtypes. Spread the same module in the same way on every rank"
             )

@@ -16,11 +16,11 @@ from torch import Tensor
 from ....processes.group.membership import current_context
 
 _WRITER = 0
-_TAG = 2**30 - 1  # the program may send with others
+_TAG = 2**30 - 1  # the program may use other tags
 
 
 class OnOneRank(Tensor):
-    """A tensor of a checkpoint that one rank has; on the others only its shape and dtype.
+    """A tensor of a checkpoint that one rank has; other ranks have only its shape and dtype.
 
     Attributes:
         source: the rank that has the tensor.
@@ -36,7 +36,7 @@ class OnOneRank(Tensor):
     def __new__(
         cls, shape: Sequence[int], dtype: torch.dtype, source: int, held: Tensor | None
     ) -> OnOneRank:
-        """Return what stands for `held`, which `source` has."""
+        """Return a stand-in for `held`, which rank `source` has."""
         # Private, as for `Elsewhere`.
         made: OnOneRank = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype)
         made.source, made.held = source, held
@@ -47,7 +47,9 @@ class OnOneRank(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Refuse every operator."""
-        raise NotImplementedError(f"{func} of a tensor that is being saved")
+        raise NotImplementedError(
+            f"{func} cannot compute with a tensor that is being saved; call full_tensor() first"
+        )
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"OnOneRank({self.source}, shape={tuple(self.shape)})"

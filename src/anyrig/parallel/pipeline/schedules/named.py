@@ -26,7 +26,7 @@ SCHEDULE_NAMES = (*ONE_STAGE_PER_DEVICE, "interleaved", "zero-bubble-v")
 
 
 def fewest_stages_per_device(name: str) -> int:
-    """Return how many stages each device has in the schedule of a name, at least."""
+    """Return the smallest number of stages per device that a named schedule allows."""
     return 1 if name in ONE_STAGE_PER_DEVICE else 2
 
 

@@ -35,8 +35,8 @@ class Task:
 class Schedule:
     """The tasks of each device, in order.
 
-    A task waits for its dependencies on whichever devices (`dependencies`). A stage either has
-    BACKWARD tasks, or its backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT tasks.
+    A task waits for its `dependencies`, on whichever devices they run. A stage either has BACKWARD
+    tasks, or its backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT tasks.
 
     Attributes:
         name: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-v"`` or

@@ -1,7 +1,7 @@
 """The arguments of a module's call, as the values that blocks read.
 
-Arguments that are None, flags and texts decide which code runs, so a chain is made for the given
-ones. The other arguments are values.
+Arguments that are None, flags or texts decide which code runs, so a chain is made for calls with
+the same ones. The other arguments are values that blocks read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Arguments:
     """Which arguments a module gets, and which of them are fixed.
 
     Attributes:
-        signature: of the module's forward.
+        signature: the signature of the module's forward.
         kind: the name of the module's class.
-        names: of the arguments that are values, in order; ``"xs[0]"`` for the first of ``*xs``.
+        names: the arguments that are values, in order; ``"xs[0]"`` is the first of ``*xs``.
         fixed: the other arguments by name.
         kinds: the types of the example's values by name.
-        shapes: of the example's tensors by name.
+        shapes: the shapes of the example's tensors by name.
     """
 
     signature: inspect.Signature
@@ -55,9 +55,9 @@ class Arguments:
             value, assumed = given.get(name), self.fixed.get(name)
             if name not in self.fixed or name not in given or not _same(value, assumed):
                 raise SpreadError(
-                    f"this {self.kind} was divided for calls with {name}={assumed!r}; here is "
-                    f"{name}={_short(value)}, which may decide which code runs. Divide the module "
-                    "with an example of the calls that follow: example=(args, kwargs)"
+                    f"this {self.kind} was divided for calls with {name}={assumed!r}; this call "
+                    f"has {name}={_short(value)}, which may decide which code runs. Divide the "
+                    "module with an example of the calls that follow: example=(args, kwargs)"
                 )
         missing = [name for name in self.names if name not in given]
         if missing:
@@ -97,9 +97,9 @@ def read_arguments(module: nn.Module, example: Call | None, fix_numbers: bool) -
     """Return which arguments the calls of `module` have.
 
     Args:
-        module: whose forward is called.
+        module: the module whose forward is called.
         example: (args, kwargs) of a call. None assumes the arguments without a default.
-        fix_numbers: whether numbers are fixed, for loops that run so many times.
+        fix_numbers: whether numbers are fixed, because a loop may run that many times.
     """
     signature = inspect.signature(module.forward)
     fixed_kinds = (*_FIXED, int, float) if fix_numbers or example is None else _FIXED

@@ -44,11 +44,11 @@ def assemble(
     """Return the chain of the blocks between cuts.
 
     Args:
-        module: the whole.
+        module: the whole module.
         bind: turns arguments into values.
         sides: the operations in one or two modes.
         cuts: indices of operations of the first side.
-        shown: from which part of the module's parameters on an operation is reported as undivided.
+        shown: an undivided operation is reported if it has more than this part of the parameters.
     """
     pieces = [_Pieces(side, cuts) for side in sides]
     assumed = sorted({name for side in sides for name in side.recording.assumed})

@@ -6,9 +6,9 @@
     operations      ──┬──norm──attn──add──┬──norm──mlp──add──┬──
                       cut                 cut                cut
 
-A cut stays out of small submodules, and of places with more crossing values than at two places
-around, such as the inside of a residual branch. Operations without parameters, or with
-few as a norm, join a neighbour.
+There is no cut inside a small submodule, nor where more values cross than at a place shortly before
+and a place shortly after, such as inside a residual branch. Operations with few parameters or none,
+such as a norm, join a neighbour.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import fx
 
 # A submodule with at most this part of the module is not divided.
 SMALL_PART = 1 / 16
-# Between two places of fewer crossing values that are at most this part apart, nothing is cut.
+# Between two places with fewer crossing values that are at most this part apart, nothing is cut.
 _NEAR_PART = 1 / 4
 # A block uses at least this part of the parameters.
 _LEAST_PART = 1 / 512
-# Such values are sizes and devices, which cost nothing to send.
+# These operations return sizes and devices, which cost nothing to send.
 _SMALL_VALUES = {"size", "dim", "numel", "shape", "device", "dtype", "ndim", "ndimension"}
 
 

@@ -36,7 +36,7 @@ def chain_of(
     on the module's code and shapes only: each rank gets the same one.
 
     Args:
-        module: stays as it is. Its later changes (mode, state, `requires_grad`) take effect.
+        module: not changed. Its later changes (mode, state, `requires_grad`) take effect.
         split_points: the names of submodules at which a new block begins. None cuts wherever few
             values cross.
         example: (args, kwargs) of a call. Arguments that are None, flags or texts decide which code

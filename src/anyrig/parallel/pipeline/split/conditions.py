@@ -1,7 +1,7 @@
 """Conditions on values that only decide whether a module raises an exception.
 
 ``assert length <= 512`` and ``if length > 512: raise ValueError`` do not change what a module
-computes, so they are recorded as checks, and tracing goes on.
+computes, so they are recorded as checks, and tracing continues.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SIMPLE = (
 
 
 def expected_truth(place: Place) -> bool | None:
-    """Return the truth that a condition at `place` needs for the module to go on.
+    """Return the truth that a condition at `place` needs for the module to continue.
 
-    None if it is no condition of an assertion, or of an ``if`` that does nothing but raise.
+    Return None if it is not the condition of an assertion, or of an ``if`` that only raises.
     """
     joined: type[ast.boolop]
     for node in ast.walk(_parse(place.file)):
@@ -78,5 +78,5 @@ def require_truth(value: object, expected: bool, place: Place) -> None:
     if bool(value) is expected:
         return
     if expected:
-        raise AssertionError(f"{place}")
+        raise AssertionError(f"the module's assertion fails, in {place}")
     raise SpreadError(f"the module refuses these arguments, in {place}")

@@ -1,4 +1,4 @@
-"""Calls of ``torch.autograd.Function``, recorded whole: their backward pass is their own."""
+"""Calls of ``torch.autograd.Function``, recorded whole, because they define their backward pass."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _marks_dirty(function: type[torch.autograd.Function]) -> bool:
 @contextmanager
 def recorded_functions(create_proxy: Callable[..., fx.Proxy]) -> Iterator[None]:
     """Record the calls of ``apply`` that have stand-ins or tensors among their arguments."""
-    # Private: all calls of `apply` arrive there, those of `f = SomeFunction.apply` made earlier
-    # as well. Without it, test_a_custom_backward_runs fails.
+    # Private: all calls of `apply` arrive there, including those of an earlier
+    # `f = SomeFunction.apply`. Without it, test_a_custom_backward_runs fails.
     home: Any = torch.autograd.function._SingleLevelFunction
 
     def apply(cls: type[torch.autograd.Function], *args: Any) -> Any:

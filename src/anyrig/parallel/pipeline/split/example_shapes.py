@@ -1,4 +1,4 @@
-"""Branches and loops that depend on the shapes of arguments, taken as the example's shapes say."""
+"""Branches and loops that depend on shapes of arguments, decided by the example's shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NumberCheck:
 
     Args:
         expected: the number.
-        place: of the code that depends on it.
+        place: the code that depends on it.
     """
 
     def __init__(self, expected: int, place: Place) -> None:
@@ -29,10 +29,10 @@ class NumberCheck:
         """Raise `SpreadError` if the number differs."""
         if type(self._expected)(value) != self._expected:
             raise SpreadError(
-                f"the module was divided with an example of other shapes, on which its code "
-                f"depends: {self._expected!r} there and {value!r} here, in {self._place}. Give an "
-                "example with the shapes of these calls; if code depends on the number of "
-                'samples, also use micro_batches=1 or how="split"'
+                "the module was divided with an example of other shapes, on which its code "
+                f"depends: {self._expected!r} in the example, but {value!r} in this call, in "
+                f"{self._place}. Give an example with the shapes of these calls; if code depends "
+                'on the number of samples, also use micro_batches=1 or how="split"'
             )
 
 

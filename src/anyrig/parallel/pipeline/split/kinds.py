@@ -1,4 +1,4 @@
-"""Of which type a stand-in says to be, and the check of it when the graph runs.
+"""The type that a stand-in appears to have, and the check of that type when the graph runs.
 
 ``isinstance(h, torch.Tensor)``, ``torch.is_tensor(h)``, ``type(h) is torch.Tensor`` and
 ``hasattr(h, "logits")`` take the branch of the expected type: that of the example's argument, a
@@ -31,7 +31,7 @@ class KindCheck:
         kind: the type.
         exact: whether a derived type is another type.
         missing: an attribute that the value must not have; empty for none.
-        place: of the code that depends on the type.
+        place: the code that depends on the type.
     """
 
     def __init__(self, kind: type, exact: bool, missing: str, place: Place) -> None:
@@ -45,7 +45,7 @@ class KindCheck:
             return
         has = f" with {self._missing!r}" if same else ""
         raise SpreadError(
-            f"the module was divided as if a value were a {self._kind.__name__}, and here it is a "
+            f"the module was divided as if a value were a {self._kind.__name__}, but here it is a "
             f"{type(value).__name__}{has}; this decides which code runs, in {self._place}. If it "
             "is an argument, divide the module with an example of the calls that follow, "
             "example=(args, kwargs); else put this code into a submodule of its own, which then "
@@ -103,7 +103,7 @@ class _RecordedType(metaclass=_Type):
 
 @contextmanager
 def type_in_code_of(module: nn.Module) -> Iterator[None]:
-    """Let ``type(h)`` in the files of a module's classes return the expected type of `h`."""
+    """Make ``type(h)`` in the files of a module's classes return the expected type of `h`."""
     homes = {}
     for m in module.modules():
         code = getattr(builtins.type(m).forward, "__code__", None)

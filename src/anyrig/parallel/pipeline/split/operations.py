@@ -47,7 +47,7 @@ class Variant:
         nodes: the operations in order.
         reads: the names of the block's read values; None at places that this mode does not need.
         writes: the nodes of the written values; None for values that this mode does not make.
-        names: of the values, by node.
+        names: the names of the values, by node.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Variant:
 
 
 class Operations(Part):
-    """A block of recorded operations. Holds the state that they use, under the module's names."""
+    """A block of recorded operations, with the state that they use under the module's names."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from torch import nn
 
 
 class SomeEntries(MutableMapping[str, Any]):
-    """Some entries of another mapping: what is set here is set there."""
+    """Some entries of another mapping; what is set here is set in the other mapping, too."""
 
     def __init__(self, whole: MutableMapping[str, Any]) -> None:
         self._whole = whole
@@ -42,8 +42,8 @@ class SomeEntries(MutableMapping[str, Any]):
 class Part(nn.Module):
     """Some parameters, buffers and children of a module, the same objects under the same names.
 
-    Entries of the module that are replaced later, as ``.to()`` replaces buffers, are replaced here,
-    and the other way round.
+    If entries of the module are replaced later, as ``.to()`` replaces buffers, they are replaced
+    here, too, and vice versa.
     """
 
     def __init__(self, whole: nn.Module) -> None:
@@ -51,7 +51,7 @@ class Part(nn.Module):
         self._parameters = SomeEntries(whole._parameters)  # type: ignore[assignment]
         self._buffers = SomeEntries(whole._buffers)  # type: ignore[assignment]
         self._non_persistent_buffers_set = whole._non_persistent_buffers_set
-        self._whole = (whole,)  # in a tuple, so that it is no child
+        self._whole = (whole,)  # in a tuple, so that it is not a child
 
     def include(self, path: str) -> None:
         """Add the parameter, buffer or submodule of this name, if it is one."""

@@ -38,7 +38,7 @@ class RecordedFacts:
         self._known: list[tuple[nn.Module, str, Any]] = []
 
     def copy(self) -> RecordedFacts:
-        """Return a copy that stays as it is."""
+        """Return a copy that later notes do not change."""
         other = RecordedFacts(self._names)
         other._reads, other._divided = self._reads.copy(), self._divided.copy()
         return other
@@ -53,7 +53,7 @@ class RecordedFacts:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note all reads of attributes; afterwards keep their values."""
+        """Note all reads of attributes within the block, and keep their values at its end."""
 
         def read(m: nn.Module, name: str) -> Any:
             value = object.__getattribute__(m, name)
@@ -78,8 +78,8 @@ class RecordedFacts:
         """Raise if the recording of `module` no longer holds.
 
         Raises:
-            SpreadError: an attribute or the children of a divided module are others than before,
-                or it has got hooks.
+            SpreadError: an attribute or the children of a divided module have changed, or hooks
+                were registered on it.
         """
         for m, name, before in self._known:
             if m.__dict__.get(name, m) is before:
@@ -104,7 +104,7 @@ class RecordedFacts:
             )
         raise SpreadError(
             f"{name!r} of {label} was {_show(before)} when it was divided into stages, and is "
-            f"{_show(now)} now; the value then is part of the stages. Spread the module again, or "
+            f"{_show(now)} now; the stages have the former value. Spread the module again, or "
             "make the value a buffer (register_buffer), which is read in each call"
         )
 

@@ -1,6 +1,6 @@
 """What a module computes, recorded as a graph of operations without computing it.
 
-Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for exactness:
+The recorder uses `torch.fx`. It differs from `torch.fx.symbolic_trace` where exactness needs it:
 
 - A submodule that cannot be traced is one operation, and the reason is kept.
 - Parameters, buffers, `training` and plain tensors are read when the graph runs.
@@ -43,12 +43,12 @@ from .side_effects import (
 )
 from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value
 
-# They refuse symbolic sizes before a TorchFunctionMode sees the call.
+# These functions refuse symbolic sizes before a TorchFunctionMode sees the call.
 _FACTORIES = (
     *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"),
     *("rand", "randn", "randint", "randperm", "normal"),
 )
-# What these say differs between calls, and a recording is made once.
+# The answers of these functions differ between calls, but a recording is made once.
 _QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled")
 # Facts of real tensors that tracing may use, because a later change of the module keeps them.
 _FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", "stride"}
@@ -111,7 +111,7 @@ class Recorder(fx.Tracer):
         """Return the recording of the module's forward.
 
         Args:
-            make_arguments: returns (args, kwargs) of the call; given a function that makes the
+            make_arguments: returns (args, kwargs) of the call, given a function that makes the
                 stand-in of an argument.
             kinds: the types of arguments by name, as far as they are known.
             shapes: the shapes of arguments by name, as far as they are known.
@@ -156,7 +156,7 @@ class Recorder(fx.Tracer):
         name = self._names.get(id(m))
         if name is None:
             raise CannotTraceError(
-                f"{type(m).__name__} is called, but is no submodule", find_caller()
+                f"{type(m).__name__} is called, but is not a submodule", find_caller()
             )
         number = self._numbers[name] = self._numbers.get(name, -1) + 1
         self._open.append((name, number))
@@ -197,7 +197,7 @@ class Recorder(fx.Tracer):
             return self.create_node("get_attr", name, (), {})
         if isinstance(a, nn.Module):
             if id(a) not in self._names:
-                raise CannotTraceError(f"{type(a).__name__} is used, but is no submodule")
+                raise CannotTraceError(f"{type(a).__name__} is used, but is not a submodule")
             return self.create_node("get_attr", self._names[id(a)], (), {})
         if isinstance(a, dict) and type(a) is not dict:
             return self._create_special_dict(a)
@@ -228,7 +228,7 @@ class Recorder(fx.Tracer):
 
     def iter(self, obj: fx.Proxy) -> Any:
         """Refuse to iterate."""
-        raise CannotTraceError("a loop runs over a value", find_caller())
+        raise CannotTraceError("a loop iterates over a value", find_caller())
 
     def assume_mode(self, name: str) -> bool:
         """Return the mode to trace for; a small module that branches on it is not traced."""
@@ -239,10 +239,10 @@ class Recorder(fx.Tracer):
         self.recording.assumed.add(name)
         return self._training
 
-    # The methods below are new.
+    # The methods below are not in fx.Tracer.
 
     def index(self, value: Value) -> int:
-        """Return a number that follows from the example's shapes, and record the check of it."""
+        """Return a number that follows from the example's shapes, and record a check of it."""
         return self._number(value, int, "a number depends on a value")
 
     def _number(self, value: fx.Proxy, kind: type[int], refusal: str) -> int:
@@ -257,7 +257,7 @@ class Recorder(fx.Tracer):
         return kind(number)
 
     def expect_kind(self, value: Value, exact: bool = False, missing: str = "") -> type:
-        """Return the type that a value is expected to have, and record the check of it."""
+        """Return the type that a value is expected to have, and record a check of it."""
         if issubclass(type(value), State):
             return type(value.tensor)
         kind = kind_of_node(value.node, self._kinds)
@@ -347,8 +347,8 @@ _TRACED_OF_TORCH = {
     nn.TransformerEncoder.forward,
     nn.TransformerDecoder.forward,
 }
-# Private: these two forwards call them with values, so they are recorded as operations. Without
-# them, the forwards are not traced and test_layers_of_pytorchs_encoder_are_blocks fails.
+# Private: the encoder's and the decoder's forward call these with values, so the calls are recorded
+# as operations; else test_layers_of_pytorchs_encoder_are_blocks fails.
 _HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
 
 
@@ -420,7 +420,7 @@ def _patched(recorder: Recorder) -> Iterator[None]:
 
 
 def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
-    """Return whether `value` is the buffer of this name, after an operator in place."""
+    """Return whether `value` is the buffer of this name, after an in-place operator."""
     if not isinstance(value, Value) or name not in m._buffers:
         return False
     node = value.node

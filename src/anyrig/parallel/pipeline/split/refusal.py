@@ -32,7 +32,7 @@ class CannotTraceError(Exception):
     """The operations of a module depend on values that are known during a call only.
 
     Attributes:
-        place: in the user's code; None takes it from the traceback.
+        place: the line of the user's code; None takes it from the traceback.
     """
 
     def __init__(self, message: str, place: Place | None = None) -> None:
@@ -41,7 +41,7 @@ class CannotTraceError(Exception):
 
 
 def is_of_caller(file: str) -> bool:
-    """Return whether a file is neither of PyTorch nor of this package."""
+    """Return whether a file belongs neither to PyTorch nor to this package."""
     return not file.startswith((_HERE, _TORCH, "<"))
 
 

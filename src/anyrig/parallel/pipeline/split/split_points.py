@@ -21,15 +21,15 @@ def find_named_cuts(
     """Return the index of the first operation of each named submodule.
 
     Args:
-        module: the whole.
+        module: the whole module.
         nodes: its operations in order.
-        names: of submodules.
+        names: the names of submodules.
         sizes: how many elements of parameters each node uses.
         spans: (first, last, changing node) of nodes that must stay together.
         undivided: why a submodule is a single operation, by name.
 
     Raises:
-        SpreadError: a name is no submodule, or no stage can begin at this submodule.
+        SpreadError: a name is not a submodule's, or no stage can begin at this submodule.
     """
     known = [name for name, _ in module.named_modules() if name]
     cuts = set()

@@ -1,4 +1,4 @@
-"""What takes the place of values while a module is traced."""
+"""Stand-ins for values while a module is traced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_PLACE_OPERATORS = (
 
 
 class Value(fx.Proxy):
-    """Records operators as `torch.fx.Proxy` does, and those in place (``x += y``) as such.
+    """Records operators as `torch.fx.Proxy` does, and in-place operators (``x += y``) as in-place.
 
     To the code of a module it appears to have the expected type; see `kinds`.
     """
@@ -116,7 +116,7 @@ class State(Value):
 
 
 class Mode(fx.Proxy):
-    """Stands for ``module.training``, passed on as a value; where code branches on it, assumed."""
+    """Stands for ``module.training``: a value for operations, assumed where code branches on it."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.tracer = recorder

@@ -6,8 +6,8 @@
     evaluation   embed  layer 0           layer 1  head
     block          0       0        0        1      1
 
-An operation that both modes have gets one name and one block. One that only the second mode has
-joins the block of the operation before.
+An operation that both modes have gets one name and one block. An operation that only the second
+mode has joins the block of the operation before it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Side:
 
     Attributes:
         training: the mode; None if the mode does not matter.
-        recording: of the module in this mode.
+        recording: the recording of the module in this mode.
         nodes: the operations in order.
-        homes: for each operation, the index of the one on the first side whose block it joins.
-        names: of the values, the same on both sides for operations that both have.
+        homes: for each operation, the index of the first side's operation whose block it joins.
+        names: the names of the values, the same on both sides for operations that both have.
     """
 
     training: bool | None
@@ -72,7 +72,7 @@ def read_mode(module: nn.Module, names: Sequence[str]) -> bool | None:
         kind = type(module).__name__
         raise SpreadError(
             f"{modes[True] or kind!r} is in training mode and {modes[False] or kind!r} in "
-            "evaluation mode, and both choose by their mode which code runs. Put both in one mode"
+            "evaluation mode, but both choose by their mode which code runs. Put both in one mode"
         )
     return next(iter(modes)) if modes else None
 

@@ -1,11 +1,11 @@
-"""The best division for few devices and blocks, by trying every one once.
+"""The best division for few devices and blocks, found by trying every division once.
 
 ::
 
     best[devices used by the last stages, first of them, its first block]
 
 A division of the last blocks over a set of devices is found once, whichever stages come before.
-Those depend only on its first device, its first block and the number of its stages.
+Earlier stages depend only on its first device, its first block and the number of its stages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Layer = dict[_State, tuple[float, _State]]
 
 
 def count_steps(problem: Problem) -> int:
-    """Return about how many steps `find_best` takes."""
+    """Return roughly how many steps `find_best` takes."""
     devices, blocks = len(problem.devices), len(problem.blocks)
     sets = devices if problem.given_order else math.prod(n + 1 for n in problem.kinds.values())
     loops = 1 if problem.held_by_stages_after is not None else devices
@@ -32,7 +32,7 @@ def count_steps(problem: Problem) -> int:
 def find_best(problem: Problem, ceiling: float) -> tuple[float, Stages] | None:
     """Return the slowest stage's or transfer's seconds, and the stages.
 
-    None if nothing is faster than `ceiling`.
+    Return None if no division is faster than `ceiling`.
     """
     held = problem.held_by_stages_after
     if held is not None:

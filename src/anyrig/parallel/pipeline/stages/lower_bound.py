@@ -51,7 +51,7 @@ def _bound_compute(problem: Problem) -> float:
             if size <= problem.memory[d]
         )
         alone = max(alone, min(times, default=float("inf")))
-    # The work of a block in units that do not depend on a device: its mean part of all time.
+    # A block's work in units that do not depend on a device: its mean part of a device's time.
     work = [0.0] * count
     for d in devices:
         sums = problem.seconds[d]

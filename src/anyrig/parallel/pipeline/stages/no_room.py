@@ -1,4 +1,4 @@
-"""What to say if the blocks do not fit the devices."""
+"""The error for blocks that do not fit the devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MOST_DEVICES = 1024
 
 
 def explain_no_room(problem: Problem) -> SpreadError:
-    """Return the error for blocks that fit no division over the devices.
+    """Return the error for blocks of which no division fits the devices.
 
-    It names the missing bytes, and how many devices like the largest would do.
+    The error names the missing bytes, and how many devices like the largest would suffice.
     """
     largest = max(range(len(problem.devices)), key=lambda d: problem.memory[d])
     room, count = problem.memory[largest], len(problem.blocks)

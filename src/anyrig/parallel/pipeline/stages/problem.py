@@ -1,4 +1,4 @@
-"""Sums over ranges of blocks, found by bisection."""
+"""Blocks, devices and links as prefix sums, which give the costs of ranges of blocks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Problem:
     """Blocks, devices and links, with prefix sums.
 
     Args:
-        blocks: in order.
-        devices: by index.
-        links: ``links[a][b]`` from the device of one stage to that of the next.
-        in_flight: micro-batches of a stage.
+        blocks: the blocks, in order.
+        devices: the devices, by index.
+        links: ``links[a][b]`` from device a of one stage to device b of the next.
+        in_flight: how many micro-batches a stage has in flight.
         given_order: whether stages must be in the order of the devices.
     """
 
@@ -84,7 +84,7 @@ class Problem:
 
     @cached_property
     def kind_of(self) -> list[int]:
-        """For each device, the first device that is equal to it; equal links provided."""
+        """For each device, the first equal device; itself if links differ."""
         pairs = {each for a, row in enumerate(self.links) for b, each in enumerate(row) if a != b}
         indices = range(len(self.devices))
         if len(pairs) > 1:
@@ -99,7 +99,7 @@ class Problem:
 
     @cached_property
     def held_by_stages_after(self) -> list[int] | None:
-        """The micro-batches in flight by the number of stages after; None if that is not enough."""
+        """The micro-batches in flight by the number of later stages; None if that is not enough."""
         most = len(self.devices)
         found = [self.in_flight(most - 1 - after, most) for after in range(most)]
         for stages in range(1, most):

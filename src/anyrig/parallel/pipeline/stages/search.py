@@ -24,11 +24,11 @@ _PRECISION = 1e-4
 def search(problem: Problem, lower_seconds: float) -> tuple[float, Stages, float] | None:
     """Return the slowest stage's or transfer's seconds, the stages, and a better lower bound.
 
-    None if no division is found.
+    Return None if no division is found.
 
     Args:
-        problem: with many devices or blocks.
-        lower_seconds: no division is faster.
+        problem: a problem with many devices or blocks.
+        lower_seconds: a lower bound: no division is faster.
     """
     held = problem.held_by_stages_after
     if held is None:
@@ -154,7 +154,7 @@ def _sendable(
 def _fill_given_order(
     problem: Problem, held: Sequence[int], patience: float, limit: float
 ) -> Stages | None:
-    """Return stages in the devices' order. Without slow transfers, none is missed."""
+    """Return stages in the devices' order; without slow transfers, None means there are none."""
     count, most = len(problem.blocks), len(problem.devices)
     # By number of stages: the first block, and the stages as nested pairs.
     reached: list[tuple[int, tuple[object, ...] | None, int]] = [(count, None, -1)]

@@ -3,9 +3,10 @@
 #include "attention/attention.h"
 
 #include "attention/attention_choice.h"
+#include "random/generator.h"
 #include "time/clock.h"
 #include "time/records/operator_work.h"
-#include "random/generator.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/op_registration/adaption.h>
@@ -35,6 +36,21 @@ int64_t fused_choice(
   return static_cast<int64_t>(choice);
 }
 
+const char* name_of(AttentionKernel kernel, bool backward) {
+  switch (kernel) {
+    case AttentionKernel::Flash:
+      return backward ? "aten::_scaled_dot_product_flash_attention_backward"
+                      : "aten::_scaled_dot_product_flash_attention";
+    case AttentionKernel::Efficient:
+      return backward ? "aten::_scaled_dot_product_efficient_attention_backward"
+                      : "aten::_scaled_dot_product_efficient_attention";
+    case AttentionKernel::Cudnn:
+      return backward ? "aten::_scaled_dot_product_cudnn_attention_backward"
+                      : "aten::_scaled_dot_product_cudnn_attention";
+  }
+  return "attention";
+}
+
 // `head_products` is the length of the products along the head that a score takes.
 void charge(
     const at::Tensor& query,
@@ -47,19 +63,18 @@ void charge(
     return;
   }
   const AttentionShape& shape = attention.shape;
-  Work work;
-  work.family = Family::Attention;
+  Work work(shape);
   work.precision = precision_of(query.scalar_type(), Family::Attention);
   work.element_bytes = static_cast<double>(query.element_size());
   work.flops =
       2 * shape.batch * shape.heads * shape.queries * shape.keys * head_products;
   work.share = attention.share;
-  work.attention = shape;
   work.attention.backward = backward;
   for (const auto& tensor : tensors) {
     work.bytes_read += tensor.defined() ? touched_bytes(tensor) : 0;
   }
   work.footprint_bytes = work.bytes_read;
+  const RunningOperator running(name_of(shape.kernel, backward));
   clock.run(current_stream(query.device().index()), work);
 }
 
@@ -82,16 +97,13 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale) {
 void charge_forward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
   // Two matrix products: the scores, and their product with the values.
-  charge(
-      query, work, /*backward=*/false, work.shape.head_size + work.shape.value_head_size, tensors);
+  charge(query, work, /*backward=*/false, work.head_size + work.value_head_size, tensors);
 }
 
 void charge_backward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
   // Five matrix products: the scores again, and the gradients of query, key, scores and value.
-  charge(
-      query, work, /*backward=*/true, 3 * work.shape.head_size + 2 * work.shape.value_head_size,
-      tensors);
+  charge(query, work, /*backward=*/true, 3 * work.head_size + 2 * work.value_head_size, tensors);
 }
 
 std::pair<uint64_t, uint64_t> reserve_random_numbers(const at::Tensor& query, uint64_t per_thread) {

@@ -52,6 +52,8 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale);
 // The size of an attention call. Sequences of unequal lengths count with their mean length.
 struct AttentionWork {
   AttentionShape shape;
+  double head_size; // of queries and keys
+  double value_head_size;
   double share; // of the scores that the mask leaves; kernels skip the other blocks
 };
 

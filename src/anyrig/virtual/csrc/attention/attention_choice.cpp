@@ -81,7 +81,8 @@ bool can_use_cudnn_attention(const Params& params, bool explain) {
   const std::initializer_list<Filter> dense_filters = {
       sdp::check_nonzero_sequence_lengths_dense,
       sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>,
-      sdp::check_batch_size_and_num_heads_dense</*gqa=*/true, /*same_heads_of_key_and_value=*/false>,
+      sdp::check_batch_size_and_num_heads_dense<
+          /*gqa=*/true, /*same_heads_of_key_and_value=*/false>,
       check_cudnn_shapes,
   };
   return all_accept(filters, params, explain) &&

@@ -11,8 +11,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
 namespace anyrig::virtual_gpu {

@@ -86,13 +86,12 @@ AttentionWork work_of(
   shape.kernel = kernel;
   shape.batch = static_cast<double>(sequences.count(query));
   shape.heads = static_cast<double>(query.size(-2));
-  shape.key_heads = static_cast<double>(value.size(-2));
   shape.queries = static_cast<double>(sequences.longest_query);
   const double queries = shape.batch * shape.queries;
   shape.keys = queries > 0 ? sequences.score_count(query) / queries : 0;
-  shape.head_size = static_cast<double>(query.size(-1));
-  shape.value_head_size = static_cast<double>(value.size(-1));
-  return {shape, band.share(sequences.longest_key)};
+  return {
+      shape, static_cast<double>(query.size(-1)), static_cast<double>(value.size(-1)),
+      band.share(sequences.longest_key)};
 }
 
 void compute_forward(

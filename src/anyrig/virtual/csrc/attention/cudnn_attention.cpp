@@ -78,12 +78,11 @@ AttentionWork work_of(
   shape.kernel = AttentionKernel::Cudnn;
   shape.batch = static_cast<double>(query.size(0));
   shape.heads = static_cast<double>(query.size(1));
-  shape.key_heads = static_cast<double>(key.size(1));
   shape.queries = static_cast<double>(query.size(2));
   shape.keys = static_cast<double>(key.size(2));
-  shape.head_size = static_cast<double>(query.size(3));
-  shape.value_head_size = static_cast<double>(value.size(3));
-  return {shape, is_causal ? 0.5 : 1};
+  return {
+      shape, static_cast<double>(query.size(3)), static_cast<double>(value.size(3)),
+      is_causal ? 0.5 : 1};
 }
 
 LogsumexpOf packed_logsumexp(const at::Tensor& logsumexp) {
@@ -266,7 +265,8 @@ ProductOutputs packed_cudnn_forward(const PackedCall& call, bool compute_logsume
         compute_logsumexp ? packed_logsumexp(logsumexp) : LogsumexpOf());
   }
   charge_forward(
-      query, work_of(AttentionKernel::Cudnn, query, value, sequences, recipe.band), {query, key, value, output, logsumexp});
+      query, work_of(AttentionKernel::Cudnn, query, value, sequences, recipe.band),
+      {query, key, value, output, logsumexp});
   return {
       output, logsumexp, *sequences.query_starts, *sequences.key_starts, sequences.longest_query,
       sequences.longest_key, seed, offset, at::Tensor()};

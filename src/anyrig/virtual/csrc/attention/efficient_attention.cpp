@@ -3,8 +3,8 @@
 // attention.cu and attention_backward.cu in aten/src/ATen/native/transformers/cuda.
 
 #include "attention/attention_sequences.h"
-#include "device/device.h"
 #include "attention/efficient_workspace.h"
+#include "device/device.h"
 #include "dispatch/twin.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"

@@ -3,8 +3,8 @@
 
 #include "attention/flash_attention.h"
 
-#include "device/device.h"
 #include "attention/flash_splits.h"
+#include "device/device.h"
 #include "dispatch/twin.h"
 
 #include <ATen/Context.h>
@@ -151,7 +151,8 @@ FlashOutputs flash_forward(const FlashCall& call) {
     }
   }
   charge_forward(
-      query, work_of(AttentionKernel::Flash, query, value, sequences, band), {query, key, value, output, logsumexp});
+      query, work_of(AttentionKernel::Flash, query, value, sequences, band),
+      {query, key, value, output, logsumexp});
   if (!return_debug_mask) {
     debug_mask = at::empty({0}, query.options());
   }

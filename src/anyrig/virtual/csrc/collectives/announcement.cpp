@@ -48,34 +48,6 @@ bool same_collective(const Announcement& a, const Announcement& b) {
 
 } // namespace
 
-const char* name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::AllReduce:
-      return "all_reduce";
-    case CollectiveKind::Broadcast:
-      return "broadcast";
-    case CollectiveKind::Reduce:
-      return "reduce";
-    case CollectiveKind::AllGather:
-      return "all_gather";
-    case CollectiveKind::ReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::AllToAll:
-      return "all_to_all";
-    case CollectiveKind::Gather:
-      return "gather";
-    case CollectiveKind::Scatter:
-      return "scatter";
-    case CollectiveKind::Barrier:
-      return "barrier";
-    case CollectiveKind::Send:
-      return "send";
-    case CollectiveKind::Receive:
-      return "recv";
-  }
-  return "";
-}
-
 at::Tensor empty_package(int ranks) {
   return at::empty({static_cast<int64_t>(package_bytes(ranks))}, at::kByte);
 }

@@ -44,9 +44,6 @@ struct Announcement {
   std::vector<int64_t> receive_bytes;
 };
 
-// Returns the name in torch.distributed: "all_reduce", "broadcast", ...
-const char* name_of(CollectiveKind kind);
-
 // Serializes an announcement into a CPU tensor that gloo can send. Its size depends only on the
 // number of ranks.
 at::Tensor pack(const Announcement& announcement);

@@ -39,8 +39,9 @@ struct Collective {
 // Returns whether all rows are defined that the announcement promises to send or receive.
 bool has_values(const Collective& collective);
 
-// Lets the ranks agree on the collective, moves the data, and occupies `stream` on the virtual clock. Returns the virtual time at which the collective is done, given
-// that the communicator's earlier transfers are done at `free_at`. Raises DistBackendError.
+// Lets the ranks agree on the collective, moves the data, and occupies `stream` on the virtual
+// clock. Returns the virtual time at which the collective is done, given that the communicator's
+// earlier transfers are done at `free_at`. Raises DistBackendError.
 double perform(
     Collective& collective,
     Transport& transport,

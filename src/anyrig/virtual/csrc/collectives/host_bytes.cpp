@@ -3,8 +3,8 @@
 #include "collectives/host_bytes.h"
 
 #include "device/device.h"
-#include "memory/known_values.h"
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 
 #include <ATen/ops/empty.h>

@@ -27,7 +27,8 @@ double occupy(
   const double seconds = collective_seconds(kind, static_cast<double>(bytes), ends);
   return Clock::get().run_collective(
       stream, start, seconds,
-      kind == CollectiveKind::Send ? Clock::Direction::Out : Clock::Direction::In);
+      kind == CollectiveKind::Send ? Clock::Direction::Out : Clock::Direction::In,
+      {static_cast<double>(bytes)});
 }
 
 } // namespace

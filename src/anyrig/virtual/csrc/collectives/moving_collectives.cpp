@@ -7,6 +7,7 @@
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <c10/util/Exception.h>
@@ -32,6 +33,7 @@ Collective NcclGroup::begin(CollectiveKind kind, c10::DeviceIndex device) {
   Collective collective;
   auto& announcement = collective.announcement;
   announcement.kind = kind;
+  const RunningOperator running(name_of(kind));
   announcement.ready = launch_after_current(stream(device, kCollectives));
   announcement.place = place_of(device);
   announcement.send_bytes.assign(size_, 0);

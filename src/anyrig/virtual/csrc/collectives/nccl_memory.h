@@ -1,5 +1,5 @@
-// The GPU memory of NCCL's connections: one for each channel to each rank that a communicator exchanges
-// data with, made at the first call that needs it and kept as long as the communicator.
+// The GPU memory of NCCL's connections: one for each channel to each rank that a communicator
+// exchanges data with, made at the first call that needs it and kept as long as the communicator.
 #pragma once
 
 #include "memory/card_memory.h"
@@ -14,7 +14,7 @@ namespace anyrig::virtual_gpu {
 
 class NcclMemory {
  public:
-  // Connects for a call of all ranks. Raises DistBackendError, with NCCL's text, when the GPU is full.
+  // Connects for a call of all ranks. Raises DistBackendError with NCCL's text if the GPU is full.
   void connect(c10d::OpType op, int rank, int size, c10::DeviceIndex device);
   // Connects for a message to or from `peer`. Raises like `connect`.
   void connect_peer(int peer, c10::DeviceIndex device);

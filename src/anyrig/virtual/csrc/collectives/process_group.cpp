@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "memory/known_values.h"
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/ops/empty.h>
@@ -394,7 +395,10 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   auto message = std::make_shared<PointToPoint>();
   message->peer = peer;
   message->announcement.kind = is_send ? CollectiveKind::Send : CollectiveKind::Receive;
-  message->announcement.ready = launch_after_current(on_stream);
+  {
+    const RunningOperator running(name_of(message->announcement.kind));
+    message->announcement.ready = launch_after_current(on_stream);
+  }
   message->announcement.place = place_of(device);
   message->bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
   message->row = is_send ? host_row(tensor) : row_to_fill(tensor);

@@ -1,4 +1,4 @@
-// Longer than 400 lines because both ends of the protocol and the format of its messages must agree.
+// Longer than 400 lines because both ends of the protocol must agree on the format of its messages.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/roll_call.h"
@@ -86,18 +86,24 @@ class Reader {
     return value;
   }
   void take_bytes(void* to, size_t bytes) {
-    TORCH_CHECK(at_ + bytes <= text_.size(), "another rank runs a different version of anyrig");
+    check_left(bytes);
     std::memcpy(to, text_.data() + at_, bytes);
     at_ += bytes;
   }
   std::string take_text() {
-    std::string text(take<int64_t>(), '\0');
-    take_bytes(text.data(), text.size());
+    const auto bytes = static_cast<size_t>(take<int64_t>());
+    check_left(bytes); // before memory is allocated for them
+    std::string text(bytes, '\0');
+    take_bytes(text.data(), bytes);
     return text;
   }
   size_t left() const { return text_.size() - at_; }
 
  private:
+  void check_left(size_t bytes) const {
+    TORCH_CHECK(bytes <= left(), "another rank runs a different version of anyrig");
+  }
+
   const std::string& text_;
   size_t at_ = 0;
 };
@@ -258,6 +264,9 @@ Agreement RollCall::meet(
     return rank_ == 0 ? lead(mine, row, combine, deadline) : follow(mine, row, deadline);
   } catch (const Lost& lost) {
     fail({Reason::Lost, {rank_of(lost.socket)}, lost.text});
+  } catch (...) {
+    close(); // the others must not wait for this rank
+    throw;
   }
 }
 
@@ -354,12 +363,7 @@ Agreement RollCall::lead(
   }
   Agreement agreement = agree(by_rank);
   if (agreement.disagreement.empty() && agreement.all_have_values && row.defined()) {
-    try {
-      agreement.row = combine(rows);
-    } catch (...) {
-      close(); // the others must not wait for an answer
-      throw;
-    }
+    agreement.row = combine(rows);
   }
   const auto answer = write_agreement(agreement);
   for (const int socket : sockets_) {

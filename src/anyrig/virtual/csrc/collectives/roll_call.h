@@ -49,8 +49,8 @@ class RollCall {
   RollCall& operator=(const RollCall&) = delete;
 
   // Announces `mine`, with a CPU `row` to combine if it is defined, and waits for the agreement.
-  // All ranks that pass matching announcements pass a row, or none does. Throws TransportError.
-  // Only one thread calls this. Needs no GIL.
+  // All ranks that pass matching announcements pass a row, or none does. Throws TransportError, or
+  // what `combine` throws; the group is closed then. Only one thread calls this. Needs no GIL.
   Agreement meet(
       const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline);
 

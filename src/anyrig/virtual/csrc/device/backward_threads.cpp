@@ -101,7 +101,7 @@ void start_backward_threads() {
 
 void settle_backward_threads() {
   if (forked_after_use()) {
-        return; // a forked child has none of its parent's threads
+    return; // a forked child has none of its parent's threads
   }
   // Keep Python objects out of the backward passes below.
   at::impl::ThreadLocalPythonObjects::set_state({});

@@ -59,7 +59,7 @@ int position_of(const std::string& entry, const std::vector<DeviceFacts>& rig) {
   for (size_t i = 0; i < rig.size(); ++i) {
     if (rig[i].uuid.compare(0, entry.size(), entry) == 0) {
       if (found >= 0) {
-                return -1; // an ambiguous prefix names no device
+        return -1; // an ambiguous prefix names no device
       }
       found = static_cast<int>(i);
     }
@@ -109,7 +109,7 @@ std::vector<int> visible_positions(const char* visible) {
       break;
     }
     if (std::find(positions.begin(), positions.end(), position) != positions.end()) {
-            return {}; // CUDA sees no device if an entry repeats
+      return {}; // CUDA sees no device if an entry repeats
     }
     positions.push_back(position);
     start = end + 1;

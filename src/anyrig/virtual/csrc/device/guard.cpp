@@ -1,13 +1,13 @@
 // The device guard, by which PyTorch switches devices and streams and records events.
 
 #include "collectives/live_groups.h"
-#include "time/clock.h"
 #include "device/device.h"
 #include "device/gpu_trace.h"
 #include "device/host_waits.h"
 #include "device/override.h"
-#include "time/capture.h"
 #include "memory/memory.h"
+#include "time/capture.h"
+#include "time/clock.h"
 #include "time/event.h"
 #include "time/streams.h"
 

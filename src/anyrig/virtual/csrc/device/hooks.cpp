@@ -3,12 +3,12 @@
 #include "device/hooks.h"
 
 #include "collectives/live_groups.h"
-#include "time/clock.h"
 #include "device/device.h"
-#include "time/capture.h"
-#include "random/generator.h"
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
+#include "random/generator.h"
+#include "time/capture.h"
+#include "time/clock.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 

@@ -3,11 +3,8 @@
 // More than 400 lines: the steps of one call share their findings about its arguments.
 #include "dispatch/call.h"
 
-#include "time/clock.h"
 #include "device/host_waits.h"
 #include "dispatch/container.h"
-#include "dispatch/operand.h"
-#include "operators/cublas.h"
 #include "dispatch/device_assert.h"
 #include "dispatch/device_check.h"
 #include "dispatch/each_tensor.h"
@@ -15,17 +12,21 @@
 #include "dispatch/kernel_names.h"
 #include "dispatch/known_call.h"
 #include "dispatch/meta_errors.h"
+#include "dispatch/operand.h"
 #include "dispatch/operand_checks.h"
-#include "random/generator.h"
-#include "random/random_source.h"
-#include "memory/host_memory.h"
-#include "memory/known_values.h"
-#include "memory/lazy_clones.h"
 #include "dispatch/shape_only.h"
-#include "time/streams.h"
 #include "dispatch/twin.h"
 #include "dispatch/unknown_sizes.h"
 #include "dispatch/widening.h"
+#include "memory/host_memory.h"
+#include "memory/known_values.h"
+#include "memory/lazy_clones.h"
+#include "operators/cublas.h"
+#include "random/generator.h"
+#include "random/random_source.h"
+#include "time/clock.h"
+#include "time/running_operator.h"
+#include "time/streams.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -63,6 +64,7 @@ class OperatorCall {
 
   void run() {
     check_not_forked();
+    const RunningOperator running(op_.schema().name());
     if (plan_.takes_optional_lists) {
       for (const int i : plan_.optional_lists) {
         retype(argument(i));
@@ -96,10 +98,9 @@ class OperatorCall {
       }
       fills_by_mask_ = fills_by_mask(op_, arguments());
     }
-    std::optional<TemporaryMemory> temporaries;
     if (plan_.temporaries != nullptr && begins_with_dense_tensor()) {
       if (auto needed = plan_.temporaries(op_.schema(), arguments()); !needed.empty()) {
-        temporaries.emplace(std::move(needed), device_.index());
+        temporaries_.emplace(std::move(needed), device_.index());
       }
     }
     for (size_t i = 0; i < argument_count_; ++i) {
@@ -130,12 +131,9 @@ class OperatorCall {
     CurrentDevice guard(device_.index());
     run_kernel();
     update_owners();
-    if (temporaries.has_value()) {
-      temporaries->begin();
-    }
     wrap_results();
-    if (temporaries.has_value()) {
-      temporaries->proceed();
+    if (temporaries_.has_value()) {
+      temporaries_->proceed();
     }
     if (shape_only()) {
       update_known_values();
@@ -143,8 +141,8 @@ class OperatorCall {
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
     }
-    if (temporaries.has_value()) {
-      temporaries->end();
+    if (temporaries_.has_value()) {
+      temporaries_->end();
     }
     if (charges) {
       charge();
@@ -157,12 +155,14 @@ class OperatorCall {
   // device the device of the call.
   bool begins_with_dense_tensor() {
     const c10::IValue& first = argument(0);
-    at::Tensor tensor;
     if (first.isTensor()) {
-      tensor = first.toTensor();
-    } else if (first.isTensorList() && !first.toTensorList().empty()) {
-      tensor = first.toTensorList().get(0);
+      return takes_device_of(first.toTensor());
     }
+    return first.isTensorList() && !first.toTensorList().empty() &&
+        takes_device_of(first.toTensorList().get(0));
+  }
+
+  bool takes_device_of(const at::Tensor& tensor) {
     if (!is_virtual(tensor) || is_container(tensor)) {
       return false;
     }
@@ -247,9 +247,8 @@ class OperatorCall {
   void replace_by_twins(size_t i) {
     c10::IValue& value = argument(i);
     if (value.isTensor()) {
-      const at::Tensor tensor = std::move(value).toTensor();
       first_operand_[i] = static_cast<int>(operands_.size());
-      value = twin(tensor, i);
+      value = twin(std::move(value).toTensor(), i);
     } else if (value.isTensorList()) {
       std::vector<at::Tensor> twins;
       for (const at::Tensor& tensor : value.toTensorVector()) {
@@ -268,7 +267,7 @@ class OperatorCall {
     }
   }
 
-  at::Tensor twin(const at::Tensor& tensor, size_t i) {
+  at::Tensor twin(at::Tensor tensor, size_t i) {
     if (!tensor.defined()) {
       return tensor;
     }
@@ -283,7 +282,8 @@ class OperatorCall {
         give_own_memory(tensor);
       }
       at::Tensor twin = twin_of(tensor);
-      operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.arguments[i]});
+      operands_.push_back(
+          {std::move(tensor), twin, storage_impl_of(twin), plan_.arguments[i]});
       return twin;
     }
     sees_meta_ |= tensor.is_meta();
@@ -429,7 +429,7 @@ class OperatorCall {
       if (!operand.plan.is_written) {
         read.push_back(operand.twin);
       } else if (operand.twin.numel() > 0) {
-                return {}; // an output keeps its layout
+        return {}; // an output keeps its layout
       }
     }
     return pointwise_layout(read);
@@ -457,7 +457,7 @@ class OperatorCall {
 
   void run_meta_kernel() {
     if (fills_by_mask_) {
-            torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
+      torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
       return;
     }
     if (needs_values(op_, arguments())) {
@@ -507,7 +507,13 @@ class OperatorCall {
   void wrap_results() {
     const size_t count = plan_.returned_argument.size();
     const size_t first_result = stack_->size() - count;
+    if (count == 0 && temporaries_.has_value()) {
+      temporaries_->begin_result(0);
+    }
     for (size_t i = 0; i < count; ++i) {
+      if (temporaries_.has_value()) {
+        temporaries_->begin_result(i);
+      }
       c10::IValue& value = (*stack_)[first_result + i];
       if (value.isTensor()) {
         const int argument = plan_.returned_argument[i];
@@ -636,6 +642,7 @@ class OperatorCall {
   // ShapeOnly: the call on known values, if all are known.
   std::optional<KnownCall> known_;
   std::optional<MaskCounts> mask_counts_;
+  std::optional<TemporaryMemory> temporaries_;
   WhyUnknown why_unknown_ = WhyUnknown::NotComputed;
   bool has_run_on_values_ = false;
   bool fills_by_mask_ = false;

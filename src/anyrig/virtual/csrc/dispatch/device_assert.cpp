@@ -19,7 +19,7 @@ bool has(const std::string& text, const char* part) {
 // directories.
 bool is_about_values(const std::string& text) {
   if (has(text, "is out of bounds for dimension with size 0")) {
-        return false; // checked before any value is read
+    return false; // checked before any value is read
   }
   static constexpr const char* kTexts[] = {
       "is out of bounds",

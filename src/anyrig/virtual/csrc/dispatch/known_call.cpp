@@ -16,8 +16,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// What a call may read and write in total, so that a kernel takes a millisecond or two: products need
-// more time for each byte.
+// What a call may read and write in total, so that a kernel takes a millisecond or two: products
+// need more time for each byte.
 constexpr size_t kMaxBytesOfCall = 4 * kMaxKnownBytes;
 constexpr size_t kMaxBytesOfProduct = size_t{64} << 10;
 

@@ -50,8 +50,9 @@ bool is_strided(c10::ArrayRef<Operand> operands) {
     if (operand.shadow == nullptr || tensor.dim() < 2 || repeats_elements(tensor)) {
       continue;
     }
-    const int64_t fastest =
-        tensor.is_contiguous() && tensor.size(-1) > 1 ? tensor.dim() - 1 : fastest_dimension(tensor);
+    const int64_t fastest = tensor.is_contiguous() && tensor.size(-1) > 1
+        ? tensor.dim() - 1
+        : fastest_dimension(tensor);
     if (fastest >= 0 && common >= 0 && fastest - tensor.dim() != common) {
       return true;
     }

@@ -87,11 +87,12 @@ at::Tensor twin_of(const at::Tensor& tensor) {
   }
   c10::TensorImpl& owner = *tensor.unsafeGetTensorImpl();
   if (!owner.has_storage() && owner.layout() == at::kStrided) {
-        (void)owner.storage(); // raises the error of the code that released its memory
+    (void)owner.storage(); // raises the error of the code that released its memory
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       owner.has_storage(),
-      "virtual GPUs compute with strided tensors only, but this tensor has layout ", owner.layout());
+      "virtual GPUs compute with strided tensors only, but this tensor has layout ",
+      owner.layout());
   c10::StorageImpl& storage = storage_of(tensor);
   if (DeviceMemory* memory = device_memory(storage.data_ptr())) {
     if (auto* spare = memory->spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
@@ -187,7 +188,7 @@ TwinLock::~TwinLock() {
 
 void TwinLock::lock() {
   while (memory_.shadow_lock.test_and_set(std::memory_order_acquire)) {
-        std::this_thread::yield(); // the holder may be copying a large allocation
+    std::this_thread::yield(); // the holder may be copying a large allocation
   }
 }
 
@@ -221,7 +222,7 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
   }
   auto memory = allocate(bytes, impl.device().index());
   const size_t kept = std::min(bytes, impl.nbytes());
-    if (kept > 0 && !shape_only()) { // an empty allocation has a null address, invalid for memcpy
+  if (kept > 0 && !shape_only()) { // an empty allocation has a null address, invalid for memcpy
     std::memcpy(memory.get(), impl.data(), kept);
   }
   impl.set_nbytes(bytes);

@@ -1,8 +1,9 @@
 #include "graphs/cuda_graph.h"
 
-#include "memory/reused_memory.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
+#include "memory/reused_memory.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <c10/core/StreamGuard.h>
@@ -186,6 +187,7 @@ void CudaGraph::replay() {
     share.state->offset += share.taken;
   }
   recording_.replay([&](const PhiloxState& state) { return starts.at(&state); });
+  const RunningOperator running("CUDA graph");
   Clock::get().replay(current_stream(device), work_);
 }
 

@@ -4,9 +4,9 @@
 // ends in two steps.
 #pragma once
 
-#include "time/capture.h"
 #include "graphs/recording.h"
 #include "memory/memory.h"
+#include "time/capture.h"
 
 #include <ATen/core/Generator.h>
 #include <torch/csrc/utils/pybind.h>

@@ -3,9 +3,9 @@
 #include "collectives/captured.h"
 #include "device/device.h"
 #include "dispatch/each_tensor.h"
-#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
 #include "time/capture.h"
 #include "time/streams.h"
 

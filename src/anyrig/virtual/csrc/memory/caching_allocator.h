@@ -218,6 +218,12 @@ class CachingAllocator {
     options_ = options;
   }
 
+  /// Returns the bytes of the blocks handed out, and those taken from the driver.
+  std::pair<int64_t, int64_t> current_bytes() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return {stats_.allocated_bytes[PoolStat::kAggregate].current,
+            stats_.reserved_bytes[PoolStat::kAggregate].current};
+  }
   AllocatorStats stats() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return stats_;

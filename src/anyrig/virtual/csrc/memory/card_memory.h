@@ -1,6 +1,6 @@
-// GPU memory that does not come from the caching allocator: the CUDA context, NCCL's buffers, and what
-// a program maps with cuMemCreate. It counts in torch.cuda.mem_get_info and nvidia-smi, but not in
-// torch.cuda.memory_allocated.
+// GPU memory that does not come from the caching allocator: the CUDA context, NCCL's buffers, and
+// what a program maps with cuMemCreate. It counts in torch.cuda.mem_get_info and nvidia-smi, but
+// not in torch.cuda.memory_allocated.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -98,8 +98,8 @@ class KeptHostMemory {
     kept_bytes_ += bytes;
   }
 
-  // Requests huge pages for a new piece. A backward pass runs in its device thread, on any core, and
-  // each core has its own TLB, where one 2 MiB entry replaces 512.
+  // Requests huge pages for a new piece. A backward pass runs in its device thread, on any core,
+  // and each core has its own TLB, where one 2 MiB entry replaces 512.
   void request_huge_pages(void* piece, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
     if (in_huge_pages_ < kMaxHugePagePieces) {

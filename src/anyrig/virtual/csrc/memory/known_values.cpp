@@ -327,8 +327,7 @@ void know_all(DeviceMemory& memory, c10::DataPtr host) {
 }
 
 void release_known_values(DeviceMemory& memory) {
-  // A forked child may not take locks that threads of its parent held.
-  if (memory.known.load(std::memory_order_acquire) == nullptr || forked_after_use()) {
+  if (memory.known.load(std::memory_order_acquire) == nullptr) {
     return;
   }
   c10::intrusive_ptr<KnownValues> released; // freed after the lock

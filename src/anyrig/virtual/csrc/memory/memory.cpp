@@ -3,20 +3,21 @@
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
-#include "time/capture.h"
-#include "memory/reused_memory.h"
 #include "memory/allocator_options.h"
-#include "memory/card_memory.h"
 #include "memory/card_ledger.h"
-#include "memory/stacks.h"
-#include "time/clock.h"
+#include "memory/card_memory.h"
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
-#include "memory/known_values.h"
 #include "memory/kept_host_memory.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
+#include "memory/memory_curve.h"
 #include "memory/placed_memory.h"
+#include "memory/reused_memory.h"
 #include "memory/shared_memory.h"
+#include "memory/stacks.h"
+#include "time/capture.h"
+#include "time/clock.h"
 #include "time/streams.h"
 
 #include <algorithm>
@@ -286,6 +287,7 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   void* address = address_of(*memory);
   if (memory->block != nullptr) {
     set_data_address(*memory, address);
+    note_memory(memory->device);
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
     report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);
   }
@@ -411,6 +413,10 @@ DeviceMemory::~DeviceMemory() {
       state.freed.keep(block->address, bytes, std::move(freed_host));
     }
     state.allocator.free(block, stack_for(RecordStacks::kAll));
+    if (is_workspace) {
+      count_workspace(device, -freed_bytes);
+    }
+    note_memory(device);
     report_to_profiler(address, -freed_bytes, device);
   }
 }
@@ -436,6 +442,18 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
       const bool is_fresh = memory->block != nullptr && !memory->block->was_used;
       memory->host = allocate_host(bytes, is_fresh ? Content::Zeros : Content::Any);
     }
+  }
+  return make_data_ptr(std::move(memory));
+}
+
+c10::DataPtr allocate_workspace(size_t bytes, c10::DeviceIndex device) {
+  auto memory = std::make_unique<DeviceMemory>();
+  memory->device = device;
+  memory->bytes = bytes;
+  memory->block = allocate_block(bytes, device);
+  if (memory->block != nullptr) {
+    memory->is_workspace = true;
+    count_workspace(device, static_cast<int64_t>(memory->block->bytes));
   }
   return make_data_ptr(std::move(memory));
 }

@@ -49,6 +49,7 @@ struct DeviceMemory {
   size_t bytes = 0;
   c10::DataPtr host;
   const void* recorded_address = nullptr; // key of its recorded stack, null without one
+  bool is_workspace = false;
 
   // Owned by known_values.cpp.
   std::atomic<KnownValues*> known{nullptr};
@@ -65,6 +66,9 @@ DeviceMemory* device_memory(const c10::DataPtr& data);
 
 // Allocates `bytes` on `device`. Raises torch.OutOfMemoryError.
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
+// Allocates what a kernel needs for itself. Nothing reads or writes it, so it has no host memory.
+// Raises torch.OutOfMemoryError.
+c10::DataPtr allocate_workspace(size_t bytes, c10::DeviceIndex device);
 // Wraps `block`, which was handed out without a DataPtr.
 c10::DataPtr wrap_block(Block* block, c10::DeviceIndex device);
 // Turns host memory that already holds a result into memory of `device`, without a copy. Raises

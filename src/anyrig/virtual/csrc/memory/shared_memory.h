@@ -8,8 +8,8 @@
 // As with CUDA, a receiver opens the file (shared_file.h) while the sender is alive, and the bytes
 // count in the process that allocated them. If the sender frees the memory while it has receivers,
 // its block stays allocated until the receivers have released it, or have ended (receivers.h), and
-// the sender collects it: at its next send, or when a request finds no free block. With CUDA, memory
-// whose receiver was killed stays until the sender ends.
+// the sender collects it: at its next send, or when a request finds no free block. With CUDA,
+// memory whose receiver was killed stays until the sender ends.
 //
 // Memory moves into its file when it is first sent. With CUDA nothing moves, so its tensors may be
 // in use at that time: the sender waits for the kernels and collectives of other threads that use

@@ -30,7 +30,8 @@ std::atomic<bool> with_cpp_frames{false};
 
 uintptr_t handle_of_key(StreamKey stream, int device) {
   return handle_of(c10::Stream(
-      c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)), stream));
+      c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)),
+      stream));
 }
 
 // In the order of TraceAction.

@@ -59,8 +59,8 @@ OperatorRecords arithmetic_records() {
       {{"frac"}, {.kernel = "frac_cuda", .refused = kAllButFloats}},
       {{"sign"},
        {.dtype_rules = refuse_complex(
-            "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn "
-            "instead.",
+            "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use "
+            "torch.sgn instead.",
             RefusalError::NotImplemented)}},
       {{"signbit"},
        {.dtype_rules = refuse_complex(

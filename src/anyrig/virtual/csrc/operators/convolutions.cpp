@@ -149,8 +149,9 @@ void check_convolution(Arguments arguments) {
       weight.size(0) >= groups, "Given groups=", groups, ", expected weight to be at least ",
       groups, " at dimension 0, but got weight of size ", weight.sizes(), " instead");
   TORCH_CHECK(
-      weight.size(0) % groups == 0, "Given groups=", groups, ", expected weight to be divisible by ",
-      groups, " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
+      weight.size(0) % groups == 0,
+      "Given groups=", groups, ", expected weight to be divisible by ", groups,
+      " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
   TORCH_CHECK(
       transposed || input.size(1) == weight.size(1) * groups, "Given groups=", groups,
       ", weight of size ", weight.sizes(), ", expected input", input.sizes(), " to have ",

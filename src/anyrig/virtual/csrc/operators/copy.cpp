@@ -1,15 +1,16 @@
 // Copies: on a device, between devices, to and from the host.
 
-#include "time/clock.h"
 #include "device/host_waits.h"
-#include "time/capture.h"
-#include "operators/kernels.h"
-#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/pinned_memory.h"
+#include "operators/kernels.h"
+#include "time/capture.h"
+#include "time/clock.h"
 #include "time/records/operator_work.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
@@ -50,6 +51,7 @@ bool is_pinned_host(const at::Tensor& tensor) {
 // returns afterwards.
 void charge(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   auto& clock = Clock::get();
+  const RunningOperator running("aten::copy_");
   const double bytes = static_cast<double>(destination.nbytes());
   if (!clock.charges() || bytes == 0) {
     return;
@@ -126,7 +128,7 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
   }
   const auto values = is_virtual(source) ? known_values(source) : source;
   if (is_virtual(destination)) {
-        twin_of(destination).copy_(twin_of(source)); // Meta copy, which checks the shapes
+    twin_of(destination).copy_(twin_of(source)); // Meta copy, which checks the shapes
     if (!values.defined()) {
       forget_values(destination, why_unknown(source));
     } else if (auto to = values_to_write(destination); to.defined()) {
@@ -144,7 +146,8 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
 
 // Copies in the steps of aten/src/ATen/native/cuda/Copy.cu, to allocate the same temporaries. An
 // asynchronous copy converts the dtype on the device, a synchronous one on the host.
-void copy_through_temporaries(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+void copy_through_temporaries(
+    const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const bool convert_on_device = non_blocking;
   const bool convert_at_source = is_virtual(source) == convert_on_device;
   const auto contiguous = at::MemoryFormat::Contiguous;
@@ -171,7 +174,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   if (source._is_zerotensor()) {
-        return self.zero_(); // a zero tensor of autograd, which has no memory
+    return self.zero_(); // a zero tensor of autograd, which has no memory
   }
   if (needs_temporaries(self, source)) {
     copy_through_temporaries(self, source, non_blocking);

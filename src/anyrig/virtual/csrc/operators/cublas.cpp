@@ -65,9 +65,8 @@ bool keeps_workspaces() {
 #endif
 }
 
-// Allocates device memory without host memory, since nothing reads or writes it.
 c10::DataPtr make_workspace(c10::DeviceIndex device) {
-  return adopt({}, workspace_bytes(device), device);
+  return allocate_workspace(workspace_bytes(device), device);
 }
 
 // The handles that a thread holds, by device.
@@ -143,7 +142,7 @@ Handles& handles_of_caller() {
 
 void provide_cublas_workspace(c10::DeviceIndex device) {
   if (Uncounted::is_active()) {
-        return; // a CUDA graph allocates its workspace itself
+    return; // a CUDA graph allocates its workspace itself
   }
   if (!keeps_workspaces()) {
     make_workspace(device);

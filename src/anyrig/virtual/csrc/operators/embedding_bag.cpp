@@ -17,7 +17,8 @@ using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // Converts the CPU kernel's results to CUDA's. A fast path of the CPU kernel omits the bag of each
 // index, and the kernel returns maximum indices in every mode. See _embedding_bag_cuda of
 // aten/src/ATen/native/cuda/EmbeddingBag.cu.
-Bags to_cuda_results(Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
+Bags to_cuda_results(
+    Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
   auto& [output, bag_of_index, bag_sizes, max_indices] = bags;
   if (bag_of_index.numel() != indices.numel()) {
     const auto positions = at::arange(indices.numel(), offsets.options());

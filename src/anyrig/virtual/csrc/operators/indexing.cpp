@@ -204,8 +204,8 @@ OperatorRecords indexing_records() {
             {dtype_in(2, {Long}, "index_copy_(): Expected a long tensor for index, but got {1}"),
              same_dtype(
                  3, 0,
-                 "index_copy_(): self and source expected to have the same dtype, but got (self) {2} and "
-                 "(source) {1}")},
+                 "index_copy_(): self and source expected to have the same dtype, but got (self) "
+                 "{2} and (source) {1}")},
         .check_arguments = check_copied_slices}},
       {{"index_fill_"},
        {.dtype_rules = {dtype_in(
@@ -216,8 +216,8 @@ OperatorRecords indexing_records() {
             {dtype_in(1, {Long}, "put_(): Expected a long tensor for index, but got {1}"),
              same_dtype(
                  2, 0,
-                 "put_(): self and source expected to have the same dtype, but got self.dtype = {2} and "
-                 "source.dtype = {1}")},
+                 "put_(): self and source expected to have the same dtype, but got self.dtype = "
+                 "{2} and source.dtype = {1}")},
         .nondeterministic = "put_",
         .is_nondeterministic = accumulates}},
       {{"scatter", "scatter_"},

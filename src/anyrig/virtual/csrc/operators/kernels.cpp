@@ -8,6 +8,7 @@
 #include "memory/known_values.h"
 #include "time/capture.h"
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/EmptyTensor.h>
@@ -108,7 +109,8 @@ at::Tensor& set_source_storage_offset(
     int64_t offset,
     at::IntArrayRef size,
     at::IntArrayRef stride) {
-  at::native::checkSetStorage(result, source, offset, size, stride, /*check_offset_in_bounds=*/false);
+  at::native::checkSetStorage(
+      result, source, offset, size, stride, /*check_offset_in_bounds=*/false);
   return set_storage(result, std::move(source), offset, size, stride);
 }
 
@@ -141,6 +143,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   const auto stream = current_stream(self.device().index());
   check_not_captured(stream);
   note_host_wait(stream);
+  const RunningOperator running("aten::_local_scalar_dense");
   Clock::get().copy(
       self.device(), at::kCPU, static_cast<double>(self.element_size()), {.host_waits = true});
   if (!shape_only()) {
@@ -163,6 +166,22 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
       return c10::isComplexType(self.scalar_type()) ? at::Scalar(c10::complex<double>(1.0))
                                                     : at::Scalar(int64_t{1});
   }
+}
+
+// The backward of views launches work, and of those that PyTorch makes with these two operators:
+// slices, transposed and expanded tensors.
+at::Tensor view(const at::Tensor& self, at::IntArrayRef sizes) {
+  Clock::get().note_node();
+  return at::native::view(self, sizes);
+}
+
+at::Tensor as_strided(
+    const at::Tensor& self,
+    at::IntArrayRef sizes,
+    at::IntArrayRef strides,
+    std::optional<int64_t> offset) {
+  Clock::get().note_node();
+  return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
 void record_stream_of(at::Tensor& self, c10::Stream stream) {
@@ -198,8 +217,8 @@ void register_tensor_kernels(torch::Library& library, Names& names) {
   add("empty_strided", empty_strided);
   add("_efficientzerotensor", efficient_zero_tensor);
   // PyTorch's view kernels use geometry only and work on every device.
-  add("view", at::native::view);
-  add("as_strided", at::native::as_strided_tensorimpl);
+  add("view", view);
+  add("as_strided", as_strided);
   add("unfold", at::native::unfold);
   add("_reshape_alias", at::native::_reshape_alias);
   add("view_as_real", at::native::view_as_real);

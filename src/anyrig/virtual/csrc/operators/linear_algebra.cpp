@@ -17,7 +17,8 @@ using DriverName = std::optional<std::string_view>;
 void check_svd_driver(const DriverName& driver) {
   TORCH_CHECK(
       !driver.has_value() || *driver == "gesvd" || *driver == "gesvdj" || *driver == "gesvda",
-      "torch.linalg.svd: unknown svd driver ", driver.value_or(""), " in svd_cusolver computation.");
+      "torch.linalg.svd: unknown svd driver ", driver.value_or(""),
+      " in svd_cusolver computation.");
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> svd(

@@ -104,7 +104,8 @@ void register_nested_kernels(torch::Library& library, Names& names) {
     register_nested_shapes(library, names);
   } else {
     register_kernel(
-        library, names, "_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
+        library, names, "_nested_tensor_from_mask",
+        at::native::NestedTensor_nested_tensor_from_mask);
     register_kernel(
         library, names, "_nested_tensor_from_mask_left_aligned",
         at::native::NestedTensor_nested_tensor_from_mask_left_aligned);

@@ -2,8 +2,8 @@
 
 #include "device/device.h"
 #include "device/host_waits.h"
-#include "memory/known_values.h"
 #include "dispatch/shape_only.h"
+#include "memory/known_values.h"
 #include "time/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"

@@ -8,8 +8,8 @@
 #include "time/records/operator_work.h"
 #include "time/streams.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
 

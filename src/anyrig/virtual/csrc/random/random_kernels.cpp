@@ -8,17 +8,14 @@
 // Longer than 400 lines: each distribution has one kernel, and all share the same templates, whose
 // headers take longer to compile than the kernels.
 
-// Without the headers of all other operators this file compiles in half the time.
-#define AT_PER_OPERATOR_HEADERS
-
 #include "operators/kernels.h"
 
+#include "dispatch/shape_only.h"
+#include "memory/known_values.h"
 #include "random/curand_values.h"
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "random/random_transforms.h"
-#include "memory/known_values.h"
-#include "dispatch/shape_only.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>

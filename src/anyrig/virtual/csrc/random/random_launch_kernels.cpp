@@ -1,28 +1,26 @@
 // Dropout, bernoulli_ with a tensor of probabilities, randperm and multinomial, which have their
 // own launches (random_launches.h) or consist of other operators.
 
-// Without the headers of all other operators this file compiles in half the time.
-#define AT_PER_OPERATOR_HEADERS
-
 #include "operators/kernels.h"
 
+#include "dispatch/device_assert.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+#include "memory/known_values.h"
+#include "memory/lazy_clones.h"
 #include "random/generator.h"
 #include "random/random_launches.h"
 #include "random/random_source.h"
-#include "dispatch/device_assert.h"
-#include "memory/known_values.h"
-#include "dispatch/shape_only.h"
-#include "dispatch/twin.h"
-#include "memory/lazy_clones.h"
+#include "temporaries/cub.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
@@ -201,8 +199,7 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
     return result;
   }
   check_drawn_on_card(result.device());
-  // Allocated on the device, so that the bytes are counted. The memory of the sort itself is
-  // unknown.
+  // Allocated on the device, so that the bytes are counted.
   const auto range = at::arange(n, result.options());
   const int bits = randperm_key_bits(n);
   const bool is_short = bits <= 32;
@@ -216,6 +213,11 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
   }
   const auto sorted_keys = at::empty_like(keys);
   const auto device = result.device().index();
+  const auto key_bytes = static_cast<int64_t>(keys.element_size());
+  const auto value_bytes = static_cast<int64_t>(range.element_size());
+  adopt(
+      {}, radix_sort_bytes(CubGpu::of(device), {n, key_bytes, value_bytes, bits}),
+      device); // freed at once
   const auto start = take_numbers(generator, device, static_cast<uint64_t>(n));
   charge_kernel(device, static_cast<int64_t>(2 * (keys.nbytes() + range.nbytes())));
   if (!shape_only()) {

@@ -1,8 +1,9 @@
 #include "random/random_source.h"
 
-#include "time/clock.h"
 #include "device/device.h"
 #include "random/generator.h"
+#include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <limits>
@@ -52,6 +53,7 @@ PhiloxPosition take_numbers(
 void charge_kernel(c10::DeviceIndex device, int64_t bytes) {
   auto& clock = Clock::get();
   if (clock.charges() && bytes > 0) {
+    const RunningOperator running("random numbers");
     clock.run(
         current_stream(device), memory_work(0, static_cast<double>(bytes), Access::Random));
   }

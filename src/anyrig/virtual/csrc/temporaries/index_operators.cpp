@@ -1,10 +1,9 @@
 // The temporaries of indexing: index_put_ with accumulation sorts its indices, and so does the
-// gradient of an embedding; indices on the host are copied to the device first.
-// aten/src/ATen/native/TensorAdvancedIndexing.cpp (make_info), and
-// {Indexing,Embedding,EmbeddingBackwardKernel}.cu in aten/src/ATen/native/cuda.
-//
-// Not counted: what turns a mask into indices, since its size depends on values.
-#include "temporaries/radix_sort.h"
+// gradient of an embedding; masks become indices, and indices on the host are copied to the device
+// first. aten/src/ATen/native/TensorAdvancedIndexing.cpp (make_info), and
+// {Indexing,IndexKernel,Nonzero,Embedding,EmbeddingBackwardKernel}.cu in aten/src/ATen/native/cuda.
+#include "temporaries/cub.h"
+#include "temporaries/selected.h"
 #include "temporaries/temporaries.h"
 
 #include <ATen/Context.h>
@@ -26,44 +25,85 @@ int64_t tensor_bytes(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
 }
 
+bool is_index_mask(const at::Tensor& index) {
+  return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+}
+
+struct IndexTensor {
+  at::DimVector sizes;
+  bool is_on_host;
+};
+
+struct IndexMask {
+  at::Tensor tensor;
+  int64_t count; // of its true elements
+};
+
+// The indices of a call. A mask of k dimensions stands for k indices.
 struct Indexing {
-  std::vector<std::optional<at::Tensor>> indices;
+  std::vector<std::optional<IndexTensor>> indices;
+  std::vector<IndexMask> masks; // on the device
   at::DimVector shape; // of all indices, broadcast
-  bool has_mask = false;
   bool has_host_index = false;
+  bool has_counts = true; // otherwise ShapeOnly does not know a mask
   bool is_valid = true; // otherwise the kernel raises an error
 
-  explicit Indexing(const c10::IValue& value) : indices(value.toOptionalTensorVector()) {
-    for (const auto& index : indices) {
+  explicit Indexing(const c10::IValue& value) {
+    for (const auto& index : value.toOptionalTensorVector()) {
       if (!index.has_value() || !index->defined()) {
-        continue;
-      }
-      has_mask |= index->scalar_type() == at::kBool || index->scalar_type() == at::kByte;
-      has_host_index |= index->is_cpu();
-      is_valid &= has_mask || at::are_expandable(shape, index->sizes());
-      if (is_valid && !has_mask) {
-        shape = at::infer_size_dimvector(shape, index->sizes());
+        indices.push_back(std::nullopt);
+      } else if (is_index_mask(*index)) {
+        add_mask(*index);
+      } else {
+        add(*index, at::DimVector(index->sizes()));
       }
     }
   }
-  // Whether the number of indices is known.
-  bool has_counts() const {
-    return is_valid && !has_mask;
+  // Whether the sizes of all indices are known.
+  bool has_sizes() const {
+    return is_valid && has_counts;
   }
   bool is_given(size_t i) const {
-    return i < indices.size() && indices[i].has_value() && indices[i]->defined();
+    return i < indices.size() && indices[i].has_value();
   }
   int64_t index_bytes() const {
     return c10::multiply_integers(shape) * kIndexBytes;
   }
+
+ private:
+  void add(const at::Tensor& index, const at::DimVector& sizes) {
+    indices.push_back(IndexTensor{sizes, index.is_cpu()});
+    has_host_index |= index.is_cpu();
+    is_valid &= at::are_expandable(shape, sizes);
+    if (is_valid) {
+      shape = at::infer_size_dimvector(shape, sizes);
+    }
+  }
+  void add_mask(const at::Tensor& mask) {
+    const auto count = count_selected(mask);
+    if (!count.has_value()) {
+      has_counts = false;
+      return;
+    }
+    if (!mask.is_cpu()) {
+      masks.push_back({mask, *count});
+    }
+    for (int64_t i = 0; i < mask.dim(); ++i) {
+      add(mask, {*count});
+    }
+  }
 };
 
-// The copies of indices that are on the host live until the operator returns.
-Temporaries copies_of_host_indices(const Indexing& indexing) {
+// The copies of indices that are on the host, and the positions of masks, live until the operator
+// returns.
+Temporaries indices_on_device(const Indexing& indexing) {
   Temporaries temporaries;
-  if (indexing.has_host_index && indexing.has_counts()) {
+  if (indexing.has_sizes()) {
+    for (const IndexMask& mask : indexing.masks) {
+      find_selected(temporaries, mask.tensor, mask.count);
+    }
     for (size_t i = 0; i < indexing.indices.size(); ++i) {
-      if (indexing.is_given(i) && indexing.indices[i]->is_cpu()) {
+      if (indexing.is_given(i) && indexing.indices[i]->is_on_host) {
         temporaries.allocate(indexing.index_bytes());
       }
     }
@@ -73,7 +113,7 @@ Temporaries copies_of_host_indices(const Indexing& indexing) {
 }
 
 Temporaries of_index(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
-  return copies_of_host_indices(Indexing(arguments[1]));
+  return indices_on_device(Indexing(arguments[1]));
 }
 
 // wrapIndexOnce: compares the largest and the smallest index with the bounds.
@@ -83,6 +123,31 @@ void check_range(Temporaries& temporaries) {
     temporaries.free(temporaries.allocate(1));
     temporaries.free(extreme);
   }
+}
+
+// Returns how many bits a position among the written slices has: get_num_bits of ATen/cuda/cub.h. The
+// dimensions after the indexed ones, or all others if those are apart, belong to a slice.
+int64_t position_bits(const at::Tensor& self, const Indexing& indexing) {
+  int64_t first = self.dim(), last = -1;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (indexing.is_given(dim)) {
+      first = std::min(first, dim);
+      last = dim;
+    }
+  }
+  bool are_apart = false;
+  for (int64_t dim = first; dim <= last; ++dim) {
+    are_apart |= !indexing.is_given(dim);
+  }
+  int64_t slice = 1;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    slice *= dim > last || (are_apart && !indexing.is_given(dim)) ? self.size(dim) : 1;
+  }
+  int64_t bits = 1;
+  for (int64_t most = (self.numel() - 1) / std::max<int64_t>(slice, 1); most > 1; most /= 2) {
+    ++bits;
+  }
+  return bits;
 }
 
 // index_put_with_sort_kernel
@@ -96,6 +161,10 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
   if (!self.is_contiguous()) {
     temporaries.allocate(tensor_bytes(self));
   }
+  std::vector<int> positions;
+  for (const IndexMask& mask : indexing.masks) {
+    positions.push_back(find_selected(temporaries, mask.tensor, mask.count));
+  }
   // The position of each element in memory: the sum of index times stride over the dimensions.
   at::DimVector shape; // of the elements written
   bool has_sum = false;
@@ -104,7 +173,7 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
       shape.push_back(self.size(dim));
       continue;
     }
-    const bool on_device = !indexing.indices[dim]->is_cpu();
+    const bool on_device = !indexing.indices[dim]->is_on_host;
     if (on_device && checks_range && bytes > 0) {
       check_range(temporaries);
     }
@@ -120,6 +189,9 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
     }
     has_sum = true;
   }
+  for (const int of_mask : positions) {
+    temporaries.free(of_mask);
+  }
   if (at::is_expandable_to(values.sizes(), shape) && !values.expand(shape).is_contiguous()) {
     temporaries.allocate(
         c10::multiply_integers(shape) * static_cast<int64_t>(values.element_size()));
@@ -128,16 +200,37 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
     for (int i = 0; i < 3; ++i) {
       temporaries.allocate(bytes); // sorted positions, their order, and numbers from 0
     }
-    temporaries.allocate(radix_sort_bytes(bytes / kIndexBytes, kIndexBytes));
+    temporaries.allocate(radix_sort_bytes(
+        CubGpu::of(self.device().index()),
+        {bytes / kIndexBytes, kIndexBytes, kIndexBytes, position_bits(self, indexing)}));
   }
   return temporaries;
 }
 
+// canDispatchToMaskedFill: `tensor[mask] = number` fills, without counting the mask.
+bool fills_by_one_mask(Arguments arguments) {
+  const auto& value = arguments[2].toTensor();
+  if (arguments[3].toBool() || value.numel() != 1 || !value.is_cpu()) {
+    return false;
+  }
+  int given = 0, masks = 0;
+  for (const auto& index : arguments[1].toOptionalTensorVector()) {
+    if (index.has_value() && index->defined()) {
+      ++given;
+      masks += is_index_mask(*index) ? 1 : 0;
+    }
+  }
+  return masks == 1 && given == 1;
+}
+
 Temporaries of_index_put(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
+  if (fills_by_one_mask(arguments)) {
+    return {};
+  }
   const Indexing indexing(arguments[1]);
   const bool sorts = arguments[3].toBool() || at::globalContext().deterministicAlgorithms();
-  return sorts && indexing.has_counts() ? of_sorted_index_put(arguments, indexing)
-                                     : copies_of_host_indices(indexing);
+  return sorts && indexing.has_sizes() ? of_sorted_index_put(arguments, indexing)
+                                       : indices_on_device(indexing);
 }
 
 // embedding_dense_backward_cuda and embedding_backward_cuda_kernel
@@ -164,7 +257,8 @@ Temporaries of_embedding_backward(const c10::FunctionSchema& /*schema*/, Argumen
   temporaries.allocate(count * index_bytes); // the sorted indices
   temporaries.allocate(count * index_bytes); // and where they were
   const int numbers = temporaries.allocate(count * index_bytes);
-  temporaries.free(temporaries.allocate(radix_sort_bytes(count, index_bytes)));
+  temporaries.free(temporaries.allocate(radix_sort_bytes(
+      CubGpu::of(indices.device().index()), {count, index_bytes, index_bytes})));
   temporaries.free(numbers);
   if (scales) {
     temporaries.allocate(count * index_bytes);
@@ -196,7 +290,7 @@ TemporariesOf index_temporaries_of(const std::string& name) {
       {"embedding_dense_backward", &of_embedding_backward},
   };
   const auto found = functions.find(name);
-  return found == functions.end() ? nullptr : found->second;
+  return found == functions.end() ? selection_temporaries_of(name) : found->second;
 }
 
 } // namespace anyrig::virtual_gpu

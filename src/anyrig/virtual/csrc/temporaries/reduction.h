@@ -23,9 +23,9 @@ struct BlockReduction {
 };
 
 // Returns the buffer and the semaphores of reducing `self`, of which only the layout matters, over
-// the dimensions `dims`, or over all if `dims` is empty. `in_dtype` is the dtype in which the kernel
-// reads `self`; if it differs from the tensor's, CUDA makes a converted copy first. `result_dtype` is
-// the first result's.
+// the dimensions `dims`, or over all if `dims` is empty. `in_dtype` is the dtype in which the
+// kernel reads `self`; if it differs from the tensor's, CUDA makes a converted copy first.
+// `result_dtype` is the first result's.
 Temporaries reduction_temporaries(
     const BlockReduction& reduction,
     const at::TensorBase& self,

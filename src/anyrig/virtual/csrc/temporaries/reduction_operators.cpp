@@ -90,23 +90,6 @@ Temporaries of_truth(
       self.device().index());
 }
 
-// The gradient of a bias is a sum of its own: ATen/native/Convolution.cpp.
-Temporaries of_convolution_backward(
-    const c10::FunctionSchema& schema, Arguments arguments) {
-  const auto& gradient = arguments[0].toTensor();
-  const auto* wanted = argument_called(schema, arguments, "output_mask");
-  if (wanted == nullptr || !wanted->toBoolList().get(2)) {
-    return {};
-  }
-  c10::DimVector dims;
-  for (int64_t i = 0; i < gradient.dim(); ++i) {
-    if (i != 1) {
-      dims.push_back(i);
-    }
-  }
-  return sum_temporaries(gradient, dims, gradient.device().index());
-}
-
 } // namespace
 
 TemporariesOf reduction_temporaries_of(const std::string& name) {
@@ -128,7 +111,6 @@ TemporariesOf reduction_temporaries_of(const std::string& name) {
       {"argmin", &of_position},
       {"all", &of_truth},
       {"any", &of_truth},
-      {"convolution_backward", &of_convolution_backward},
       {"max", &of_extreme},
       {"min", &of_extreme},
   };

@@ -4,8 +4,8 @@
 
 namespace anyrig::virtual_gpu {
 
-void TemporaryMemory::begin() {
-  while (allocations_.size() < temporaries_.steps_before_results()) {
+void TemporaryMemory::begin_result(size_t index) {
+  while (allocations_.size() < temporaries_.steps_before_result(index)) {
     take_step(temporaries_.steps()[allocations_.size()]);
   }
 }
@@ -29,15 +29,15 @@ void TemporaryMemory::take_step(int64_t step) {
   } else if (step == 0) {
     allocations_.emplace_back();
   } else {
-    // Nothing reads or writes the memory, so the host needs none for it.
-    allocations_.push_back(adopt({}, static_cast<size_t>(step), device_));
+    allocations_.push_back(allocate_workspace(static_cast<size_t>(step), device_));
   }
 }
 
 TemporariesOf temporaries_of(const std::string& name) {
   for (const auto table :
        {&reduction_temporaries_of, &index_temporaries_of, &normalization_temporaries_of,
-        &copy_temporaries_of}) {
+        &copy_temporaries_of, &sort_temporaries_of, &scan_temporaries_of,
+        &convolution_temporaries_of, &library_temporaries_of}) {
     if (const auto found = table(name)) {
       return found;
     }

@@ -1,6 +1,8 @@
 // The memory that CUDA's kernels allocate for themselves and free before the operator returns.
 //
-//   before the results │ results │ after the results, freed in reverse order │ the operator returns
+//   before result 0 │ result 0 │ before result 1 │ result 1 │ … │ after them │ the operator returns
+//
+// What a call has not freed by then is freed in reverse order.
 //
 // It goes through the caching allocator like a tensor, so it counts in torch.cuda.memory_allocated
 // and its peak, and may need a segment of its own. Which operators need how much follows from
@@ -14,6 +16,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -32,10 +35,12 @@ class Temporaries {
   void free(int allocation) {
     steps_.push_back(-1 - allocation);
   }
-  // The steps up to here come before the allocation of the results.
+  // The steps up to here come before the allocation of the results. Called once more for each
+  // further result: the steps up to there come before the next one.
   void results_follow() {
-    steps_before_results_ = steps_.size();
+    steps_before_results_.push_back(steps_.size());
   }
+  // Appends the steps of another list, all before the same result.
   void append(const Temporaries& other) {
     const auto first = static_cast<int64_t>(steps_.size());
     for (const int64_t step : other.steps_) {
@@ -43,11 +48,22 @@ class Temporaries {
     }
   }
 
+  // Appends the release of each allocation that is not yet freed, the latest first.
+  void free_all() {
+    for (int64_t step = static_cast<int64_t>(steps_.size()) - 1; step >= 0; --step) {
+      const bool is_freed = std::find(steps_.begin(), steps_.end(), -1 - step) != steps_.end();
+      if (steps_[step] > 0 && !is_freed) {
+        free(static_cast<int>(step));
+      }
+    }
+  }
   bool empty() const {
     return steps_.empty();
   }
-  size_t steps_before_results() const {
-    return steps_before_results_;
+  // The number of steps that come before the allocation of the result at `index`.
+  size_t steps_before_result(size_t index) const {
+    const size_t last = steps_before_results_.size();
+    return last == 0 ? 0 : steps_before_results_[std::min(index, last - 1)];
   }
   // Each step is the number of bytes to allocate or, if negative, -1 - the number of the step whose
   // allocation to free.
@@ -57,7 +73,7 @@ class Temporaries {
 
  private:
   c10::SmallVector<int64_t, 4> steps_;
-  size_t steps_before_results_ = 0;
+  c10::SmallVector<size_t, 4> steps_before_results_;
 };
 
 // Takes the steps of one call on a device.
@@ -66,9 +82,9 @@ class TemporaryMemory {
   TemporaryMemory(Temporaries temporaries, c10::DeviceIndex device)
       : temporaries_(std::move(temporaries)), device_(device) {}
 
-  // Takes the steps before the results. Raises torch.OutOfMemoryError.
-  void begin();
-  // Takes the other steps. Raises torch.OutOfMemoryError.
+  // Takes the steps before the result at `index`. Raises torch.OutOfMemoryError.
+  void begin_result(size_t index);
+  // Takes the steps after the results. Raises torch.OutOfMemoryError.
   void proceed();
   // Frees what is left, the latest first.
   void end();
@@ -85,8 +101,8 @@ class TemporaryMemory {
 // virtual GPU or a list that begins with one. Called before the kernel runs.
 using TemporariesOf = Temporaries (*)(const c10::FunctionSchema&, Arguments);
 
-// Returns the function for an operator of PyTorch, named as in the tables of operator_plan.cpp; null
-// if the operator needs no temporaries.
+// Returns the function for an operator of PyTorch, named as in the tables of operator_plan.cpp;
+// null if the operator needs no temporaries.
 TemporariesOf temporaries_of(const std::string& name);
 
 // The tables of single files.
@@ -94,5 +110,9 @@ TemporariesOf reduction_temporaries_of(const std::string& name);
 TemporariesOf index_temporaries_of(const std::string& name);
 TemporariesOf normalization_temporaries_of(const std::string& name);
 TemporariesOf copy_temporaries_of(const std::string& name);
+TemporariesOf sort_temporaries_of(const std::string& name);
+TemporariesOf scan_temporaries_of(const std::string& name);
+TemporariesOf convolution_temporaries_of(const std::string& name);
+TemporariesOf library_temporaries_of(const std::string& name);
 
 } // namespace anyrig::virtual_gpu

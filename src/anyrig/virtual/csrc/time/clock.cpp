@@ -3,6 +3,7 @@
 
 #include "time/cost/copy_cost.h"
 #include "time/cost/cost.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <algorithm>
@@ -68,12 +69,17 @@ bool Clock::charges() const {
 
 double Clock::launch(
     StreamLine& line, double launch_seconds, double seconds_before, double count) {
+  const bool records = record_.is_on();
+  const double begin = records ? std::max(host_.current().moment, line.launched) : 0;
   line.launched = host_.work_after(line.launched, seconds_before + launch_seconds);
-  const double first = std::max(line.done, line.launched);
+  const double first = line.launched;
   if (count > 1) {
     line.launched = host_.work_after(line.launched, (count - 1) * launch_seconds);
   }
-  return first;
+  if (C10_UNLIKELY(records)) {
+    record_.launched(host_.current(), line.track, begin, first, line.launched);
+  }
+  return std::max(line.done, first);
 }
 
 double Clock::launch(StreamLine& line, const HostCoefficients& host) {
@@ -92,6 +98,9 @@ void Clock::slow_down_kernels(DeviceLine& device, double start, double end, doub
   device.multiprocessors.occupy(done, done + lost);
   device.totals.compute_seconds += lost;
   extend(*device.last_kernel, done, done + lost);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.prolonged(device.last_kernel->track, done, done + lost);
+  }
 }
 
 void Clock::extend(StreamLine& line, double start, double end) {
@@ -115,6 +124,7 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
     return;
   }
   const GpuFacts& gpu = gpu_of(stream);
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   double kernels = 0;
   DeviceTotals totals;
@@ -144,6 +154,9 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   const double end = std::max(start + seconds, stream_line.launched + seconds / kernels);
   device.multiprocessors.occupy(start, end);
   extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, totals.memory_bytes);
+  }
   if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
     device.last_kernel = &stream_line;
   }
@@ -160,11 +173,16 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   if (!charges()) {
     return;
   }
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
   const double start = launch(stream_line, gpu_of(stream).coefficients.host);
   if (!add_to_meter(stream_line, seconds, 1, {})) {
     extend(stream_line, start, start + seconds);
+    if (C10_UNLIKELY(record_.is_on())) {
+      record_.worked(
+          stream, stream_line.track, IntervalKind::Kernel, start, start + seconds, -1);
+    }
   }
 }
 
@@ -173,29 +191,35 @@ void Clock::replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captur
     return;
   }
   const GpuFacts& gpu = gpu_of(stream);
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
   const double ready = launch(stream_line, gpu.coefficients.host);
   // The captured streams run at the same time, but the kernels of one GPU do not.
-  double longest = 0, computing = 0, nodes = 0;
+  double longest = 0, computing = 0, nodes = 0, bytes = 0;
   for (const CapturedWork& work : captured) {
     longest = std::max(longest, work.seconds);
     nodes = std::max(nodes, work.nodes);
+    bytes += work.totals.memory_bytes;
     if (work.device == stream.device_index()) {
       computing += work.totals.compute_seconds;
     }
     lines_[work.device].totals.add(work.totals);
   }
-  const double alone = std::max(longest, computing);
   const double start = device.multiprocessors.first_free(ready, computing);
   const double slowed = device.collectives.slowed(
       start, computing, gpu.coefficients.collective.multiprocessor_share);
   device.totals.compute_seconds += slowed - computing;
   device.multiprocessors.occupy(start, start + slowed);
   const double waiting = nodes * gpu.coefficients.host.graph_node_seconds;
-  extend(stream_line, start, start + alone + (slowed - computing) + waiting);
-  if (device.last_kernel == nullptr || stream_line.done >= device.last_kernel->done) {
+  const double end =
+      start + std::max(longest, computing) + (slowed - computing) + waiting;
+  extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, bytes);
+  }
+  if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
     device.last_kernel = &stream_line;
   }
 }
@@ -211,9 +235,11 @@ void Clock::copy(
   const Link link = link_of(source, destination);
   const double seconds = copy_seconds(gpu, link, bytes, options.is_pageable);
   const auto kind = static_cast<size_t>(link.kind);
+  record_.locate();
   std::unique_lock<std::mutex> guard(mutex_);
   // Each end on a device has a stream and one direction of a link.
   struct End {
+    c10::Stream id;
     DeviceLine* device;
     StreamLine* stream;
     Occupancy* link;
@@ -223,8 +249,9 @@ void Clock::copy(
     const auto device = leaves ? source : destination;
     if (device.type() == kDeviceType) {
       DeviceLine& line_of_device = lines_[device.index()];
+      const auto stream = current_stream(device.index());
       ends.push_back(
-          {&line_of_device, &line(current_stream(device.index())),
+          {stream, &line_of_device, &line(stream),
            &(leaves ? line_of_device.out : line_of_device.in)[kind]});
     }
   }
@@ -237,6 +264,7 @@ void Clock::copy(
     }
     start = std::max(start, end.stream->done);
     end.stream->launched = ends.front().stream->launched;
+    end.stream->track.launch = ends.front().stream->track.launch;
   }
   // Repeat until the links of both ends are free at the same time.
   for (double asked = -1; asked != start;) {
@@ -245,9 +273,14 @@ void Clock::copy(
       start = end.link->first_free(start, seconds);
     }
   }
+  const int64_t flow = record_.is_on() && ends.size() > 1 ? record_.new_flow() : -1;
   for (const auto& end : ends) {
     end.link->occupy(start, start + seconds);
     extend(*end.stream, start, start + seconds);
+    if (C10_UNLIKELY(record_.is_on())) {
+      record_.worked(
+          end.id, end.stream->track, IntervalKind::Copy, start, start + seconds, bytes, flow);
+    }
     end.device->totals.copy_seconds += seconds;
   }
   if (options.host_waits) {
@@ -257,13 +290,25 @@ void Clock::copy(
 }
 
 double Clock::launch_collective(const c10::Stream& stream) {
+  record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
-  return charges() ? launch(stream_line, gpu_of(stream).coefficients.host) : stream_line.done;
+  if (!charges()) {
+    return stream_line.done;
+  }
+  const double ready = launch(stream_line, gpu_of(stream).coefficients.host);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.expect_collective(stream_line.track);
+  }
+  return ready;
 }
 
 double Clock::run_collective(
-    const c10::Stream& stream, double start, double seconds, Direction direction) {
+    const c10::Stream& stream,
+    double start,
+    double seconds,
+    Direction direction,
+    const CollectiveNote& note) {
   if (!charges()) {
     return start;
   }
@@ -274,10 +319,12 @@ double Clock::run_collective(
   DeviceTotals totals;
   totals.collective_seconds = seconds;
   if (add_to_meter(stream_line, seconds, 1, totals)) {
+    record_.drop_collective(stream_line.track);
     return start + seconds;
   }
   if (seconds <= 0) { // unknown rates, or one rank
     extend(stream_line, start, start);
+    record_.drop_collective(stream_line.track);
     return start;
   }
   // The ranks agree on `start`, so a collective whose link is busy takes longer instead of waiting.
@@ -300,12 +347,16 @@ double Clock::run_collective(
   slow_down_kernels(device, start, end, gpu.coefficients.collective.multiprocessor_share);
   device.collectives.occupy(start, end);
   extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.communicated(stream, stream_line.track, start, end, note);
+  }
   device.totals.collective_seconds += end - start;
   return end;
 }
 
 void Clock::collective(
     CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> members) {
+  const RunningOperator running(name_of(kind));
   std::vector<Place> places;
   double start = 0;
   for (const auto device : members) {
@@ -313,8 +364,10 @@ void Clock::collective(
     start = std::max(start, launch_collective(current_stream(device)));
   }
   const double seconds = collective_seconds(kind, bytes, places);
+  CollectiveNote note{bytes};
+  with_record([&note](Record& record) { note.flow = record.is_on() ? record.new_flow() : -1; });
   for (const auto device : members) {
-    run_collective(current_stream(device), start, seconds);
+    run_collective(current_stream(device), start, seconds, Direction::Both, note);
   }
 }
 
@@ -347,13 +400,18 @@ void Clock::wait_until(const c10::Stream& stream, double moment) {
 }
 
 void Clock::wait_on_host(double moment) {
+  record_.locate();
   give_way(moment);
   wait_on_host_without_giving_way(moment);
 }
 
 void Clock::wait_on_host_without_giving_way(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
+  const double begin = host_.current().moment;
   host_.wait_until(moment);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.waited(host_.current(), begin);
+  }
 }
 
 void Clock::give_way(double moment) {
@@ -399,8 +457,12 @@ bool Clock::poll(double moment) {
   }
   host.poll_seconds =
       host.moment == host.last_poll_end ? 2 * host.poll_seconds : kPollSeconds;
+  const double begin = host.moment;
   host_.wait_until(std::min(moment, host.moment + host.poll_seconds));
   host.last_poll_end = host.moment;
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.waited(host, begin);
+  }
   return false;
 }
 
@@ -429,6 +491,17 @@ CapturedWork Clock::end_meter(const c10::Stream& stream) {
 double Clock::host_seconds() {
   std::lock_guard<std::mutex> guard(mutex_);
   return host_.current().moment;
+}
+
+double Clock::done_seconds() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  double done = host_.current().moment;
+  for (const auto& device : lines_) {
+    for (const auto& [id, stream_line] : device.streams) {
+      done = std::max(done, stream_line.done);
+    }
+  }
+  return done;
 }
 
 std::vector<DeviceReading> Clock::read() {

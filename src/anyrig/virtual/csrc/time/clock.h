@@ -17,9 +17,10 @@
 #include "time/collective_time.h"
 #include "time/giving_way.h"
 #include "time/host_lines.h"
-#include "time/occupancy.h"
 #include "time/links.h"
+#include "time/occupancy.h"
 #include "time/predictions.h"
+#include "time/record.h"
 #include "time/work.h"
 
 #include <c10/core/Device.h>
@@ -112,7 +113,8 @@ class Clock {
       const c10::Stream& stream,
       double start,
       double seconds,
-      Direction direction = Direction::Both);
+      Direction direction = Direction::Both,
+      const CollectiveNote& note = {});
   // Runs a collective between devices of this process, on their current streams.
   void collective(CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> devices);
 
@@ -134,7 +136,23 @@ class Clock {
   bool poll(double moment);
 
   double host_seconds();
+  // Returns the time at which the host and all work launched so far are done.
+  double done_seconds();
   std::vector<DeviceReading> read();
+
+  // Called by operators that launch no work, such as views, but whose backward does.
+  void note_node() {
+    if (C10_UNLIKELY(record_.is_on())) {
+      keep_origin_of_node();
+    }
+  }
+  // The record of all intervals. `with_record` calls `use(record)` with the clock's lock held.
+  const Record& record() const { return record_; }
+  template <class Use>
+  void with_record(Use use) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    use(record_);
+  }
 
   // Keeps a list of the works that are run from now on, and of their seconds.
   void begin_log();
@@ -169,6 +187,7 @@ class Clock {
     double launched = 0; // the time of the last launch
     double busy = 0;
     std::optional<CapturedWork> metered; // the meter, while the stream is captured
+    StreamTrack track;
   };
 
   struct DeviceLine {
@@ -204,6 +223,7 @@ class Clock {
   HostLines host_;
   Predictions predictions_;
   std::optional<std::vector<std::pair<Work, double>>> log_;
+  Record record_;
   Waiters waiters_;
   std::vector<DeviceLine> lines_;
 };

@@ -160,7 +160,9 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   convolution("convolution.simt", all.convolution_simt);
   convolution("convolution.tensor", all.convolution_tensor);
   visit("attention.forward_efficiency", all.attention.forward_efficiency.data(), kAttentionKernels);
-  visit("attention.backward_efficiency", all.attention.backward_efficiency.data(), kAttentionKernels);
+  visit(
+      "attention.backward_efficiency", all.attention.backward_efficiency.data(),
+      kAttentionKernels);
   visit("attention.head_overhead", &all.attention.head_overhead, size_t{1});
   visit("attention.block_overhead", &all.attention.block_overhead, size_t{1});
   visit("attention.memory_fraction", &all.attention.memory_fraction, size_t{1});
@@ -178,8 +180,12 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("collective.base_seconds", &all.collective.base_seconds, size_t{1});
   visit("collective.link_step_seconds", &all.collective.link_step_seconds, size_t{1});
   visit("collective.pcie_step_seconds", &all.collective.pcie_step_seconds, size_t{1});
-  visit("collective.ring_network_step_seconds", &all.collective.ring_network_step_seconds, size_t{1});
-  visit("collective.tree_network_step_seconds", &all.collective.tree_network_step_seconds, size_t{1});
+  visit(
+      "collective.ring_network_step_seconds", &all.collective.ring_network_step_seconds,
+      size_t{1});
+  visit(
+      "collective.tree_network_step_seconds", &all.collective.tree_network_step_seconds,
+      size_t{1});
   visit("collective.low_latency_fraction", &all.collective.low_latency_fraction, size_t{1});
   visit("collective.large_base_seconds", &all.collective.large_base_seconds, size_t{1});
   visit("collective.bandwidth_fraction", &all.collective.bandwidth_fraction, size_t{1});

@@ -10,6 +10,34 @@ Place place_of(c10::DeviceIndex device) {
   return {devices()[device].position};
 }
 
+const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::AllReduce:
+      return "all_reduce";
+    case CollectiveKind::Broadcast:
+      return "broadcast";
+    case CollectiveKind::Reduce:
+      return "reduce";
+    case CollectiveKind::AllGather:
+      return "all_gather";
+    case CollectiveKind::ReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::AllToAll:
+      return "all_to_all";
+    case CollectiveKind::Gather:
+      return "gather";
+    case CollectiveKind::Scatter:
+      return "scatter";
+    case CollectiveKind::Barrier:
+      return "barrier";
+    case CollectiveKind::Send:
+      return "send";
+    case CollectiveKind::Receive:
+      return "recv";
+  }
+  return "";
+}
+
 double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place> ranks) {
   if (ranks.empty()) {
     return 0;

@@ -19,6 +19,9 @@ struct Place {
 // Returns the place of a rank of this process that uses `device`.
 Place place_of(c10::DeviceIndex device);
 
+// Returns the name in torch.distributed: "all_reduce", "broadcast", ...
+const char* name_of(CollectiveKind kind);
+
 // Returns the seconds from the time at which all ranks have joined until the collective is done on
 // all ranks. For a message, `ranks` holds its two ends, or only the end that is known.
 double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place> ranks);

@@ -14,6 +14,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -22,8 +23,10 @@ namespace {
 using CoefficientValues = std::map<std::string, std::vector<double>>;
 using WorkColumn = std::vector<double>;
 
-// How Python reads and writes a field of a record: as a number.
+// How Python reads and writes a field of a record: as a number. Of a field that the record's family
+// does not have, Python reads 0, and what it writes is ignored.
 struct WorkField {
+  bool (*exists)(const Work&);
   double (*get)(const Work&);
   void (*set)(Work&, double);
 };
@@ -66,86 +69,112 @@ CoefficientValues read_coefficients(GpuFacts& gpu) {
   return values;
 }
 
-// Fields that several families have are shared.
+Work work_of_family(Family family) {
+  switch (family) {
+    case Family::Memory:
+      return Work(MemoryShape());
+    case Family::Product:
+      return Work(ProductShape());
+    case Family::Convolution:
+      return Work(ConvolutionShape());
+    case Family::Attention:
+      return Work(AttentionShape());
+  }
+  throw std::invalid_argument("there is no family of works with this number");
+}
+
 const std::map<std::string, WorkField>& work_fields() {
-#define FIELD(place)                                     \
-  {                                                      \
-    [](const Work& w) { return static_cast<double>(w.place); }, [](Work& w, double v) { \
-      w.place = static_cast<decltype(w.place)>(v);       \
-    }                                                    \
+#define FIELD(exists, place)                                                            \
+  {                                                                                     \
+    [](const Work& w) { return exists; },                                               \
+        [](const Work& w) { return static_cast<double>(w.place); }, [](Work& w, double v) { \
+          w.place = static_cast<std::decay_t<decltype(w.place)>>(v);                    \
+        }                                                                               \
   }
   static const std::map<std::string, WorkField> fields = {
-      {"family", FIELD(family)},
-      {"precision", FIELD(precision)},
-      {"element_bytes", FIELD(element_bytes)},
-      {"flops", FIELD(flops)},
-      {"share", FIELD(share)},
-      {"bytes_read", FIELD(bytes_read)},
-      {"bytes_written", FIELD(bytes_written)},
-      {"footprint_bytes", FIELD(footprint_bytes)},
-      {"kernels", FIELD(kernels)},
+      {"family",
+       {[](const Work&) { return true; },
+        [](const Work& w) { return static_cast<double>(w.family); },
+        [](Work& w, double v) { w = work_of_family(static_cast<Family>(v)); }}},
+      {"precision", FIELD(true, precision)},
+      {"element_bytes", FIELD(true, element_bytes)},
+      {"flops", FIELD(true, flops)},
+      {"share", FIELD(true, share)},
+      {"bytes_read", FIELD(true, bytes_read)},
+      {"bytes_written", FIELD(true, bytes_written)},
+      {"footprint_bytes", FIELD(true, footprint_bytes)},
+      {"kernels", FIELD(true, kernels)},
       {"batch",
-       {[](const Work& w) {
+       {[](const Work& w) { return w.family != Family::Memory; },
+        [](const Work& w) {
           return w.family == Family::Convolution ? w.convolution.batch
               : w.family == Family::Attention    ? w.attention.batch
                                                  : w.product.batch;
         },
         [](Work& w, double v) {
-          w.product.batch = w.convolution.batch = w.attention.batch = v;
+          (w.family == Family::Convolution     ? w.convolution.batch
+               : w.family == Family::Attention ? w.attention.batch
+                                               : w.product.batch) = v;
         }}},
-      {"m", FIELD(product.m)},
-      {"n", FIELD(product.n)},
-      {"k", FIELD(product.k)},
-      {"transposed_a", FIELD(product.transposed_a)},
-      {"transposed_b", FIELD(product.transposed_b)},
-      {"pass", FIELD(convolution.pass)},
-      {"groups", FIELD(convolution.groups)},
-      {"in_channels", FIELD(convolution.in_channels)},
-      {"out_channels", FIELD(convolution.out_channels)},
-      {"in_d", FIELD(convolution.in[0])},
-      {"in_h", FIELD(convolution.in[1])},
-      {"in_w", FIELD(convolution.in[2])},
-      {"out_d", FIELD(convolution.out[0])},
-      {"out_h", FIELD(convolution.out[1])},
-      {"out_w", FIELD(convolution.out[2])},
-      {"kernel_d", FIELD(convolution.kernel[0])},
-      {"kernel_h", FIELD(convolution.kernel[1])},
-      {"kernel_w", FIELD(convolution.kernel[2])},
-      {"stride_d", FIELD(convolution.stride[0])},
-      {"stride_h", FIELD(convolution.stride[1])},
-      {"stride_w", FIELD(convolution.stride[2])},
-      {"dilation_d", FIELD(convolution.dilation[0])},
-      {"dilation_h", FIELD(convolution.dilation[1])},
-      {"dilation_w", FIELD(convolution.dilation[2])},
-      {"channels_last", FIELD(convolution.channels_last)},
-      {"kernel", FIELD(attention.kernel)},
-      {"backward", FIELD(attention.backward)},
-      {"heads", FIELD(attention.heads)},
-      {"key_heads", FIELD(attention.key_heads)},
-      {"queries", FIELD(attention.queries)},
-      {"keys", FIELD(attention.keys)},
-      {"head_size", FIELD(attention.head_size)},
-      {"value_head_size", FIELD(attention.value_head_size)},
-      {"dropout", FIELD(attention.dropout)},
-      {"access", FIELD(memory.access)},
-      {"rows", FIELD(memory.rows)},
-      {"columns", FIELD(memory.columns)},
+      {"m", FIELD(w.family == Family::Product, product.m)},
+      {"n", FIELD(w.family == Family::Product, product.n)},
+      {"k", FIELD(w.family == Family::Product, product.k)},
+      {"pass", FIELD(w.family == Family::Convolution, convolution.pass)},
+      {"groups", FIELD(w.family == Family::Convolution, convolution.groups)},
+      {"in_channels", FIELD(w.family == Family::Convolution, convolution.in_channels)},
+      {"out_channels", FIELD(w.family == Family::Convolution, convolution.out_channels)},
+      {"in_d", FIELD(w.family == Family::Convolution, convolution.in[0])},
+      {"in_h", FIELD(w.family == Family::Convolution, convolution.in[1])},
+      {"in_w", FIELD(w.family == Family::Convolution, convolution.in[2])},
+      {"out_d", FIELD(w.family == Family::Convolution, convolution.out[0])},
+      {"out_h", FIELD(w.family == Family::Convolution, convolution.out[1])},
+      {"out_w", FIELD(w.family == Family::Convolution, convolution.out[2])},
+      {"kernel_d", FIELD(w.family == Family::Convolution, convolution.kernel[0])},
+      {"kernel_h", FIELD(w.family == Family::Convolution, convolution.kernel[1])},
+      {"kernel_w", FIELD(w.family == Family::Convolution, convolution.kernel[2])},
+      {"stride_d", FIELD(w.family == Family::Convolution, convolution.stride[0])},
+      {"stride_h", FIELD(w.family == Family::Convolution, convolution.stride[1])},
+      {"stride_w", FIELD(w.family == Family::Convolution, convolution.stride[2])},
+      {"dilation_d", FIELD(w.family == Family::Convolution, convolution.dilation[0])},
+      {"dilation_h", FIELD(w.family == Family::Convolution, convolution.dilation[1])},
+      {"dilation_w", FIELD(w.family == Family::Convolution, convolution.dilation[2])},
+      {"channels_last", FIELD(w.family == Family::Convolution, convolution.channels_last)},
+      {"kernel", FIELD(w.family == Family::Attention, attention.kernel)},
+      {"backward", FIELD(w.family == Family::Attention, attention.backward)},
+      {"heads", FIELD(w.family == Family::Attention, attention.heads)},
+      {"queries", FIELD(w.family == Family::Attention, attention.queries)},
+      {"keys", FIELD(w.family == Family::Attention, attention.keys)},
+      {"access", FIELD(w.family == Family::Memory, memory.access)},
+      {"rows", FIELD(w.family == Family::Memory, memory.rows)},
   };
 #undef FIELD
   return fields;
 }
 
 std::vector<Work> works_of(const std::map<std::string, WorkColumn>& columns) {
-  std::vector<Work> works;
+  std::vector<Work> works(columns.empty() ? 0 : columns.begin()->second.size());
+  const auto set = [&works](const std::string& name, const WorkColumn& column) {
+    const WorkField& field = work_fields().at(name);
+    for (size_t i = 0; i < column.size(); ++i) {
+      if (field.exists(works[i])) {
+        field.set(works[i], column[i]);
+      }
+    }
+  };
   for (const auto& [name, column] : columns) {
     require(work_fields().count(name) > 0, "a work record has no field " + name);
-    works.resize(columns.begin()->second.size());
     require(
         column.size() == works.size(),
         "the column " + name + " has " + std::to_string(column.size()) + " rows, and " +
             columns.begin()->first + " has " + std::to_string(works.size()));
-    for (size_t i = 0; i < column.size(); ++i) {
-      work_fields().at(name).set(works[i], column[i]);
+  }
+  // The family decides which other fields exist.
+  if (const auto families = columns.find("family"); families != columns.end()) {
+    set("family", families->second);
+  }
+  for (const auto& [name, column] : columns) {
+    if (name != "family") {
+      set(name, column);
     }
   }
   return works;
@@ -162,7 +191,7 @@ std::map<std::string, WorkColumn> columns_of(const std::vector<std::pair<Work, d
   std::map<std::string, WorkColumn> columns;
   for (const auto& [work, seconds] : works) {
     for (const auto& [name, field] : work_fields()) {
-      columns[name].push_back(field.get(work));
+      columns[name].push_back(field.exists(work) ? field.get(work) : 0);
     }
     columns["seconds"].push_back(seconds);
   }
@@ -184,8 +213,10 @@ void bind_cost(pybind11::module_& m) {
       .def_readwrite("network_bytes_per_second", &GpuFacts::network_bytes_per_second)
       .def_readwrite("fabric", &GpuFacts::fabric)
       .def_property("coefficients", &read_coefficients, &set_coefficients);
-  py::class_<WorkTable>(m, "Works").def(py::init(
-      [](const std::map<std::string, WorkColumn>& columns) { return WorkTable{works_of(columns)}; }));
+  py::class_<WorkTable>(m, "Works")
+      .def(py::init([](const std::map<std::string, WorkColumn>& columns) {
+        return WorkTable{works_of(columns)};
+      }));
   // Predicts collectives of `ranks` ranks on one node; `kind` is a CollectiveKind as a number.
   m.def(
       "predict_collective_seconds",

@@ -27,6 +27,7 @@ struct HostLine {
   double moment = 0; // seconds
   double last_poll_end = -1;
   double poll_seconds = 0;
+  int track = -1; // its number in the record (record.h); -1 before its first interval
 };
 
 class HostLines {
@@ -35,8 +36,8 @@ class HostLines {
   HostLine& current();
   // Returns whether the calling thread works for a backward pass and has its own timeline.
   static bool in_backward();
-  // The threads that worked for backward passes, by their kernel thread IDs: PyTorch's engine starts
-  // its own, which Python does not know.
+  // The threads that worked for backward passes, by their kernel thread IDs: PyTorch's engine
+  // starts its own, which Python does not know.
   const std::vector<pid_t>& backward_threads() const { return backward_threads_; }
   // Advances the calling thread's timeline to `moment`, unless it is already later.
   void wait_until(double moment);

@@ -81,15 +81,16 @@ class Occupancy {
     } else {
       spans_.insert(next, {start, end});
     }
-    if (spans_.size() > kMaxSpans) {
-      gaps_known_from_ = spans_.front().end;
-      spans_.erase(spans_.begin());
+    if (spans_.size() > kMaxSpans) { // half of them at once, since each removal moves the others
+      const auto kept = spans_.begin() + kMaxSpans / 2;
+      gaps_known_from_ = std::prev(kept)->end;
+      spans_.erase(spans_.begin(), kept);
     }
   }
 
  private:
   // Older gaps are forgotten, to bound the memory and the search.
-  static constexpr size_t kMaxSpans = 32;
+  static constexpr size_t kMaxSpans = 64;
 
   struct Span {
     double start;

@@ -40,9 +40,13 @@ class Predictions {
   };
 
   static uint64_t hash(const Work& work) {
-    uint64_t hash = static_cast<uint64_t>(work.convolution.pass) + 1;
-    for (const double number : {work.flops, work.bytes_read, work.bytes_written, work.product.m,
-                                work.product.n, work.product.k, work.share}) {
+    // The sums tell most works apart, but not the passes of a convolution and transposed products.
+    const double distinction = work.family == Family::Product ? work.product.m
+        : work.family == Family::Convolution ? static_cast<double>(work.convolution.pass)
+                                             : 0;
+    uint64_t hash = 1;
+    for (const double number :
+         {work.flops, work.bytes_read, work.bytes_written, work.share, distinction}) {
       hash = (hash ^ std::bit_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15;
       hash ^= hash >> 32;
     }

@@ -3,27 +3,31 @@
 // Everything that advances the virtual clock describes its work by this record, and `gpu_seconds`
 // (cost/cost.h) turns the record into seconds. Sizes and counts are doubles, since they only enter
 // formulas. This file does not depend on PyTorch, so that a script can fit the formulas.
+//
+// Every call makes a record, and the clock compares records (predictions.h), so a record is small:
+// it has the shape of its own family only.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 namespace anyrig::virtual_gpu {
 
 // Number formats for which GPUs have separate rates.
-enum class Precision { Float64, Float32, Tfloat32, Bfloat16, Float16, Float8, Int8 };
+enum class Precision : uint8_t { Float64, Float32, Tfloat32, Bfloat16, Float16, Float8, Int8 };
 inline constexpr size_t kPrecisions = 7;
 
-enum class Family { Memory, Product, Convolution, Attention };
+enum class Family : uint8_t { Memory, Product, Convolution, Attention };
 inline constexpr size_t kFamilies = 4;
 
 // Which of the three passes of a convolution a kernel computes.
-enum class ConvolutionPass { Forward, ByInput, ByWeight };
+enum class ConvolutionPass : uint8_t { Forward, ByInput, ByWeight };
 
-enum class AttentionKernel { Flash, Efficient, Cudnn };
+enum class AttentionKernel : uint8_t { Flash, Efficient, Cudnn };
 
 // How a kernel that is bound by memory accesses it.
-enum class Access {
+enum class Access : uint8_t {
   Pointwise,
   Reduction,
   Normalization, // of rows: layer norm, group norm
@@ -51,9 +55,6 @@ struct ProductShape {
   double m = 0;
   double n = 0;
   double k = 0;
-  // Whether an operand's rows (of a) or columns (of b) are not contiguous along k and n.
-  bool transposed_a = false;
-  bool transposed_b = false;
 
   bool operator==(const ProductShape&) const = default;
 };
@@ -61,7 +62,7 @@ struct ProductShape {
 // The geometry of the forward pass, whichever pass is computed. A transposed convolution is the
 // pass by input of the convolution that it transposes.
 struct ConvolutionShape {
-  using Extent = std::array<double, 3>; // depth, height, width
+  using Extent = std::array<float, 3>; // depth, height, width; exact up to 2^24
   ConvolutionPass pass = ConvolutionPass::Forward;
   double batch = 1;
   double groups = 1;
@@ -78,7 +79,7 @@ struct ConvolutionShape {
 };
 
 inline double volume(const ConvolutionShape::Extent& extent) {
-  return extent[0] * extent[1] * extent[2];
+  return static_cast<double>(extent[0]) * extent[1] * extent[2];
 }
 
 struct AttentionShape {
@@ -86,21 +87,17 @@ struct AttentionShape {
   bool backward = false;
   double batch = 1;
   double heads = 1;
-  double key_heads = 1;
   double queries = 0; // of one sequence
   double keys = 0;
-  double head_size = 0; // of queries and keys
-  double value_head_size = 0;
-  bool dropout = false;
 
   bool operator==(const AttentionShape&) const = default;
 };
 
 struct MemoryShape {
   Access access = Access::Pointwise;
-  // A reduction or normalization works on rows of columns. 0 where it does not matter.
-  double rows = 0; // of a factorization: steps that wait for each other, in columns of Cholesky's
-  double columns = 0;
+  // That a normalization works on. Of a factorization: the steps that wait for each other, in
+  // columns of a Cholesky factorization. 0 where their number does not matter.
+  double rows = 0;
 
   bool operator==(const MemoryShape&) const = default;
 };
@@ -116,23 +113,54 @@ struct Work {
   double bytes_written = 0;
   double footprint_bytes = 0; // the distinct bytes among them
   double kernels = 1;
-  ProductShape product;
-  ConvolutionShape convolution;
-  AttentionShape attention;
-  MemoryShape memory;
+  // The shape that `family` names; the others have no value. The constructors choose it.
+  union {
+    MemoryShape memory;
+    ProductShape product;
+    ConvolutionShape convolution;
+    AttentionShape attention;
+  };
 
-  bool operator==(const Work&) const = default;
+  Work() : memory() {}
+  explicit Work(const MemoryShape& shape) : memory(shape) {}
+  explicit Work(const ProductShape& shape) : family(Family::Product), product(shape) {}
+  explicit Work(const ConvolutionShape& shape)
+      : family(Family::Convolution), convolution(shape) {}
+  explicit Work(const AttentionShape& shape) : family(Family::Attention), attention(shape) {}
+
+  bool operator==(const Work& other) const {
+    return family == other.family && precision == other.precision && flops == other.flops &&
+        bytes_read == other.bytes_read && bytes_written == other.bytes_written &&
+        footprint_bytes == other.footprint_bytes && share == other.share &&
+        kernels == other.kernels && element_bytes == other.element_bytes && has_shape_of(other);
+  }
 
   double bytes() const { return bytes_read + bytes_written; }
+
+ private:
+  // Returns whether two works of one family have the same shape.
+  bool has_shape_of(const Work& other) const {
+    switch (family) {
+      case Family::Memory:
+        return memory == other.memory;
+      case Family::Product:
+        return product == other.product;
+      case Family::Convolution:
+        return convolution == other.convolution;
+      case Family::Attention:
+        return attention == other.attention;
+    }
+    return false;
+  }
 };
 
 // Returns the record of one kernel that is bound by memory.
-inline Work memory_work(double bytes_read, double bytes_written, Access access = Access::Pointwise) {
-  Work work;
+inline Work memory_work(
+    double bytes_read, double bytes_written, Access access = Access::Pointwise) {
+  Work work(MemoryShape{.access = access});
   work.bytes_read = bytes_read;
   work.bytes_written = bytes_written;
   work.footprint_bytes = bytes_read + bytes_written;
-  work.memory.access = access;
   return work;
 }
 

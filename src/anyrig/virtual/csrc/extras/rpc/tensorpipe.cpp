@@ -14,8 +14,8 @@
 #if __has_include(<tensorpipe/channel/basic/factory.h>) // this PyTorch has TensorPipe
 
 #include "device/device.h"
-#include "memory/memory.h"
 #include "extras/rpc/tensorpipe_channel.h"
+#include "memory/memory.h"
 
 #ifndef USE_TENSORPIPE
 #define USE_TENSORPIPE // without it, PyTorch's headers do not declare the agent

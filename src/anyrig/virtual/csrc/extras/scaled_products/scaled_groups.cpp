@@ -4,10 +4,10 @@
 #include "extras/scaled_products/scaled_products.h"
 
 #include "device/device.h"
+#include "extras/scaled_products/scaling_recipe.h"
 #include "operators/grouped_products.h"
 #include "operators/optional_tensor.h"
 #include "operators/rounding.h"
-#include "extras/scaled_products/scaling_recipe.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

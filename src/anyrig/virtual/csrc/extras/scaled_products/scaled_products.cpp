@@ -7,9 +7,9 @@
 #include "extras/scaled_products/scaled_products.h"
 
 #include "device/device.h"
+#include "extras/scaled_products/scaling_recipe.h"
 #include "operators/optional_tensor.h"
 #include "operators/rounding.h"
-#include "extras/scaled_products/scaling_recipe.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -50,7 +50,10 @@ bool is_empty_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor product_of(
-    const ScaledOperand& a, const ScaledOperand& b, const Epilogue& epilogue, at::ScalarType dtype) {
+    const ScaledOperand& a,
+    const ScaledOperand& b,
+    const Epilogue& epilogue,
+    at::ScalarType dtype) {
   auto result = at::matmul(
       scaled_numbers(a.rows, a.scale, a.scaling), scaled_numbers(b.rows, b.scale, b.scaling).t());
   if (is_given(epilogue.alpha)) {

@@ -2,8 +2,8 @@
 // most eight numbers, and both the matrix and its transpose are packed. Checks, texts and sizes:
 // aten/src/ATen/native/sparse/cuda/SparseSemiStructured{Tile,Apply,ApplyDense}.cu.
 
-#include "operators/rounding.h"
 #include "extras/sparsity/semi_structured.h"
+#include "operators/rounding.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -4,8 +4,8 @@
 
 #include "collectives/gil.h"
 #include "device/device.h"
-#include "memory/memory.h"
 #include "extras/symmetric/signals.h"
+#include "memory/memory.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>

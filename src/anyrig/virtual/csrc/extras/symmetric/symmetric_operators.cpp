@@ -10,11 +10,12 @@
 
 #include "extras/symmetric/symmetric_memory.h"
 
-#include "memory/known_values.h"
 #include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
 #include "extras/symmetric/signals.h"
+#include "memory/known_values.h"
 #include "time/clock.h"
+#include "time/running_operator.h"
 #include "time/streams.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -119,8 +120,11 @@ class SymmetricCall {
   SymmetricCall(const Peers& peers, const char* name, CollectiveKind kind, double bytes)
       : peers_(peers), name_(name), stream_(current_stream(peers.device())) {
     auto& clock = Clock::get();
+    const RunningOperator running(name_);
     const double start = barrier(clock.launch_collective(stream_));
-    clock.run_collective(stream_, start, collective_seconds(kind, bytes, peers.places()));
+    clock.run_collective(
+        stream_, start, collective_seconds(kind, bytes, peers.places()), Clock::Direction::Both,
+        {bytes});
   }
 
   double barrier(double now = 0) const {

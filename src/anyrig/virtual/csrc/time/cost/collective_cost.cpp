@@ -12,13 +12,17 @@ double step_seconds(const CollectiveCoefficients& coefficients, LinkKind kind) {
   return kind == LinkKind::Pcie ? coefficients.pcie_step_seconds : coefficients.link_step_seconds;
 }
 
-double seconds_over(const CollectiveCoefficients& coefficients, double bytes, double bytes_per_second) {
+double seconds_over(
+    const CollectiveCoefficients& coefficients, double bytes, double bytes_per_second) {
   return quotient(bytes, bytes_per_second * coefficients.bandwidth_fraction);
 }
 
 // Between nodes, a ring of n ranks on m nodes crosses m of its n links.
 double ring_latency(
-    const CollectiveCoefficients& coefficients, const RingLinks& links, int steps, int steps_between_nodes) {
+    const CollectiveCoefficients& coefficients,
+    const RingLinks& links,
+    int steps,
+    int steps_between_nodes) {
   const int between = links.nodes > 1 ? steps_between_nodes : 0;
   return coefficients.base_seconds +
       (steps - between) * step_seconds(coefficients, links.inside.kind) +

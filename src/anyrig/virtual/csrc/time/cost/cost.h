@@ -30,12 +30,12 @@ double tiled_seconds(
 
 double throttled(double seconds, double throttle, double throttle_seconds);
 
-// Returns the seconds in which `bytes` move at `fraction` of the bandwidth, or faster if the distinct
-// bytes among them fit the L2 cache.
+// Returns the seconds in which `bytes` move at `fraction` of the bandwidth, or faster if the
+// distinct bytes among them fit the L2 cache.
 double moving_seconds(const GpuFacts& gpu, double bytes, double footprint_bytes, double fraction);
 
-// Returns the seconds of computing and of moving data at the same time, of which `part` of the shorter
-// adds to the longer.
+// Returns the seconds of computing and of moving data at the same time, of which `part` of the
+// shorter adds to the longer.
 inline double overlapped(double computing, double moving, double part) {
   return std::max(computing, moving) + part * std::min(computing, moving);
 }

@@ -14,26 +14,29 @@ double as_double(int64_t number) {
   return static_cast<double>(number);
 }
 
+float as_size(int64_t number) {
+  return static_cast<float>(number);
+}
+
 // Returns the spatial sizes of a tensor, aligned to the right: a missing depth or height is 1.
 SpatialSizes spatial_sizes_of(const at::Tensor& tensor, int64_t spatial) {
   SpatialSizes extent{1, 1, 1};
   for (int64_t i = 0; i < spatial; ++i) {
-    extent[3 - spatial + i] = as_double(tensor.size(tensor.dim() - spatial + i));
+    extent[3 - spatial + i] = as_size(tensor.size(tensor.dim() - spatial + i));
   }
   return extent;
 }
 
 // Returns the numbers in the argument at `place`, one per spatial dimension: a single number holds
 // for all, and without an argument `otherwise` does.
-SpatialSizes extent_at(Arguments arguments, int place, int64_t spatial, double otherwise) {
+SpatialSizes extent_at(Arguments arguments, int place, int64_t spatial, float otherwise) {
   SpatialSizes extent{otherwise, otherwise, otherwise};
   if (place < 0 || !arguments[place].isIntList()) {
     return extent;
   }
   const auto numbers = arguments[place].toDimVector();
   for (int64_t i = 0; i < spatial && !numbers.empty(); ++i) {
-    extent[3 - spatial + i] =
-        as_double(numbers[std::min<size_t>(i, numbers.size() - 1)]);
+    extent[3 - spatial + i] = as_size(numbers[std::min<size_t>(i, numbers.size() - 1)]);
   }
   return extent;
 }
@@ -51,13 +54,13 @@ double weight_elements(const ConvolutionShape& shape) {
 }
 
 // Returns the sizes along one dimension of the other end of a convolution.
-double size_of_output(double in, double kernel, double stride, double padding, double dilation) {
-  return std::max(0.0, std::floor((in + 2 * padding - dilation * (kernel - 1) - 1) / stride) + 1);
+float size_of_output(float in, float kernel, float stride, float padding, float dilation) {
+  return std::max(0.0F, std::floor((in + 2 * padding - dilation * (kernel - 1) - 1) / stride) + 1);
 }
 
-double size_of_transposed_output(
-    double in, double kernel, double stride, double padding, double dilation, double extra) {
-  return std::max(0.0, (in - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1);
+float size_of_transposed_output(
+    float in, float kernel, float stride, float padding, float dilation, float extra) {
+  return std::max(0.0F, (in - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1);
 }
 
 // Returns the geometry that input, weight and arguments give. For a transposed convolution, it is
@@ -100,11 +103,9 @@ ConvolutionShape shape_of(
 
 void add_pass(
     Works& works, const at::Tensor& input, const ConvolutionShape& shape, ConvolutionPass pass) {
-  Work& work = works.emplace_back();
-  work.family = Family::Convolution;
+  Work& work = works.emplace_back(shape);
   work.precision = precision_of(input.scalar_type(), Family::Convolution);
   work.element_bytes = as_double(input.element_size());
-  work.convolution = shape;
   work.convolution.pass = pass;
   work.flops = 2 * weight_elements(shape) * shape.batch * volume(shape.out);
   const double all =
@@ -132,7 +133,8 @@ void describe_forward(
   const auto &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
   const auto shape = shape_of(rules, arguments, input, weight, transposed);
   add_pass(
-      description.works, input, shape, transposed ? ConvolutionPass::ByInput : ConvolutionPass::Forward);
+      description.works, input, shape,
+      transposed ? ConvolutionPass::ByInput : ConvolutionPass::Forward);
   if (is_given_at(arguments, rules.places.bias)) { // added by a kernel of its own
     add_bias_work(
         description.works, input, transposed ? input_elements(shape) : output_elements(shape),
@@ -141,7 +143,8 @@ void describe_forward(
 }
 
 // (input, weight, ...), transposed if an argument says so
-void describe_plain_convolution(const WorkRules& rules, Arguments arguments, Description& description) {
+void describe_plain_convolution(
+    const WorkRules& rules, Arguments arguments, Description& description) {
   const int place = rules.places.transposed;
   describe_forward(rules, arguments, description, place >= 0 && arguments[place].toBool());
 }
@@ -160,7 +163,8 @@ void describe_gradients(const WorkRules& rules, Arguments arguments, Description
   (transposed ? shape.in : shape.out) = spatial_sizes_of(gradient, weight.dim() - 2);
   if (mask.get(0)) {
     add_pass(
-        description.works, input, shape, transposed ? ConvolutionPass::Forward : ConvolutionPass::ByInput);
+        description.works, input, shape,
+        transposed ? ConvolutionPass::Forward : ConvolutionPass::ByInput);
   }
   if (mask.get(1)) {
     add_pass(description.works, input, shape, ConvolutionPass::ByWeight);

@@ -53,21 +53,21 @@ void add_factorization(
   const auto columns = static_cast<double>(matrices.size(-1));
   const double shorter = std::min(rows, columns), longer = std::max(rows, columns);
   const double batch = static_cast<double>(matrices.numel()) / (rows * columns);
-  Work& column_by_column = works.emplace_back();
-  column_by_column.memory.access = Access::Factorization;
-  column_by_column.memory.rows =
-      kind.steps * shorter * (longer <= kind.longest_in_batch ? 1 : batch);
-  Work& update = works.emplace_back();
-  update.family = Family::Product;
+  MemoryShape columns_in_turn;
+  columns_in_turn.access = Access::Factorization;
+  columns_in_turn.rows = kind.steps * shorter * (longer <= kind.longest_in_batch ? 1 : batch);
+  works.emplace_back(columns_in_turn);
+  ProductShape updated;
+  updated.batch = batch;
+  updated.m = longer;
+  updated.n = results > 0 ? results : shorter;
+  updated.k = kind.flops * shorter / 2;
+  Work& update = works.emplace_back(updated);
   const Precision precision = precision_of(matrices.scalar_type(), Family::Product);
   // cuSOLVER does not follow the setting for TF32.
   update.precision = precision == Precision::Tfloat32 ? Precision::Float32 : precision;
   update.element_bytes = static_cast<double>(matrices.element_size());
   update.kernels = 0; // those above
-  update.product.batch = batch;
-  update.product.m = longer;
-  update.product.n = results > 0 ? results : shorter;
-  update.product.k = kind.flops * shorter / 2;
 }
 
 // (matrices, ...)

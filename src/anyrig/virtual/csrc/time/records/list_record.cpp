@@ -3,8 +3,8 @@
 // aten/src/ATen/native/cuda/MultiTensorApply.cuh.
 #include "time/records/list_record.h"
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 namespace anyrig::virtual_gpu {

@@ -57,7 +57,6 @@ void describe_rows(const WorkRules& rules, Arguments arguments, Description& des
   } else {
     return;
   }
-  work.memory.columns = columns;
   work.memory.rows = static_cast<double>(tensor.numel()) / std::max(columns, 1.0);
   const bool is_softmax =
       rules.access == Access::Softmax || rules.access == Access::SoftmaxBackward;
@@ -83,12 +82,12 @@ void describe_sort(const WorkRules& rules, Arguments arguments, Description& des
   work.bytes_read = passes * bytes;
   work.bytes_written = passes * bytes;
   work.footprint_bytes = 2 * bytes;
-  work.memory.columns = static_cast<double>(columns);
-  work.memory.rows = count / std::max(work.memory.columns, 1.0);
+  work.memory.rows = count / static_cast<double>(std::max<int64_t>(columns, 1));
 }
 
 // Embedding.cu: sorts many indices, so that no two threads add to one row.
-void describe_embedding_gradient(const WorkRules& rules, Arguments arguments, Description& description) {
+void describe_embedding_gradient(
+    const WorkRules& rules, Arguments arguments, Description& description) {
   Work& work = add_memory(rules, description.works);
   work.kernels = 2; // fills the result with zeros
   if (arguments[1].isTensor() && arguments[1].toTensor().numel() > kFewIndices) {

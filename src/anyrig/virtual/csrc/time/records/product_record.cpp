@@ -16,13 +16,8 @@ const at::Tensor& other_operand(Arguments arguments, size_t i) {
   return is_metadata ? arguments[i + 1].toTensor() : tensor;
 }
 
-bool skips_along_rows(const at::Tensor& matrix) {
-  return matrix.size(-1) > 1 && matrix.stride(-1) != 1;
-}
-
 Work& add_product(Works& works, const at::Tensor& a, const at::Tensor& b) {
-  Work& work = works.emplace_back();
-  work.family = Family::Product;
+  Work& work = works.emplace_back(ProductShape());
   work.precision = precision_of(a.scalar_type(), Family::Product);
   work.element_bytes = static_cast<double>(a.element_size());
   ProductShape& shape = work.product;
@@ -31,8 +26,6 @@ Work& add_product(Works& works, const at::Tensor& a, const at::Tensor& b) {
   shape.n = static_cast<double>(b.size(-1));
   // A 2:4 sparse matrix stores half of its elements: b has the whole length.
   shape.k = static_cast<double>(b.size(-2));
-  shape.transposed_a = skips_along_rows(a);
-  shape.transposed_b = skips_along_rows(b);
   work.flops = 2 * shape.batch * shape.m * shape.n * shape.k;
   return work;
 }

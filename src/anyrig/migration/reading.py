@@ -1,0 +1,97 @@
+"""Read the text of a file as a program, even if only Python 2 parses it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+
+from .edit import Edit, apply_edits
+from .program import Program
+from .python2 import Repair, expand_tabs, find_repairs
+
+# What a file without PyTorch must contain to be worth parsing: traces of Python 2, or the variable.
+_TRACES = re.compile(
+    r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[^(=\s]|raise[ \t]+\w+[ \t]*,"
+    r"|except\b[^:\n]*,[ \t]*\w+[ \t]*:)"
+    r"|\b(xrange|raw_input|iteritems|itervalues|iterkeys)\b|\basync[ \t]*=|CUDA_VIS",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text as a program.
+
+    Attributes:
+        program: the program, in Python 3.
+        repairs: what had to change before the text parsed; empty for Python 3.
+        edits: the changes, those of indentation included.
+    """
+
+    program: Program
+    repairs: tuple[Repair, ...]
+    edits: tuple[Edit, ...]
+
+    def original(self, offset: int) -> int:
+        """Return the place in the text on the disk of a place in the program's text."""
+        moved = 0
+        for edit in self.edits:
+            start = edit.start + moved
+            if offset < start:
+                break
+            if offset < start + len(edit.text):
+                return min(edit.start + offset - start, edit.end)
+            moved += len(edit.text) - (edit.end - edit.start)
+        return offset - moved
+
+
+def may_matter(text: str) -> bool:
+    """Whether a text can hold anything that a rule finds; fast."""
+    return "torch" in text or _TRACES.search(text) is not None
+
+
+def read_program(text: str, *, is_package: bool = False, is_old: bool | None = None) -> Reading:
+    """Parse a text, as Python 3 or, failing that, as Python 2.
+
+    Args:
+        text: the text.
+        is_package: it is an ``__init__.py``.
+        is_old: it was written for PyTorch 0.3 or older; None to decide by the text.
+
+    Raises:
+        SyntaxError: the text parses as neither; the error is that of Python 3.
+    """
+    try:
+        tree = parse(text)
+    except SyntaxError as error:
+        repairs = find_repairs(text)
+        edits = tuple(sorted({edit for repair in repairs for edit in repair.edits}))
+        for more in ((), expand_tabs(text)):
+            together = tuple(sorted({*edits, *more}))
+            if not together:
+                continue
+            readable = apply_edits(text, together)
+            try:
+                tree = parse(readable)
+            except SyntaxError:
+                continue
+            program = Program(readable, tree, is_package=is_package, is_old=True)
+            return Reading(program, repairs, together)
+        raise error
+    return Reading(Program(text, tree, is_package=is_package, is_old=is_old), (), ())
+
+
+def parse(text: str) -> ast.Module:
+    """Parse a text without its warnings.
+
+    Raises:
+        SyntaxError: the text does not parse, or is nested too deeply.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(text)
+        except (ValueError, RecursionError, MemoryError) as error:  # null bytes, deep nesting
+            raise SyntaxError(str(error) or "too deeply nested") from None

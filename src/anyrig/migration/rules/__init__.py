@@ -1,0 +1,1 @@
+"""The rules, one small family in a file. `every.RULES` lists them all."""

@@ -1,0 +1,319 @@
+"""`Facts`: what a rehearsal found, as data. The summary, the page and the trace are drawn from it.
+
+Times are in seconds of virtual time since the program started, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+FORMAT, VERSION = "anyrig-rehearsal", 1
+
+# The kinds of intervals and of pieces of a critical path.
+KERNEL, COPY, COLLECTIVE, WAIT, HOST = "kernel", "copy", "collective", "wait", "host"
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """The error that ended the program.
+
+    Attributes:
+        kind: the name of the exception's class.
+        text: its message.
+        line: the innermost line of the program in the traceback, as ``train.py:31``.
+    """
+
+    kind: str
+    text: str
+    line: str | None
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The memory of a device when most of it was in use, in bytes.
+
+    Attributes:
+        total_bytes: all that the rank held.
+        tensor_bytes: tensors.
+        workspace_bytes: what kernels allocated for themselves.
+        context_bytes: the CUDA context.
+        collective_bytes: NCCL's buffers.
+        cached_bytes: taken by PyTorch's allocator and free.
+        headroom_bytes: what was left of the device.
+    """
+
+    total_bytes: int
+    tensor_bytes: int
+    workspace_bytes: int
+    context_bytes: int
+    collective_bytes: int
+    cached_bytes: int
+    headroom_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """One device that a rank used.
+
+    Attributes:
+        index: the CUDA index in the rank.
+        rank: the rank; 0 in a program of one process.
+        card: the name of the GPU in a rig, as ``A100-80GB``.
+        capacity_bytes: the memory that a program can use.
+        peak: its memory when most of it was in use.
+        busy_share: the part of the typical steps in which a kernel ran.
+        waiting_share: the part in which no kernel ran, but work had been launched: copies,
+            collectives, and work that waited for them or for another device.
+        idle_share: the rest, in which nothing was launched.
+    """
+
+    index: int
+    rank: int
+    card: str
+    capacity_bytes: int
+    peak: PeakMemory
+    busy_share: float
+    waiting_share: float
+    idle_share: float
+
+
+@dataclass(frozen=True)
+class ClockError:
+    """How far the predicted times of a GPU's kernels, or of whole programs, are known to be off.
+
+    Attributes:
+        card: the name of the GPU in a rig.
+        family: the kind of work, as ``products``.
+        median_error: the median of the relative error where measured; None if none is known.
+    """
+
+    card: str
+    family: str
+    median_error: float | None
+
+
+@dataclass(frozen=True)
+class PathPiece:
+    """A piece of a critical path. Numbers are indexes; None is unknown.
+
+    Attributes:
+        kind: `KERNEL`, `COPY`, `COLLECTIVE`, `HOST`, or `WAIT`: for another rank or process.
+        seconds: how long it took.
+        track: where, in `Facts.tracks`.
+        name: the operator, in `Facts.texts`.
+        module: the module, in `Facts.texts`.
+        line: the line of the program, in `Facts.texts`.
+    """
+
+    kind: str
+    seconds: float
+    track: int | None
+    name: int | None
+    module: int | None
+    line: int | None
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """One step of a training: what ran until the end of a call of `Optimizer.step`.
+
+    Attributes:
+        number: counted from 1.
+        is_first: whether it is one of the first steps, which differ in time.
+        begin_seconds: the end of the step before; 0 for the first.
+        end_seconds: when all work was done that had been launched when the step ended.
+        samples: the samples of its batches; None if unknown.
+        waits: how often the host waited for a device.
+        loader_wall_seconds: how long the program waited for its data loader on this machine, by the
+            wall clock. It is not part of the virtual time.
+        path: the critical path in the order of time; its seconds add up to the step's. Empty if the
+            record no longer reaches back to the step.
+    """
+
+    number: int
+    is_first: bool
+    begin_seconds: float
+    end_seconds: float
+    samples: int | None
+    waits: int
+    loader_wall_seconds: float
+    path: tuple[PathPiece, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long the step took."""
+        return self.end_seconds - self.begin_seconds
+
+
+@dataclass(frozen=True)
+class TypicalStep:
+    """The median of the steps that are like each other.
+
+    Attributes:
+        seconds: the median of their times.
+        samples_per_second: None if the samples are unknown.
+        of_steps: their numbers.
+    """
+
+    seconds: float
+    samples_per_second: float | None
+    of_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Track:
+    """A stream of a device, or a thread of a rank's host.
+
+    Attributes:
+        title: what to call it.
+        rank: the rank.
+        device: the CUDA index; None for the host.
+        stream: the id of the stream; None for the host.
+    """
+
+    title: str
+    rank: int
+    device: int | None
+    stream: int | None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """What happened when: columns of equal length, in order of `begin_seconds`.
+
+    Attributes:
+        track: where, in `Facts.tracks`.
+        begin_seconds: when it began.
+        seconds: how long it took.
+        kind: the kind, in `Facts.texts`.
+        name: the operator, in `Facts.texts`.
+        module: the module, in `Facts.texts`; -1 if unknown.
+        line: the line of the program, in `Facts.texts`; -1 if unknown.
+        bytes: the bytes that were read and written, copied or communicated; -1 if unknown.
+        flow: equal for both ends of a copy and for the ranks of a collective; else -1.
+    """
+
+    track: Sequence[int] = ()
+    begin_seconds: Sequence[float] = ()
+    seconds: Sequence[float] = ()
+    kind: Sequence[int] = ()
+    name: Sequence[int] = ()
+    module: Sequence[int] = ()
+    line: Sequence[int] = ()
+    bytes: Sequence[int] = ()
+    flow: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """The memory of a device over time: columns of equal length.
+
+    Attributes:
+        device: the CUDA index in the rank.
+        rank: the rank.
+        seconds: the virtual time.
+        tensor_bytes: tensors.
+        workspace_bytes: what kernels allocated for themselves.
+        cached_bytes: taken by PyTorch's allocator and free.
+        context_bytes: the CUDA context, NCCL's buffers and what the program mapped itself.
+        kinds_at_peak: the bytes of the tensors at the peak by kind; None if not tracked.
+    """
+
+    device: int
+    rank: int
+    seconds: tuple[float, ...]
+    tensor_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
+    cached_bytes: tuple[int, ...]
+    context_bytes: tuple[int, ...]
+    kinds_at_peak: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs time or memory, and what to do about it.
+
+    Attributes:
+        code: such as ``R05``.
+        title: in a few words.
+        line: where, as ``train.py:31``; None if it is nowhere in particular.
+        saved_seconds: what the remedy saves in a typical step; None if unknown.
+        saved_bytes: what the remedy saves at the peak; None if unknown.
+        text: what was found.
+        remedy: what to do.
+    """
+
+    code: str
+    title: str
+    line: str | None
+    saved_seconds: float | None
+    saved_bytes: int | None
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a rehearsal found.
+
+    Attributes:
+        program: the name of the program.
+        arguments: its arguments.
+        rig: the virtual rig.
+        shape_only: whether nothing was computed.
+        torch: the version of PyTorch.
+        anyrig: the version of anyrig.
+        status: the program's exit status.
+        error: the error that ended it.
+        devices: the devices that were used.
+        clock_errors: how far the times are known to be off.
+        steps: the steps in order.
+        typical_step: None without steps.
+        tracks: the streams and the threads of hosts.
+        texts: the names that others have an index of.
+        intervals: what happened when.
+        memory: the memory of each device over time.
+        findings: what costs time or memory.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    rig: str
+    shape_only: bool
+    torch: str
+    anyrig: str
+    status: int = 0
+    error: ProgramError | None = None
+    devices: tuple[DeviceFacts, ...] = ()
+    clock_errors: tuple[ClockError, ...] = ()
+    steps: tuple[StepFacts, ...] = ()
+    typical_step: TypicalStep | None = None
+    tracks: tuple[Track, ...] = ()
+    texts: tuple[str, ...] = ()
+    intervals: Intervals = Intervals()
+    memory: tuple[MemoryFacts, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def peak_bytes(self, device: int, rank: int = 0) -> int:
+        """Return the most memory that a rank held on a device; 0 if the rank did not use it."""
+        for one in self.devices:
+            if (one.index, one.rank) == (device, rank):
+                return one.peak.total_bytes
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts as a JSON object."""
+        return {"format": FORMAT, "version": VERSION, **_plain(self)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, array):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return value

@@ -1,0 +1,71 @@
+"""What a device does during some time: it computes, waits, or has nothing to do.
+
+::
+
+    launched      |mm|add|                                |mm|
+    cuda:0 0         |== mm ==|          |= add =|           |== mm ==|
+    cuda:0 1                  |= copy ==|
+                     |  busy  | waiting |  busy  |   idle    |  busy  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..virtual.record_reading import IntervalKind, Record
+
+_WORK = (IntervalKind.KERNEL, IntervalKind.COPY, IntervalKind.COLLECTIVE)
+
+
+@dataclass(frozen=True)
+class Occupation:
+    """How a device spends its time, as parts of it that add up to 1.
+
+    Attributes:
+        busy: a kernel runs.
+        waiting: no kernel runs, but work has been launched and is not done.
+        idle: no work has been launched that is not done.
+    """
+
+    busy: float
+    waiting: float
+    idle: float
+
+
+def occupation_of(record: Record, rank: int, device: int, begin: float, end: float) -> Occupation:
+    """Return what a rank's device does from `begin` to `end`, in seconds."""
+    if end <= begin:
+        return Occupation(0.0, 0.0, 1.0)
+    tracks = {
+        number
+        for number, track in enumerate(record.tracks)
+        if (track.rank, track.device) == (rank, device)
+    }
+    intervals = record.intervals
+    kernels, launched = [], []
+    for number, track in enumerate(intervals.track):
+        if track not in tracks or intervals.kind[number] not in _WORK:
+            continue
+        began, ended = intervals.begin[number], intervals.end[number]
+        if ended <= begin:
+            continue
+        launch = intervals.launch[number]
+        since = min(began, intervals.end[launch]) if launch >= 0 else began
+        launched.append((max(since, begin), min(ended, end)))
+        if intervals.kind[number] == IntervalKind.KERNEL:
+            kernels.append((max(began, begin), min(ended, end)))
+    whole = end - begin
+    busy = union_seconds(kernels) / whole
+    active = union_seconds(launched) / whole
+    return Occupation(busy, active - busy, 1 - active)
+
+
+def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one of the spans (begin, end) lasts."""
+    seconds, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        if end > max(begin, until):
+            seconds += end - max(begin, until)
+            until = end
+    return seconds

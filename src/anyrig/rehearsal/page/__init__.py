@@ -1,0 +1,1 @@
+"""The facts of a rehearsal as one HTML page that needs no network."""

@@ -1,0 +1,130 @@
+"""The head of a page: what was rehearsed, and the figures that matter most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ...units import format_bytes, format_count
+from .kinds import KINDS, LABELS
+from .memory_curve import device_title
+from .quantities import format_memory, format_number, format_seconds, format_share
+
+
+def format_summary(facts: Mapping[str, Any], typical: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tiles and the bar of the critical path; `typical` are the typical steps."""
+    tiles = "".join(
+        f'<div class="tile"><dt>{escape(title)}</dt><dd>{escape(value)}'
+        f"<small>{escape(note)}</small></dd></div>"
+        for title, value, note in _tiles(facts)
+    )
+    return f'{_error(facts)}<dl class="tiles">{tiles}</dl>{_path_bar(typical)}'
+
+
+def format_findings(facts: Mapping[str, Any]) -> str:
+    """Return the findings, the one that saves the most time first."""
+    findings = sorted(
+        facts["findings"],
+        key=lambda finding: (-(finding["saved_seconds"] or 0), -(finding["saved_bytes"] or 0)),
+    )
+    if not findings:
+        return "<p>No findings.</p>"
+    return f'<ol class="findings">{"".join(map(_finding, findings))}</ol>'
+
+
+def describe_origin(facts: Mapping[str, Any]) -> str:
+    """Return the command, the versions and whether values were computed, as text."""
+    command = " ".join([facts["program"], *map(str, facts["arguments"])])
+    values = "shapes only, no values computed" if facts["shape_only"] else "all values computed"
+    return (
+        f"anyrig rehearse --rig {facts['rig']} {command} · {values} · "
+        f"anyrig {facts['anyrig']}, torch {facts['torch']} · exit status {facts['status']}"
+    )
+
+
+def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    tiles = []
+    typical = facts["typical_step"]
+    if typical:
+        numbers = ", ".join(map(str, typical["of_steps"]))
+        count = len(typical["of_steps"])
+        note = f"of steps {numbers}" if count <= 5 else f"of {count} steps"
+        tiles.append(("typical step", format_seconds(typical["seconds"]), note))
+        rate = typical.get("samples_per_second")
+        if rate is not None:
+            tiles.append(("throughput", f"{format_number(rate)}/s", "samples"))
+    devices = facts["devices"]
+    if devices:
+        busy = [device["busy_share"] for device in devices if device["busy_share"] is not None]
+        if busy:
+            least, most = format_share(min(busy)), format_share(max(busy))
+            text = least if least == most else f"{100 * min(busy):.0f} to {most}"
+            waiting = [device.get("waiting_share") or 0 for device in devices]
+            mean = format_share(sum(waiting) / len(waiting))
+            tiles.append(("GPUs busy", text, f"{mean} waiting for other devices"))
+        fullest = max(devices, key=lambda device: device["peak"].get("total_bytes") or 0)
+        peak = fullest["peak"].get("total_bytes")
+        of_all = format_memory(peak, fullest.get("capacity_bytes")).partition(" of ")[2]
+        where = device_title(facts, fullest["index"], fullest["rank"]) + (
+            f", of {of_all}" if of_all else ""
+        )
+        tiles.append(("memory peak", format_bytes(peak), where))
+    saving = max(facts["findings"], key=lambda one: one["saved_seconds"] or 0, default=None)
+    if saving and saving["saved_seconds"]:
+        note = f"per step: {saving['title']}"
+        tiles.append(("largest saving", format_seconds(saving["saved_seconds"]), note))
+    tiles.append(("steps", str(len(facts["steps"])), format_count(len(devices), "device")))
+    return tiles
+
+
+def _path_bar(steps: Sequence[Mapping[str, Any]]) -> str:
+    seconds_of = dict.fromkeys(KINDS, 0.0)
+    for step in steps:
+        for segment in step["path"]:
+            seconds_of[segment["kind"]] += segment["seconds"]
+    whole = sum(seconds_of.values())
+    if not whole:
+        return ""
+    known = {kind: seconds for kind, seconds in seconds_of.items() if seconds}
+    parts = "".join(
+        f'<span class="{kind}" style="width:{100 * seconds / whole:.2f}%"></span>'
+        for kind, seconds in known.items()
+    )
+    legend = "".join(
+        f'<li><i class="{kind}"></i>{LABELS[kind]} '
+        f"{format_seconds(seconds / len(steps))} ({format_share(seconds / whole)})</li>"
+        for kind, seconds in known.items()
+    )
+    return (
+        '<p class="bar-title">What decides the duration of a typical step (its critical path)</p>'
+        f'<div class="bar" aria-hidden="true">{parts}</div><ul class="legend">{legend}</ul>'
+    )
+
+
+def _error(facts: Mapping[str, Any]) -> str:
+    error = facts["error"]
+    if error is None:
+        return ""
+    line = f" at <code>{escape(error['line'])}</code>" if error.get("line") else ""
+    return (
+        f'<div class="error" role="alert"><strong>{escape(error["kind"])}</strong>{line}'
+        f"<pre>{escape(error['text'])}</pre></div>"
+    )
+
+
+def _finding(finding: Mapping[str, Any]) -> str:
+    savings = []
+    if finding["saved_seconds"]:
+        savings.append(f"saves {format_seconds(finding['saved_seconds'])} per step")
+    if finding["saved_bytes"]:
+        savings.append(f"saves {format_bytes(finding['saved_bytes'])}")
+    saved = "".join(f'<span class="saved">{escape(saving)}</span>' for saving in savings)
+    line = finding["line"]
+    place = f'<code class="place">{escape(line)}</code>' if line else ""
+    return (
+        f'<li><h3><span class="code">{escape(finding["code"])}</span> '
+        f'{escape(finding["title"])}</h3><p class="facts">{saved}{place}</p>'
+        f"<p>{escape(finding['text'])}</p>"
+        f'<p class="remedy"><strong>Do:</strong> {escape(finding["remedy"])}</p></li>'
+    )

@@ -1,0 +1,151 @@
+"""What one process of a rehearsal has recorded, and the record of all of them together."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+
+from ..virtual.build import load_extension
+from ..virtual.record_reading import (
+    MemoryCurve,
+    Record,
+    RecordedIntervals,
+    read_memory_curve,
+    read_record,
+)
+from .step_ends import StepEnd
+
+# The numbers of flows from here on are the same in all ranks of a collective
+# (csrc/collectives/collective.cpp).
+_SHARED_FLOWS = 1 << 62
+
+
+@dataclass(frozen=True)
+class UsedDevice:
+    """A device that a process used.
+
+    Attributes:
+        index: the CUDA index in the process.
+        position: the place of the device in the rig.
+        memory: its memory over time.
+    """
+
+    index: int
+    position: int
+    memory: MemoryCurve
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """What one process did.
+
+    Attributes:
+        rank: its rank; 0 in a program of one process.
+        record: what happened on its host and its devices.
+        begin: when its first step began, in seconds.
+        host_begin: how far the host had come then.
+        ends: the ends of its steps.
+        devices: the devices that it used.
+    """
+
+    rank: int
+    record: Record
+    begin: float
+    host_begin: float
+    ends: tuple[StepEnd, ...]
+    devices: tuple[UsedDevice, ...]
+
+
+def record_of_process(
+    begin: float, host_begin: float, ends: Iterable[StepEnd], rank: int = 0
+) -> ProcessRecord:
+    """Return what this process has done since `begin`, when its host had come to `host_begin`."""
+    devices = []
+    for index, device in enumerate(load_extension().devices()):
+        curve = read_memory_curve(index)
+        if curve is not None:
+            devices.append(UsedDevice(index, device.position, _since(host_begin, curve)))
+    return ProcessRecord(rank, read_record(), begin, host_begin, tuple(ends), tuple(devices))
+
+
+def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
+    """Return a curve from the host's time `begin` on; the record may have begun earlier.
+
+    A sample has the time of the launch before it, so the last one before `begin` is part of it.
+    """
+    before = sum(one.seconds < begin for one in curve.samples)
+    kept = curve.samples[max(0, before - 1) :]
+    samples = tuple(replace(one, seconds=max(begin, one.seconds)) for one in kept)
+    if before <= 1:
+        return MemoryCurve(curve.peak, samples)
+    return MemoryCurve(max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes)), samples)
+
+
+def merge_records(processes: Sequence[ProcessRecord]) -> Record:
+    """Return one record of all processes, whose virtual clocks agree.
+
+    The tracks, names, lines and modules follow each other process by process. So a critical path
+    can go from one rank to another: a collective begins when the launch or the work of its last
+    rank ends.
+    """
+    records = [process.record for process in processes]
+    all_intervals = [record.intervals for record in records]
+
+    def joined(get: Callable[[RecordedIntervals], array[int]], sizes: list[int]) -> array[int]:
+        """Return a column of indexes into parts that have these sizes in the records."""
+        column = array("q")
+        for intervals, offset in zip(all_intervals, accumulate(sizes, initial=0), strict=False):
+            column.extend(one + offset if one >= 0 else -1 for one in get(intervals))
+        return column
+
+    def floats(get: Callable[[RecordedIntervals], array[float]]) -> array[float]:
+        return array("d", chain.from_iterable(map(get, all_intervals)))
+
+    flows = _FlowNumbers()
+    intervals = RecordedIntervals(
+        complete_from=max(one.complete_from for one in all_intervals),
+        begin=floats(lambda one: one.begin),
+        end=floats(lambda one: one.end),
+        bytes=floats(lambda one: one.bytes),
+        launch=joined(lambda one: one.launch, [len(one) for one in all_intervals]),
+        flow=array(
+            "q",
+            (
+                flows.number_of(process, flow)
+                for process, one in enumerate(all_intervals)
+                for flow in one.flow
+            ),
+        ),
+        track=joined(lambda one: one.track, [len(one.tracks) for one in records]),
+        name=joined(lambda one: one.name, [len(one.names) for one in records]),
+        kind=array("q", chain.from_iterable(one.kind for one in all_intervals)),
+        cause=array("q", chain.from_iterable(one.cause for one in all_intervals)),
+        line=joined(lambda one: one.line, [len(one.lines) for one in records]),
+        module=joined(lambda one: one.module, [len(one.modules) for one in records]),
+    )
+    return Record(
+        intervals,
+        tuple(
+            replace(track, rank=process.rank)
+            for process in processes
+            for track in process.record.tracks
+        ),
+        tuple(chain.from_iterable(one.names for one in records)),
+        tuple(chain.from_iterable(one.lines for one in records)),
+        tuple(chain.from_iterable(one.modules for one in records)),
+    )
+
+
+class _FlowNumbers:
+    """Small numbers for the flows of all processes."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def number_of(self, process: int, flow: int) -> int:
+        if flow < 0:
+            return -1
+        owner = -1 if flow >= _SHARED_FLOWS else process
+        return self._numbers.setdefault((owner, flow), len(self._numbers))

@@ -1,0 +1,277 @@
+"""Turn the records of processes into facts."""
+
+from __future__ import annotations
+
+import statistics
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from ..virtual.known_errors import error_shares
+from ..virtual.record_reading import IntervalKind, Record, RecordedTrack
+from ..virtual.rig import VirtualDevice, VirtualRig
+from . import facts as of
+from .critical_path import Piece, Timeline
+from .facts import (
+    ClockError,
+    DeviceFacts,
+    Facts,
+    Intervals,
+    MemoryFacts,
+    PathPiece,
+    PeakMemory,
+    StepFacts,
+    Track,
+    TypicalStep,
+)
+from .occupation import Occupation, occupation_of
+from .process_record import ProcessRecord, UsedDevice, merge_records
+from .step_ends import StepEnd, count_first_steps
+from .texts import Texts, name_lines
+
+_KIND_NAMES = {
+    IntervalKind.KERNEL: of.KERNEL,
+    IntervalKind.COPY: of.COPY,
+    IntervalKind.COLLECTIVE: of.COLLECTIVE,
+    IntervalKind.WAIT: of.WAIT,
+    IntervalKind.HOST: of.HOST,
+}
+
+
+def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]) -> Facts:
+    """Return `about` with all that is known about the processes of a program."""
+    record = merge_records(processes)
+    texts = _RecordTexts(record)
+    steps = _steps_of(record, texts, processes)
+    typical = _typical_step(steps)
+    window = _window_of(record, steps, typical)
+    devices, memory = [], []
+    for process in processes:
+        for used in process.devices:
+            occupation = occupation_of(record, process.rank, used.index, *window)
+            device = rig.devices[used.position]
+            devices.append(_device_facts(process.rank, used, device, occupation))
+            memory.append(_memory_facts(process.rank, used))
+    return replace(
+        about,
+        devices=tuple(devices),
+        clock_errors=_clock_errors(rig),
+        steps=steps,
+        typical_step=typical,
+        tracks=_name_tracks(record.tracks),
+        intervals=texts.intervals(record),
+        texts=texts.all(),
+        memory=tuple(memory),
+    )
+
+
+class _RecordTexts(Texts):
+    """The texts of a record, and its columns with their numbers."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._kinds = self.numbers_of(_KIND_NAMES[kind] for kind in IntervalKind)
+        self._names = self.numbers_of(record.names)
+        self._lines = self.numbers_of(name_lines(record.lines))
+        self._modules = self.numbers_of(record.modules)
+
+    def intervals(self, record: Record) -> Intervals:
+        """Return the intervals of the record in order of their begin."""
+        columns = record.intervals
+        order = sorted(range(len(columns)), key=columns.begin.__getitem__)
+
+        def ordered(column: Sequence[int], names: list[int] | None = None) -> array[int]:
+            if names is None:
+                return array("q", (int(column[i]) for i in order))
+            return array("q", (names[column[i]] if column[i] >= 0 else -1 for i in order))
+
+        return Intervals(
+            track=ordered(columns.track),
+            begin_seconds=array("d", (columns.begin[i] for i in order)),
+            seconds=array("d", (columns.end[i] - columns.begin[i] for i in order)),
+            kind=ordered(columns.kind, self._kinds),
+            name=ordered(columns.name, self._names),
+            module=ordered(columns.module, self._modules),
+            line=ordered(columns.line, self._lines),
+            bytes=array("q", (int(columns.bytes[i]) for i in order)),
+            flow=ordered(columns.flow),
+        )
+
+    def piece(self, record: Record, piece: Piece) -> PathPiece:
+        """Return a piece of a critical path as facts."""
+        seconds = piece.end - piece.begin
+        if piece.interval is None:
+            kind = of.WAIT if piece.is_wait else of.HOST
+            return PathPiece(kind, seconds, None, None, None, None)
+        number, columns = piece.interval, record.intervals
+        return PathPiece(
+            _KIND_NAMES[IntervalKind(columns.kind[number])],
+            seconds,
+            columns.track[number],
+            _named(self._names, columns.name[number]),
+            _named(self._modules, columns.module[number]),
+            _named(self._lines, columns.line[number]),
+        )
+
+
+def _named(names: list[int], number: int) -> int | None:
+    return names[number] if number >= 0 else None
+
+
+def _steps_of(
+    record: Record, texts: _RecordTexts, processes: Sequence[ProcessRecord]
+) -> tuple[StepFacts, ...]:
+    """Return the steps that all processes have taken; a step ends with the last of them."""
+    timeline = Timeline(record)
+    ends_by_step = list(zip(*(process.ends for process in processes), strict=False))
+    moments = [max(end.seconds for end in ends) for ends in ends_by_step]
+    begins = [min(process.begin for process in processes), *moments]
+    first = count_first_steps([end - begins[i] for i, end in enumerate(moments)])
+    waits = [_count_waits(process) for process in processes]
+    return tuple(
+        StepFacts(
+            number=i + 1,
+            is_first=i < first,
+            begin_seconds=begins[i],
+            end_seconds=moments[i],
+            samples=_sum_samples(ends),
+            waits=max(found[i] for found in waits),
+            loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
+            path=join_pieces(
+                texts.piece(record, piece)
+                for piece in timeline.critical_path(begins[i], moments[i])
+            ),
+        )
+        for i, ends in enumerate(ends_by_step)
+    )
+
+
+def _count_waits(process: ProcessRecord) -> list[int]:
+    """Return for each step how often the host waited, in the order of the program.
+
+    A value that is read after the optimizer's step counts in the next step, if there is one.
+    """
+    intervals = process.record.intervals
+    waits = [
+        intervals.begin[i] for i, kind in enumerate(intervals.kind) if kind == IntervalKind.WAIT
+    ]
+    begins = [process.host_begin, *(end.host_seconds for end in process.ends)]
+    if len(process.ends) == 1:
+        begins[1] = float("inf")
+    return [sum(begin <= wait < end for wait in waits) for begin, end in pairwise(begins)]
+
+
+def _sum_samples(ends: Sequence[StepEnd]) -> int | None:
+    samples = [end.samples for end in ends if end.samples is not None]
+    return sum(samples) if len(samples) == len(ends) else None
+
+
+def join_pieces(pieces: Iterable[PathPiece]) -> tuple[PathPiece, ...]:
+    """Join neighbours of one kind, module and line.
+
+    What they do not have in common, of the track and the name, becomes None.
+    """
+    joined = []
+    for _, group in groupby(pieces, key=lambda piece: (piece.kind, piece.module, piece.line)):
+        same = list(group)
+        tracks, names = {piece.track for piece in same}, {piece.name for piece in same}
+        joined.append(
+            replace(
+                same[0],
+                seconds=sum(piece.seconds for piece in same),
+                track=same[0].track if len(tracks) == 1 else None,
+                name=same[0].name if len(names) == 1 else None,
+            )
+        )
+    return tuple(joined)
+
+
+def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
+    typical = [step for step in steps if not step.is_first] or list(steps)
+    if not typical:
+        return None
+    seconds = statistics.median(step.seconds for step in typical)
+    rates = [
+        step.samples / step.seconds
+        for step in typical
+        if step.samples is not None and step.seconds > 0
+    ]
+    rate = statistics.median(rates) if rates and len(rates) == len(typical) else None
+    return TypicalStep(seconds, rate, tuple(step.number for step in typical))
+
+
+def _window_of(
+    record: Record, steps: Sequence[StepFacts], typical: TypicalStep | None
+) -> tuple[float, float]:
+    """Return the begin and the end of the typical steps; without steps, of the record."""
+    if typical is None:
+        intervals = record.intervals
+        return min(intervals.begin, default=0.0), max(intervals.end, default=0.0)
+    numbers = typical.of_steps
+    return steps[numbers[0] - 1].begin_seconds, steps[numbers[-1] - 1].end_seconds
+
+
+def _device_facts(
+    rank: int, used: UsedDevice, device: VirtualDevice, occupation: Occupation
+) -> DeviceFacts:
+    peak = used.memory.peak
+    return DeviceFacts(
+        index=used.index,
+        rank=rank,
+        card=device.key,
+        capacity_bytes=device.memory_bytes,
+        peak=PeakMemory(
+            total_bytes=peak.total_bytes,
+            tensor_bytes=peak.tensor_bytes,
+            workspace_bytes=peak.workspace_bytes,
+            context_bytes=peak.context_bytes + peak.mapped_bytes,
+            collective_bytes=peak.collective_bytes,
+            cached_bytes=peak.cached_bytes,
+            headroom_bytes=device.memory_bytes - peak.total_bytes,
+        ),
+        busy_share=occupation.busy,
+        waiting_share=occupation.waiting,
+        idle_share=occupation.idle,
+    )
+
+
+def _memory_facts(rank: int, used: UsedDevice) -> MemoryFacts:
+    samples = used.memory.samples
+    return MemoryFacts(
+        device=used.index,
+        rank=rank,
+        seconds=tuple(one.seconds for one in samples),
+        tensor_bytes=tuple(one.tensor_bytes for one in samples),
+        workspace_bytes=tuple(one.workspace_bytes for one in samples),
+        cached_bytes=tuple(one.cached_bytes for one in samples),
+        context_bytes=tuple(
+            one.context_bytes + one.collective_bytes + one.mapped_bytes for one in samples
+        ),
+    )
+
+
+def _clock_errors(rig: VirtualRig) -> tuple[ClockError, ...]:
+    return tuple(
+        ClockError(card, family, share)
+        for card, shares in error_shares(rig).items()
+        for family, share in shares.items()
+    )
+
+
+def _name_tracks(tracks: Sequence[RecordedTrack]) -> tuple[Track, ...]:
+    named = []
+    threads: dict[int, int] = defaultdict(int)
+    several = len({track.rank for track in tracks}) > 1
+    for track in tracks:
+        if track.device is not None:
+            title = f"cuda:{track.device} stream {track.stream}"
+            title = f"rank {track.rank} {title}" if several else title
+        elif track.in_backward:
+            threads[track.rank] += 1
+            title = f"rank {track.rank} host, backward {threads[track.rank]}"
+        else:
+            title = f"rank {track.rank} host"
+        named.append(Track(title, track.rank, track.device, track.stream))
+    return tuple(named)

@@ -1,0 +1,122 @@
+"""The folder in which the processes of a rehearsal leave their records for the one report.
+
+::
+
+    anyrig rehearse ── makes the folder, names it in ANYRIG_RECORDS
+       ├─ rank 0 ───── records from its import of torch on, writes 0-4711.record when it ends
+       ├─ rank 1 ───── 1-4712.record
+       └─ reads the files of all, removes the folder, reports
+
+Only the user can read or write the folder, and a process checks that before it writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .process_record import ProcessRecord
+
+VARIABLE = "ANYRIG_RECORDS"
+_STEPS_VARIABLE = "ANYRIG_RECORDS_STEPS"
+_SUFFIX = ".record"
+
+
+@dataclass(frozen=True)
+class RecordFolder:
+    """The folder of one rehearsal."""
+
+    path: Path
+
+    @classmethod
+    @contextmanager
+    def shared(cls, most_steps: int | None = None) -> Iterator[RecordFolder]:
+        """Make a folder for the processes that are started within the block, and remove it then.
+
+        With `most_steps`, these processes end after so many steps.
+        """
+        path = Path(tempfile.mkdtemp(prefix="anyrig-records-"))
+        os.environ[VARIABLE] = str(path)
+        if most_steps is not None:
+            os.environ[_STEPS_VARIABLE] = str(most_steps)
+        try:
+            yield cls(path)
+        finally:
+            os.environ.pop(VARIABLE, None)
+            os.environ.pop(_STEPS_VARIABLE, None)
+            shutil.rmtree(path, ignore_errors=True)
+
+    def read_all(self) -> list[ProcessRecord]:
+        """Return the records in the folder, in the order of ranks.
+
+        Of a rank that was started again, the last one counts. Processes without a rank are numbered
+        after the others.
+        """
+        from .record_file import read_record_file
+
+        files = sorted(self.path.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns)
+        records = [read_record_file(file) for file in files]
+        ranked = {one.rank: one for one in records if one.rank >= 0}
+        others = [one for one in records if one.rank < 0]
+        next_rank = max(ranked, default=-1) + 1
+        return [
+            *(ranked[rank] for rank in sorted(ranked)),
+            *(replace(one, rank=next_rank + i) for i, one in enumerate(others)),
+        ]
+
+    def write(self, process: ProcessRecord) -> None:
+        """Write the record of this process, if the folder is still there and ours alone."""
+        from .record_file import write_record
+
+        if _is_ours(self.path):
+            name = f"{process.rank}-{os.getpid()}{_SUFFIX}"
+            write_record(self.path / name, process)
+
+
+def record_for_report() -> None:
+    """Record this process from now on, and leave the record when the process ends.
+
+    Does nothing without ``ANYRIG_RECORDS``. Call this after the rig is installed.
+    """
+    path = os.environ.get(VARIABLE)
+    if path is None:
+        return
+    from .watching import Watch
+
+    steps = os.environ.get(_STEPS_VARIABLE)
+    watching = Watch(None if steps is None else int(steps))
+    watching.start()
+    owner = os.getpid()
+
+    def leave() -> None:
+        if os.getpid() != owner:
+            return  # a forked process has the records of its parent
+        watching.stop()
+        try:
+            record = watching.record(int(os.environ.get("RANK", "-1")))
+            if record.devices:  # a worker of a data loader has none
+                RecordFolder(Path(path)).write(record)
+        except OSError as error:
+            sys.stderr.write(f"anyrig: this process is missing in the report: {error}\n")
+
+    atexit.register(leave)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether `folder` is a real folder that only this user can use."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    others = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not others

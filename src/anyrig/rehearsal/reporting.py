@@ -1,0 +1,103 @@
+"""`Reporting`: what a rehearsal writes when the program has ended, and where."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ReportError
+from .facts import Facts
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What a rehearsal reports.
+
+    Attributes:
+        quiet: print no summary.
+        json: the file for all facts; None for none.
+        trace: the file for the timelines, for Perfetto; None for none.
+        report: the file for the page that a browser shows; None for none.
+        steps: end the program after so many steps; None to let it run.
+        step_marker: the function of the script whose calls are steps; None for the calls of
+            `torch.optim.Optimizer.step`.
+    """
+
+    quiet: bool = False
+    json: Path | None = None
+    trace: Path | None = None
+    report: Path | None = None
+    steps: int | None = None
+    step_marker: str | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to watch the program for."""
+        outputs = (self.json, self.trace, self.report, self.steps)
+        return not self.quiet or any(output is not None for output in outputs)
+
+    def write(self, facts: Facts) -> None:
+        """Print the summary to standard error and write the files, each of them atomically.
+
+        A program that used no GPU has no summary.
+
+        Raises:
+            ReportError: a file cannot be written.
+        """
+        if not self.quiet and facts.devices:
+            from .summary import describe
+
+            sys.stderr.write(f"{describe(facts)}\n")
+        if self.json is not None:
+            _write(self.json, json.dumps(facts.as_json()))
+        if self.trace is not None:
+            from .trace import trace_events
+
+            events = ",\n".join(map(json.dumps, trace_events(facts)))
+            _write(self.trace, f'{{"traceEvents": [\n{events}\n]}}')
+        if self.report is not None:
+            from .page.write import write_page
+
+            with _refusing(self.report):
+                write_page(facts.as_json(), self.report)
+
+
+def check_file(path: Path) -> None:
+    """Check before the program runs that a report can be written to `path`.
+
+    Raises:
+        ReportError: the folder does not exist, the name cannot be that of a file, or there is
+            something else than a file.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise ReportError(f"{path.parent} is not a folder; create it first") from None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{str(path)[:80]!r} cannot be the name of a file: {error}") from None
+    else:
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a file"
+            raise ReportError(f"{path} is {kind}; name a file")
+
+
+def _write(path: Path, text: str) -> None:
+    from ..memory.atomic_file import write_atomically
+
+    with _refusing(path):
+        write_atomically(path, text.encode())
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise a `ReportError` that names `path` if the block cannot write the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,42 @@
+"""Where the steps of a program end, and which are the first ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A step is like the later ones if it takes as long as their median, up to this part of it.
+_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """The end of a step.
+
+    Attributes:
+        seconds: when all work launched until then is done, in seconds of virtual time.
+        host_seconds: when the host had come so far. It runs ahead of the devices.
+        samples: the samples that the data loader has given since the end before; None if none.
+        loader_wall_seconds: how long the program has waited for it, by the wall clock.
+    """
+
+    seconds: float
+    host_seconds: float
+    samples: int | None
+    loader_wall_seconds: float
+
+
+def count_first_steps(seconds: Sequence[float]) -> int:
+    """Return how many steps at the beginning differ in time from the others.
+
+    The first step always does: it includes what the program does before its loop. At most half of
+    the steps differ. A single step is a first one.
+    """
+    count = min(1, len(seconds))
+    while count < len(seconds) // 2:
+        median = statistics.median(seconds[count:])
+        if abs(seconds[count] - median) <= _TOLERANCE * median:
+            break
+        count += 1
+    return count

@@ -1,0 +1,123 @@
+"""The summary that the terminal shows at the end of a rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..units import format_bytes
+from .facts import ClockError, DeviceFacts, Facts, PeakMemory, StepFacts
+
+_WIDTH = 11  # of the first column
+
+
+def describe(facts: Facts) -> str:
+    """Return the summary of a rehearsal, as lines for a terminal."""
+    mode = ", without data" if facts.shape_only else ""
+    lines = [f"anyrig: {facts.program} on virtual GPUs {facts.rig}{mode}"]
+    if facts.error is not None:
+        where = "" if facts.error.line is None else f" at {facts.error.line}"
+        lines += _row("ended by", [f"{facts.error.kind}{where}"])
+    lines += _row("step", _describe_steps(facts))
+    lines += _row("errors", _describe_errors(facts.clock_errors))
+    for device in facts.devices:
+        rank = f"rank {device.rank}, " if _has_ranks(facts) else ""
+        lines += _row(f"cuda:{device.index}", [rank + text for text in _describe_device(device)])
+    for finding in facts.findings:
+        where = "" if finding.line is None else f" at {finding.line}"
+        lines += _row(finding.code, [f"{finding.title}{where}", finding.remedy])
+    return "\n".join(lines)
+
+
+def _row(title: str, texts: Sequence[str]) -> list[str]:
+    titles = [title, *[""] * (len(texts) - 1)]
+    return [f"  {one:{_WIDTH}}{text}" for one, text in zip(titles, texts, strict=True)]
+
+
+def _has_ranks(facts: Facts) -> bool:
+    return len({device.rank for device in facts.devices}) > 1
+
+
+def _describe_steps(facts: Facts) -> list[str]:
+    typical = facts.typical_step
+    if typical is None:
+        return ["none found: no torch.optim.Optimizer took a step; name one with --step-marker"]
+    texts = [f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"]
+    if typical.samples_per_second is not None:
+        texts[0] += f"; {typical.samples_per_second:,.0f} samples/s"
+    chosen = [step for step in facts.steps if step.number in typical.of_steps]
+    waits = sorted({step.waits for step in chosen})
+    if waits[-1] > 0:
+        count = f"{waits[0]} to {waits[-1]} times" if len(waits) > 1 else _times(waits[0])
+        texts.append(f"the host waits for a GPU {count} in a step")
+    loader = sum(step.loader_wall_seconds for step in chosen) / len(chosen)
+    if loader > 0:
+        texts.append(
+            f"not counted: {format_seconds(loader)} in the data loader, by the clock of this "
+            "machine"
+        )
+    return texts
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _describe_choice(steps: Sequence[StepFacts]) -> str:
+    first = [step for step in steps if step.is_first]
+    others = len(steps) - len(first)
+    took = f"the first took {format_seconds(steps[0].seconds)}"
+    if others == 0:
+        return "the only one, which includes all that came before it"
+    if len(first) > 1:
+        took = f"the first {len(first)} differ; {took}"
+    return f"median of {others}; {took}" if others > 1 else f"the second of two; {took}"
+
+
+def _describe_errors(errors: Iterable[ClockError]) -> list[str]:
+    cards = dict.fromkeys(error.card for error in errors)
+    if not cards:
+        return ["the times of a GPU that is given by its size alone predict nothing"]
+    texts = []
+    for card in cards:
+        known = [
+            f"{error.family} {100 * error.median_error:.3g} %"
+            for error in errors
+            if error.card == card and error.median_error is not None
+        ]
+        measured = ", ".join(known) or "unknown, as none of its kernels was measured"
+        texts.append(f"of {card}'s times, median where measured: {measured}")
+    return texts
+
+
+def _describe_device(device: DeviceFacts) -> list[str]:
+    peak = device.peak
+    return [
+        f"busy {_percent(device.busy_share)}, waiting {_percent(device.waiting_share)}, "
+        f"idle {_percent(device.idle_share)}",
+        f"peak {format_bytes(peak.total_bytes)} of {format_bytes(device.capacity_bytes)}, "
+        f"{format_bytes(peak.headroom_bytes)} left: {_describe_parts(peak)}",
+    ]
+
+
+def _describe_parts(peak: PeakMemory) -> str:
+    parts = {
+        "tensors": peak.tensor_bytes,
+        "workspaces": peak.workspace_bytes,
+        "cached": peak.cached_bytes,
+        "context": peak.context_bytes,
+        "collectives": peak.collective_bytes,
+    }
+    return ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return seconds as text: ``"1.50 s"``, ``"12.34 ms"``, ``"5.6 us"``."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 1e-3:
+        return f"{1e3 * seconds:.2f} ms"
+    return f"{1e6 * seconds:.1f} us"

@@ -1,0 +1,143 @@
+"""The timelines of a rehearsal for Perfetto and chrome://tracing, in the trace event format.
+
+::
+
+    process rank 0   thread steps                    |   step 1   |   step 2   |
+                     thread rank 0 host              |launch|launch|...
+                     thread cuda:0 stream 0            |= mm =|= copy =|
+                                                                 ↓ flow
+                     thread cuda:1 stream 0                   |= copy =|
+                     counter cuda:0 memory           tensors, workspaces, cached, context
+
+Times are in microseconds with whole nanoseconds, so that neighbours on a thread never overlap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from .facts import Facts
+
+_STEPS_THREAD = 0  # those of tracks follow
+
+
+def trace_events(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Return the events of a trace: names, steps, intervals, flows and memory."""
+    yield from _names(facts)
+    yield from _steps(facts)
+    yield from _intervals(facts)
+    yield from _flows(facts)
+    yield from _memory(facts)
+
+
+def _names(facts: Facts) -> Iterator[dict[str, Any]]:
+    for rank in sorted({track.rank for track in facts.tracks}):
+        yield _metadata("process_name", rank, _STEPS_THREAD, f"rank {rank}")
+        yield _metadata("thread_name", rank, _STEPS_THREAD, "steps")
+    for number, track in enumerate(facts.tracks):
+        yield _metadata("thread_name", track.rank, _thread_of(number), track.title)
+        order = {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": track.rank,
+            "tid": _thread_of(number),
+            "args": {"sort_index": _thread_of(number)},
+        }
+        yield order
+
+
+def _metadata(name: str, rank: int, thread: int, title: str) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": rank, "tid": thread, "args": {"name": title}}
+
+
+def _thread_of(track: int) -> int:
+    return track + 1
+
+
+def _steps(facts: Facts) -> Iterator[dict[str, Any]]:
+    for rank in sorted({track.rank for track in facts.tracks})[:1]:
+        for step in facts.steps:
+            yield {
+                **_span(step.begin_seconds, step.end_seconds),
+                "name": f"step {step.number}",
+                "cat": "step",
+                "pid": rank,
+                "tid": _STEPS_THREAD,
+                "args": {"samples": step.samples, "waits": step.waits},
+            }
+
+
+def _span(begin: float, end: float) -> dict[str, Any]:
+    began, ended = round(begin * 1e9), round(end * 1e9)
+    return {"ph": "X", "ts": began / 1e3, "dur": (ended - began) / 1e3}
+
+
+def _intervals(facts: Facts) -> Iterator[dict[str, Any]]:
+    columns, texts = facts.intervals, facts.texts
+    for i, (track, begin, seconds) in enumerate(
+        zip(columns.track, columns.begin_seconds, columns.seconds, strict=True)
+    ):
+        args: dict[str, Any] = {}
+        if columns.module[i] >= 0:
+            args["module"] = texts[columns.module[i]]
+        if columns.line[i] >= 0:
+            args["line"] = texts[columns.line[i]]
+        if columns.bytes[i] >= 0:
+            args["bytes"] = columns.bytes[i]
+        yield {
+            **_span(begin, begin + seconds),
+            "name": texts[columns.name[i]] if columns.name[i] >= 0 else "unknown",
+            "cat": texts[columns.kind[i]],
+            "pid": facts.tracks[track].rank,
+            "tid": _thread_of(track),
+            "args": args,
+        }
+
+
+def _flows(facts: Facts) -> Iterator[dict[str, Any]]:
+    columns = facts.intervals
+    members: dict[int, list[int]] = defaultdict(list)
+    for i, flow in enumerate(columns.flow):
+        if flow >= 0:
+            members[flow].append(i)
+    for flow, intervals in members.items():
+        for place, i in enumerate(intervals):
+            phase = "s" if place == 0 else "f" if place == len(intervals) - 1 else "t"
+            # In the middle, since a flow belongs to the slice that encloses its time.
+            middle = columns.begin_seconds[i] + columns.seconds[i] / 2
+            yield {
+                "ph": phase,
+                **({"bp": "e"} if phase == "f" else {}),
+                "name": facts.texts[columns.kind[i]],
+                "cat": facts.texts[columns.kind[i]],
+                "id": flow,
+                "ts": round(middle * 1e9) / 1e3,
+                "pid": facts.tracks[columns.track[i]].rank,
+                "tid": _thread_of(columns.track[i]),
+            }
+
+
+def _memory(facts: Facts) -> Iterator[dict[str, Any]]:
+    for one in facts.memory:
+        for seconds, tensors, workspaces, cached, context in zip(
+            one.seconds,
+            one.tensor_bytes,
+            one.workspace_bytes,
+            one.cached_bytes,
+            one.context_bytes,
+            strict=True,
+        ):
+            yield {
+                "ph": "C",
+                "name": f"cuda:{one.device} memory",
+                "ts": round(seconds * 1e9) / 1e3,
+                "pid": one.rank,
+                "args": {
+                    "tensors": tensors,
+                    "workspaces": workspaces,
+                    "cached": cached,
+                    "context": context,
+                },
+            }

@@ -1,0 +1,196 @@
+"""`watch`, which records what a block of code does on virtual GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..errors import VirtualRigError
+from .facts import Facts, ProgramError, StepFacts
+
+if TYPE_CHECKING:
+    from .process_record import ProcessRecord
+    from .steps import StepWatch
+
+
+class Watch:
+    """Records what this process does on its virtual GPUs, from `start` to `stop`."""
+
+    def __init__(self, most_steps: int | None = None, follows_optimizers: bool = True) -> None:
+        """Record nothing yet.
+
+        Args:
+            most_steps: end the program after so many steps.
+            follows_optimizers: whether a step ends when an optimizer's `step` returns, and not only
+                when `end_step` is called.
+        """
+        self._most_steps = most_steps
+        self._follows_optimizers = follows_optimizers
+        self._begin = self._host_begin = 0.0
+        self.steps: StepWatch | None = None
+
+    def start(self) -> None:
+        """Begin to record. Imports torch.
+
+        Raises:
+            VirtualRigError: this process has no virtual rig.
+        """
+        from torch import nn
+
+        from ..memory.module_stack import ModuleStack
+        from ..memory.source_line import LIBRARIES
+        from ..virtual import record_reading
+        from ..virtual.build import load_extension
+        from ..virtual.installed import installation
+        from .loaded_batches import LoaderWatch
+        from .steps import StepWatch
+
+        if installation() is None:
+            raise VirtualRigError(
+                "this process has no virtual rig; run it under anyrig rehearse, or call "
+                "anyrig.virtual.install(rig) first"
+            )
+        modules = ModuleStack(lambda module, inputs: None)
+
+        def name_module(outermost: nn.Module, module: nn.Module) -> str:
+            modules.add_outermost(outermost)
+            return modules.name_of(module)
+
+        self._loaders = LoaderWatch()
+        self._loaders.start()
+        self.steps = StepWatch(self._loaders.take, self._most_steps)
+        self._begin = record_reading.done_seconds()
+        self._host_begin = record_reading.host_seconds()
+        self._owns_record = not load_extension().is_recording()
+        if self._owns_record:
+            record_reading.begin_record(LIBRARIES, nn.Module.__call__.__code__, name_module)
+        if self._follows_optimizers:
+            self.steps.follow_optimizers()
+
+    def end_step(self) -> None:
+        """Note the end of a step, if `start` was called."""
+        if self.steps is not None:
+            self.steps.end_step()
+
+    def stop(self) -> None:
+        """Record nothing from now on."""
+        from ..virtual.record_reading import end_record
+
+        if self.steps is not None:
+            self.steps.stop()
+            self._loaders.stop()
+            if self._owns_record:
+                end_record()
+
+    def record(self, rank: int = 0) -> ProcessRecord:
+        """Return what was recorded. Call this after `start`."""
+        from .process_record import record_of_process
+
+        assert self.steps is not None
+        return record_of_process(self._begin, self._host_begin, self.steps.ends, rank)
+
+    def facts(self, about: Facts) -> Facts:
+        """Return `about` with what was recorded; unchanged if `start` was not called."""
+        from ..virtual.installed import installation
+        from .read_facts import read_facts
+
+        installed = installation()
+        if self.steps is None or installed is None:
+            return about
+        return read_facts(about, installed.rig, [self.record()])
+
+
+class Report:
+    """What a watched block did; complete once the block has ended.
+
+    Attributes:
+        facts: everything that was found.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    @property
+    def steps(self) -> tuple[StepFacts, ...]:
+        """The steps of the block: each ends when an optimizer's `step` returns."""
+        return self.facts.steps
+
+    def peak_bytes(self, device: int) -> int:
+        """Return the most memory that this process held on a device."""
+        return self.facts.peak_bytes(device)
+
+    def __str__(self) -> str:
+        from .summary import describe
+
+        return describe(self.facts)
+
+
+@contextmanager
+def watch() -> Iterator[Report]:
+    """Record what a block does on virtual GPUs, and report it once the block has ended.
+
+    ::
+
+        with anyrig.rehearsal.watch() as report:
+            train(model, loader, steps=3)
+        assert report.steps[-1].waits == 0
+        print(report)
+
+    Under ``anyrig rehearse``, which records the whole program, this reports the block only.
+
+    Raises:
+        VirtualRigError: this process has no virtual rig.
+    """
+    watching = Watch()
+    watching.start()
+    about = _facts_of_process()
+    report = Report(about)
+    try:
+        yield report
+    except BaseException as error:
+        about = replace(about, error=program_error_of(error))
+        raise
+    finally:
+        watching.stop()
+        report.facts = watching.facts(about)
+
+
+def _facts_of_process() -> Facts:
+    from ..virtual.installed import installation
+
+    installed = installation()
+    assert installed is not None
+    return Facts(
+        program=sys.argv[0],
+        arguments=tuple(sys.argv[1:]),
+        rig=str(installed.rig),
+        shape_only=installed.shape_only,
+        torch=version("torch"),
+        anyrig=__version__,
+    )
+
+
+def program_error_of(error: BaseException) -> ProgramError:
+    """Return an exception as a fact, with the innermost line of the program."""
+    from .texts import name_lines
+
+    def is_library(code: CodeType) -> bool:
+        if "torch" not in sys.modules:
+            return False
+        from ..memory.source_line import is_library_code
+
+        return is_library_code(code)
+
+    line, frames = None, error.__traceback__
+    while frames is not None:
+        code = frames.tb_frame.f_code
+        if not is_library(code):
+            (line,) = name_lines([(code.co_filename, frames.tb_lineno)])
+        frames = frames.tb_next
+    return ProgramError(type(error).__name__, str(error), line)

@@ -1,0 +1,130 @@
+"""What is a tensor, a loss or a loader is inferred, so that nothing else is reported."""
+
+import pytest
+from checked_texts import found
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import torch\nclass Table:\n    data = [1]\nprint(Table().data[0])\n",
+        "import torch\ndef f(batch):\n    return batch.data[0], batch['data'][0]\n",
+        "import torch\nimages = torch.rand(4, 3)\nprint(images.data[0], images[0])\n",
+        "import torch\nclass Variable:\n    pass\nx = Variable()\n",
+        "import tensorflow as tf\nimport torch\nx = tf.Variable(3)\n",
+        "from torch.autograd import Variable\nVariable._execution_engine.queue_callback(print)\n",
+        "from torch.autograd import Variable\n__all__ = ['Variable']\n",
+        "import torch\nimport numpy as np\nmask = 1 - np.ones(3)\n",
+        "import torch\ndef f(loader):\n    for x in loader:\n        total = 1 - (len(x) > 3)\n",
+        "import torch\ndef f(model):\n    model.cuda_graph()\n    model.to('cpu')\n",
+        "import torch\nclass Scale:\n    pass\nScale()\n",
+        "import torch\nfrom mine import Scale, xavier_uniform\nxavier_uniform(Scale())\n",
+        "import torch\ndef f(rows):\n    return rows.iteritems\n",
+        "import torch\ndef f(queue):\n    return queue.next()\n",
+        "import torch\nxrange = range\nxrange(3)\n",
+        "import torch\ntorch = None\ntorch.load('a')\n",
+        "import torch\ndef f(torch):\n    torch.gels(1)\n",
+        "import os, torch\nos.environ['NVIDIA_VISIBLE_DEVICES'] = '0'\n",
+        "import os, torch\nos.environ['HIP_VISIBLE_DEVICES'] = '0'\n",
+    ],
+)
+def test_nothing_is_found(program: str) -> None:
+    assert found(program) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import torch as t\nx = t.autograd.Variable(t.ones(3))\n",
+        "from torch import autograd\nx = autograd.Variable(3)\n",
+        "from torch.autograd import Variable as V\nx = V(3)\n",
+        "from torch.autograd import *\nx = Variable(3)\n",
+        "import torch.autograd as ag\nclass A:\n    def f(self):\n        return ag.Variable(3)\n",
+    ],
+)
+def test_aliases(program: str) -> None:
+    assert [code for code, _ in found(program)] == ["ARC101"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "F.mse_loss(x, y)",
+        "nn.MSELoss()(x, y)",
+        "self.criterion(x, y)",
+        "(x - y).pow(2).mean()",
+        "F.mse_loss(x, y) + 0.1 * F.l1_loss(x, y)",
+        "(x - y).abs().sum() / 3",
+        "criterion(x, y)",
+        "total_loss",
+    ],
+)
+def test_losses(loss: str) -> None:
+    program = f"""\
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    class Trainer:
+        def __init__(self):
+            self.criterion = nn.CrossEntropyLoss().cuda()
+
+        def f(self, criterion, total_loss):
+            x, y = torch.ones(3), torch.ones(3)
+            loss = {loss}
+            return loss.data[0]
+    """
+    assert found(program, "ARC103") == [("ARC103", 12)]
+
+
+def test_a_sampled_action() -> None:
+    program = """\
+    from torch.autograd import Variable
+    from torch.distributions import Categorical
+
+    def act(policy, state):
+        action = Categorical(policy(Variable(state))).sample()
+        return action.data[0]
+    """
+    assert found(program, "ARC103") == [("ARC103", 6)]
+
+
+def test_a_loss_per_sample_has_an_index() -> None:
+    program = """\
+    import torch
+    from torch import nn
+
+    criterion = nn.MSELoss(reduction="none")
+    each = criterion(torch.ones(3), torch.ones(3))
+    print(each.data[0])
+    """
+    assert found(program) == []
+
+
+def test_names_in_circles_end() -> None:
+    lines = [f"    x{i} = x{(i * 7 + 1) % 40}.cuda() + x{(i * 3 + 2) % 40}" for i in range(40)] * 20
+    program = "import torch\ndef f(x0):\n" + "\n".join(lines) + "\n    x1.to('cpu')\n"
+    assert {code for code, _ in found(program)} == {"ARC201"}
+
+
+def test_what_a_condition_on_gpus_guards() -> None:
+    program = """\
+    import torch
+
+    def f(args, model):
+        if args.cuda:
+            model.cuda()
+        return model
+
+    def g(args, model):
+        if not torch.cuda.is_available():
+            raise SystemExit
+        return model.cuda()
+
+    def on_gpu(model):
+        return model.cuda()
+
+    def h(model):
+        return model.cuda()
+    """
+    assert found(program) == [("ARC201", 17)]
