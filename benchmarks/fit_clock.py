@@ -188,7 +188,7 @@ class Fit:
                 base[f"{group}.throttle"] = [0.0]
                 unknowns = tile_unknowns(group, tiles, 500)
                 unknowns += throttle_unknowns(group) if of in THROTTLED else []
-                values, _ = fit(base, unknowns, [Part(rows.to_fit(3))])
+                values, _ = fit(base, unknowns, [Part(rows.to_fit(3), trusted=0.25)])
                 self.add(group, of, values, f"{NEUSIGHT}, {name}")
             efficiency = [HOPPER * e for e in self.find(group, "otherwise")["tile_efficiency"]]
             self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, tile_efficiency=efficiency)
@@ -251,7 +251,7 @@ class Fit:
             unknowns = [Unknown(OVERHEAD, 0.06, is_fraction=False)]
             if of in deepbench:
                 other = measurements.deepbench_convolutions(self.folder, deepbench[of])
-                parts.append(Part(other.to_fit(2.5), weight=0.25))
+                parts.append(Part(other.to_fit(2.5), weight=0.25, trusted=0.8))
                 starts = enumerate((0.65, 0.65, 0.75))
                 unknowns += [Unknown(f"{group}.efficiency", start, i) for i, start in starts]
                 unknowns += throttle_unknowns(group)

@@ -25,11 +25,11 @@ from .measurements import Rows
 Coefficients = dict[str, list[float]]
 
 TRUSTED = 0.4
-ROWS = 1500  # of each part, at most
-STARTS = 1
+ROWS = 3000  # of each part, at most
+STARTS = 3
 FIRST_STEP, LAST_STEP = 1.0, 0.03
 OVERHEAD = "overhead"  # milliseconds of each row; not a coefficient
-LONGEST_OVERHEAD_MS = 0.25
+LONGEST_OVERHEAD_MS = 0.4
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,12 @@ class Unknown:
         return float(np.log(odds))
 
     def decode(self, x: float) -> float:
-        if self.is_fraction:
-            return float(1 / (1 + np.exp(-np.clip(x, -4, 6))))
-        return float(np.exp(np.clip(x, -30, 8.5)))
+        return float(1 / (1 + np.exp(-x)) if self.is_fraction else np.exp(x))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest encoded value."""
+        return (-4.0, 6.0) if self.is_fraction else (-30.0, 11.0)
 
 
 def facts(gpu: str) -> tuple[Any, Spec]:
@@ -66,20 +69,21 @@ def facts(gpu: str) -> tuple[Any, Spec]:
 class Part:
     """Rows of one GPU that take part in a fit with a weight."""
 
-    def __init__(self, rows: Rows, weight: float = 1.0) -> None:
+    def __init__(self, rows: Rows, weight: float = 1.0, trusted: float = TRUSTED) -> None:
         step = max(1, len(rows.ms) // ROWS)
         chosen = rows.select(lambda i: i % step == 0)
         self.gpu, _ = facts(rows.gpu)
         self.works = load_extension().Works(chosen.columns)
         self.ms = np.asarray(chosen.ms)
         self.overhead_ms = chosen.overhead_ms
-        self.weight = weight
+        self.weight, self.trusted = weight, trusted
 
     def loss(self, coefficients: Coefficients, overhead_ms: float | None) -> float:
+        """Return the mean error; `overhead_ms` is that of rows whose overhead is not known."""
         predicted = self.predict(coefficients)
-        predicted += self.overhead_ms if overhead_ms is None else overhead_ms
+        predicted += overhead_ms if self.overhead_ms is None else self.overhead_ms
         errors = np.abs(np.log(predicted / self.ms))
-        return self.weight * float(np.mean(np.minimum(errors, TRUSTED) + 0.1 * errors))
+        return self.weight * float(np.mean(np.minimum(errors, self.trusted) + 0.1 * errors))
 
     def predict(self, coefficients: Coefficients) -> Any:
         self.gpu.coefficients = coefficients
@@ -116,44 +120,49 @@ def fit_loss(
         return values, overhead
 
     start = np.array([unknown.encode() for unknown in unknowns])
+    low, high = np.array([unknown.bounds for unknown in unknowns]).T
 
     def objective(x: Any) -> float:
         value = loss(*decode(x)) + pull * float(np.mean((x - start) ** 2))
         return value if np.isfinite(value) else 1e3
 
     generator = np.random.default_rng(0)
-    best, least = _descend(objective, start)
+    best, least = _descend(objective, start, low, high)
     for _ in range(STARTS - 1):
-        found, value = _descend(objective, best + generator.normal(0, 0.4, len(start)))
+        moved = np.clip(best + generator.normal(0, 0.4, len(start)), low, high)
+        found, value = _descend(objective, moved, low, high)
         if value < least:
             best, least = found, value
     return decode(best)
 
 
-def _descend(objective: Callable[[Any], float], x: Any) -> tuple[Any, float]:
-    """Return the minimum near `x` and its value."""
+def _descend(objective: Callable[[Any], float], x: Any, low: Any, high: Any) -> tuple[Any, float]:
+    """Return the minimum near `x` between `low` and `high`, and its value."""
     least, step = objective(x), FIRST_STEP
     while step > LAST_STEP:
-        moved, value = _explore(objective, x, least, step)
+        moved, value = _explore(objective, x, least, step, low, high)
         if value >= least:
             step /= 2
             continue
-        further = 2 * moved - x
+        # Beyond the bounds the objective would be flat, and no step would lead back.
+        further = np.clip(2 * moved - x, low, high)
         x, least = moved, value
-        moved, value = _explore(objective, further, objective(further), step)
+        moved, value = _explore(objective, further, objective(further), step, low, high)
         if value < least:
             x, least = moved, value
     return x, least
 
 
 def _explore(
-    objective: Callable[[Any], float], x: Any, least: float, step: float
+    objective: Callable[[Any], float], x: Any, least: float, step: float, low: Any, high: Any
 ) -> tuple[Any, float]:
     """Move each value in turn by a step up or down, where that is better."""
     for i in range(len(x)):
         for change in (step, -step):
             moved = x.copy()
-            moved[i] += change
+            moved[i] = np.clip(moved[i] + change, low[i], high[i])
+            if moved[i] == x[i]:
+                continue
             value = objective(moved)
             if value < least:
                 x, least = moved, value

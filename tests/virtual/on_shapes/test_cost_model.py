@@ -151,6 +151,40 @@ def test_a_stride_shortens_the_gradient_by_input() -> None:
     assert seconds_of(gpu(), "convolution", **strided, **{"pass": 1}) == exactly(0.128 * TILE)
 
 
+def test_the_gaps_that_a_small_kernel_leaves_in_a_gradient_are_zeroed() -> None:
+    # A kernel of 1 x 1 and a stride of 2: three of four inputs have no gradient.
+    fields = POINTWISE | {"out_h": 8, "out_w": 4, "stride_h": 2, "stride_w": 2, "pass": 1}
+    found = seconds_of(gpu(), "convolution", **fields, bytes_written=1e6)
+    assert found == exactly(0.032 * TILE + 1e6 / 1e12)
+
+
+# 16 images of 16 x 8 points: 128 tiles of 4 x 4 points.
+TRANSFORMED = {
+    "batch": 16, "in_channels": 1000, "out_channels": 128, "in_h": 16, "in_w": 8, "out_h": 16,
+    "out_w": 8, "flops": 1e12,
+}  # fmt: skip
+
+
+def transformed_seconds(kernel: int, batch: int = 16, number: int = 0) -> float:
+    fields = TRANSFORMED | {"kernel_h": kernel, "kernel_w": kernel, "batch": batch, "pass": number}
+    one_tile = [1.0 if i == 2 else 0.0 for i in range(11)]
+    facts = gpu(transformed_efficiency=one_tile, filter_fraction=1e9)
+    return seconds_of(facts, "convolution", **fields)
+
+
+@pytest.mark.parametrize(("kernel", "points"), [(3, 36), (5, 64)])
+def test_a_transformed_convolution_is_a_product_for_each_point(kernel: int, points: int) -> None:
+    moved = 2 * points * 4 * 128 * (1000 + 128)
+    expected = points / 10 * TILE + moved / 1e12
+    assert transformed_seconds(kernel) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_transformed_convolution_pads_the_batch_but_not_the_sum_over_it() -> None:
+    assert transformed_seconds(3, batch=9) == exactly(transformed_seconds(3, batch=16))
+    full, half = (transformed_seconds(3, batch=batch, number=2) for batch in (16, 8))
+    assert half == pytest.approx(full / 2, rel=1e-4)
+
+
 def test_matrix_units_want_channels_last() -> None:
     fields = POINTWISE | {"precision": PRECISIONS.index("float16"), "bytes_read": 1e6}
     last = seconds_of(gpu(), "convolution", **fields, channels_last=1)

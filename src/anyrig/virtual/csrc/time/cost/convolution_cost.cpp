@@ -54,8 +54,8 @@ bool is_depthwise(const ConvolutionShape& shape) {
   return shape.groups > 1 && shape.groups == shape.in_channels;
 }
 
-bool suits_winograd(const ConvolutionShape& shape) {
-  return shape.kernel[1] == 3 && shape.kernel[2] == 3 && shape.kernel[0] == 1 &&
+bool suits_winograd(const ConvolutionShape& shape, float kernel) {
+  return shape.kernel[1] == kernel && shape.kernel[2] == kernel && shape.kernel[0] == 1 &&
       volume(shape.stride) == 1 && volume(shape.dilation) == 1 && shape.groups == 1;
 }
 
@@ -88,6 +88,18 @@ double transposing_seconds(
   return quotient(
       elements * (work.element_bytes + 4),
       gpu.memory_bytes_per_second * coefficients.grouped_transpose_fraction);
+}
+
+// The gradient by input of a kernel smaller than its stride has gaps, which are zeroed first.
+double zeroing_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const bool has_gaps = shape.pass == ConvolutionPass::ByInput &&
+      volume(shape.kernel) < volume(shape.stride);
+  return has_gaps ? moving_seconds(
+                        gpu, work.bytes_written, work.bytes_written,
+                        coefficients.memory_fraction)
+                  : 0;
 }
 
 // Kernels for depthwise convolutions use no matrix units.
@@ -134,16 +146,19 @@ double winograd_seconds(
       gpu.coefficients.kernel_floor_seconds;
 }
 
-// Winograd's algorithm with tiles of 4 x 4 outputs: 36 products in place of 144, between two
-// transforms in memory.
+// Winograd's algorithm with tiles of 4 x 4 outputs, between two transforms in memory: 36 products in
+// place of 144 for a kernel of 3 x 3, and 64 in place of 400 for one of 5 x 5.
 double transformed_seconds(
     const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
   const auto& shape = work.convolution;
+  const double side = shape.kernel[1], points = (side + 3) * (side + 3);
   const auto& out = shape.pass == ConvolutionPass::ByInput ? shape.in : shape.out;
-  const double images = kImageBlock * std::ceil(shape.batch / kImageBlock);
+  const double images = shape.pass == ConvolutionPass::ByWeight
+      ? shape.batch // which the sum runs over
+      : kImageBlock * std::ceil(shape.batch / kImageBlock);
   const double places = images * std::ceil(out[1] / 4) * std::ceil(out[2] / 4);
   ProductShape product;
-  product.batch = 36;
+  product.batch = points;
   switch (shape.pass) {
     case ConvolutionPass::Forward:
       product.m = places, product.n = shape.out_channels, product.k = shape.in_channels;
@@ -157,12 +172,14 @@ double transformed_seconds(
   }
   const double filters = work.element_bytes * shape.in_channels * shape.out_channels;
   const double data =
-      36 * work.element_bytes * places * (shape.in_channels + shape.out_channels);
+      points * work.element_bytes * places * (shape.in_channels + shape.out_channels);
   TileCoefficients tiles = gpu.coefficients.batched_simt;
   tiles.efficiency = coefficients.transformed_efficiency;
   return tiled_seconds(gpu, tiles, product, gpu.rate(work.precision)) +
       moving_seconds(gpu, 2 * data + work.bytes(), data, coefficients.transform_fraction) +
-      moving_seconds(gpu, (9 + 2 * 36) * filters, 36 * filters, coefficients.filter_fraction) +
+      moving_seconds(
+             gpu, (side * side + 2 * points) * filters, points * filters,
+             coefficients.filter_fraction) +
       3 * gpu.coefficients.kernel_floor_seconds;
 }
 
@@ -189,14 +206,14 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
           gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency, may_split),
       moving_seconds(
           gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction),
-      coefficients.overlap);
+      coefficients.overlap) + zeroing_seconds(gpu, coefficients, work);
   const auto& transformed = coefficients.transformed_efficiency;
   const bool is_transformed =
       std::any_of(transformed.begin(), transformed.end(), [](double share) { return share > 0; });
-  if (suits_winograd(shape) && is_transformed) {
+  if ((suits_winograd(shape, 3) || suits_winograd(shape, 5)) && is_transformed) {
     seconds = std::min(seconds, transformed_seconds(gpu, coefficients, work));
   }
-  if (suits_winograd(shape) && coefficients.winograd_efficiency > 0 &&
+  if (suits_winograd(shape, 3) && coefficients.winograd_efficiency > 0 &&
       shape.pass != ConvolutionPass::ByWeight) {
     seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
   }
