@@ -1,4 +1,4 @@
-"""Convert byte counts to text and back."""
+"""Convert quantities to text, and byte counts back."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def format_bytes(count: int | None) -> str:
         if abs(count) >= factor:
             return f"{count / factor:.2f} {unit}"
     return f"{count} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return seconds as text: ``"1.50 s"``, ``"12.34 ms"``, ``"5.6 us"``."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 1e-3:
+        return f"{1e3 * seconds:.2f} ms"
+    return f"{1e6 * seconds:.1f} us"
 
 
 def format_count(count: int, noun: str) -> str:

@@ -131,6 +131,13 @@ POSSIBLE = {
     "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
 }
 
+# What stands before a flag of `anyrig rehearse`, if not --rig T4.
+BEFORE = {
+    "--rig": [],
+    "--compare": [],
+    "--prices": ["--compare", "T4"],
+    "--fail": ["--rig", "2xT4", "--nproc-per-device", "1"],
+}
 
 # Their errors depend on the checkpoint: tests/cli/test_checkpoint.py tries these values.
 ELSEWHERE = ("--key", "--output")
@@ -203,7 +210,7 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     if command[0] in ("run", "rehearse"):
         after = ["no_such_script.py"]
     if command[0] == "rehearse":
-        before = ["--rig", "T4"] if flag != "--rig" else []
+        before = BEFORE.get(flag, ["--rig", "T4"])
         more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}
         possible = possible | more.get(flag, set())
     if command[0] in ("run", "doctor") and flag != "--device":

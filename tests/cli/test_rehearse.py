@@ -166,7 +166,18 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
         (["--rig", "4xA1000"], "error: --rig: no GPU is called 'A1000'; the nearest are A100"),
         (["--rig", "2x16"], "anyrig: error: --rig: '16' is neither a GPU nor a size"),
         (["--assume-values", "--rig", "T4"], "it needs --shape-only"),
-        ([], "Missing option '--rig'"),
+        (["--compare", "T4", "--rig", "L4"], "Invalid value for --compare: it names the rigs"),
+        (["--compare", "T4,L4", "--report", "x"], "Invalid value for --report: it is for a"),
+        (["--compare", "T4,T4"], "error: --compare: the rig T4 is named twice"),
+        (["--compare", "T4,A1000"], "error: --compare: no GPU is called 'A1000'"),
+        (["--rig", "T4", "--prices", "x.toml"], "Invalid value for --prices: it needs --compare"),
+        (["--compare", "T4", "--prices", "x.toml"], "Invalid value for --prices: 'x.toml' cannot"),
+        (["--rig", "2xT4", "--fail", "rank=0,step=1"], "for --fail: it needs several ranks"),
+        (
+            ["--rig", "2xT4", "--device", "all", "--fail", "rank=2,step=1"],
+            "for --fail: there is no rank 2; the ranks are 0 to 1",
+        ),
+        ([], "no rig is given; write --rig 4xA100-80GB"),
     ],
 )
 def test_a_call_that_cannot_be_meant(arguments: list[str], message: str, script: Path) -> None:

@@ -1,7 +1,7 @@
 """What is a tensor, a loss or a loader is inferred, so that nothing else is reported."""
 
 import pytest
-from checked_texts import found
+from checked_texts import found, rewritten
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,20 @@ from checked_texts import found
         "import torch\ndef f(rows):\n    return rows.iteritems\n",
         "import torch\ndef f(queue):\n    return queue.next()\n",
         "import torch\nxrange = range\nxrange(3)\n",
+        "import sys\nnames = xrange(3) if sys.version_info[0] < 3 else range(3)\n",
+        "import six\nif six.PY2:\n    xrange(3)\n",
+        "try:\n    read = raw_input\nexcept NameError:\n    read = input\n",
         "import torch\ntorch = None\ntorch.load('a')\n",
         "import torch\ndef f(torch):\n    torch.gels(1)\n",
         "import os, torch\nos.environ['NVIDIA_VISIBLE_DEVICES'] = '0'\n",
         "import os, torch\nos.environ['HIP_VISIBLE_DEVICES'] = '0'\n",
+        "import torch\nmask = torch.ones(3) > 0\na, b = 1 - mask.byte(), 1 - mask.cumsum(0)\n",
+        "import torch\nmask = torch.ones(3) > 0\na = 1 - mask.type(torch.FloatTensor)\n",
+        "import torch\nclass A:\n    def f(self):\n        self.volatile = True\n",
+        "import torch\ncorrect = torch.ones(4, 5).t().eq(1)\ntop = correct[:1].view(-1)\n",
+        "from torch.utils.serialization import config\n",
+        "import os, torch\ntorch.cuda.device_count()\ntorch.cuda.empty_cache()\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n",
     ],
 )
 def test_nothing_is_found(program: str) -> None:
@@ -87,6 +97,20 @@ def test_a_sampled_action() -> None:
         return action.data[0]
     """
     assert found(program, "ARC103") == [("ARC103", 6)]
+    # There may be several samples: only a person knows.
+    assert not rewritten(program, "ARC103", allow_unsafe=False).is_changed
+
+
+def test_an_index_of_a_tensor_of_other_numbers_is_divided() -> None:
+    program = """\
+    import torch
+    from torch.autograd import Variable
+
+    place = Variable(torch.rand(9)).max(0)[1]
+    a = place.view(-1) / 3
+    b = place.type(torch.FloatTensor) / 3
+    """
+    assert found(program, "ARC107") == [("ARC107", 5)]
 
 
 def test_a_loss_per_sample_has_an_index() -> None:

@@ -4,6 +4,8 @@ import ast
 
 from checked_texts import fixed, found
 
+from anyrig.migration.python2 import find_repairs
+
 TRAINING = """\
 from __future__ import print_function
 import torch
@@ -204,6 +206,10 @@ def test_a_program_of_python_2() -> None:
         '            print("bad", error, file=log)\n            raise RuntimeError("stopped")\n'
         "        if step != 0: print()\n"
     )
+
+
+def test_two_exceptions_of_python_3_14() -> None:
+    assert find_repairs("try:\n    pass\nexcept OSError, ValueError:\n    pass\n") == ()
 
 
 def test_tabs_and_spaces_of_python_2() -> None:

@@ -7,17 +7,17 @@ import pytest
 from exceptions import Exemption, judge, read_exceptions
 from sweep import list_entries, read_outcomes, sweep
 
-STEP = 8
+STEP = 16
 
 
-def test_every_eighth_entry_passes_forward_and_backward() -> None:
+def test_every_sixteenth_entry_passes_forward_and_backward() -> None:
     entries = list(enumerate(list_entries()))[::STEP]
     outcomes = sweep(
         "float32", entries, workers=1, most_samples=20, limit_seconds=60, folder="slice"
     )
-    assert len(outcomes) == len(entries) > 80
+    assert len(outcomes) == len(entries) > 40
     assert judge("float32", outcomes, read_exceptions()).failures == {}
-    assert sum(outcome.get("backward", 0) for outcome in outcomes) > 500
+    assert sum(outcome.get("backward", 0) for outcome in outcomes) > 250
 
 
 def test_each_exception_has_a_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,8 +28,8 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="none")
 def ask(question: Any) -> Any:
     """Call `question` in the thread of the second device, as a replica is called."""
     state = CallerState(DEVICES)
-    task = (DEVICES[1], lambda: state.call(DEVICES[1], question))
-    (call,) = device_threads().start_all([task])
+    call: Future[Any] = Future()
+    device_threads().start_all([(DEVICES[1], call, lambda: state.call(DEVICES[1], question))])
     return call.result()
 
 

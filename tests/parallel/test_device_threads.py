@@ -20,7 +20,8 @@ THREADS = DeviceThreads()
 
 
 def call(device: torch.device, function: Any) -> Future[Any]:
-    (started,) = THREADS.start_all([(device, function)])
+    started: Future[Any] = Future()
+    THREADS.start_all([(device, started, function)])
     started.exception()  # waits for the call
     return started
 
@@ -74,7 +75,9 @@ def test_calls_that_wait_for_each_other_meet() -> None:
         together.wait()
         for _ in range(200):
             barrier = threading.Barrier(len(devices), timeout=20)
-            for started in THREADS.start_all([(device, barrier.wait) for device in devices]):
+            calls = [(device, Future[Any](), barrier.wait) for device in devices]
+            THREADS.start_all(calls)
+            for _, started, _ in calls:
                 if (error := started.exception()) is not None:
                     failed.append(error)
                     return

@@ -87,12 +87,13 @@ def test_a_step_needs_no_garbage_collection(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": nn.CrossEntropyLoss()}, {"shares": [1, 2, 3]}])
-def test_steps_leave_nothing(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.sweep)])
+def test_steps_leave_nothing(steps: int, options: dict[str, Any]) -> None:
     step = training(**options)
     for number in range(24):
         step(number)
     before = take_stock()
-    for number in range(1000):  # three thousand steps over all options
+    for number in range(steps):
         step(number)
     after = take_stock()
     # Far less than one object per step: pytest, psutil and caches keep some, too.

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anyrig.parallel.replicas.meeting import Meeting, is_inside
-from anyrig.parallel.replicas.side_by_side import SideBySide
+from anyrig.parallel.replicas.side_by_side import DeviceThreads, SideBySide
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -88,3 +88,18 @@ def test_an_interrupt_while_others_are_waited_for_stops_them() -> None:
         side.run(meeting, [lambda: None, interrupt], [((), {})] * 2)
     side.wait()
     assert stopped == [True]
+
+
+def test_an_interrupt_while_calls_are_queued_cancels_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    side, called = SideBySide(DEVICES), []
+
+    def interrupted(self: object, calls: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeviceThreads, "start_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run([lambda: None, lambda: called.append(1), lambda: called.append(2)], side)
+    side.wait()  # would wait forever for calls that were never queued
+    assert run([lambda: 1, lambda: 2, lambda: 3], side) == [1, 2, 3]
+    assert called == []

@@ -250,6 +250,7 @@ def test_a_long_error_is_shortened() -> None:
     assert _shorten("x" * 101) == f"{'x' * 100}…"
 
 
+@pytest.mark.sweep  # three rehearsals
 def test_a_remedy_may_not_be_enough(tmp_path: Path) -> None:
     text = BLOCKS.replace("2**(number + 8)", "2**(number + 8) * (1 if number < 5 else 3)")
     assert text != BLOCKS

@@ -113,8 +113,8 @@ def test_the_command_that_installs_is_the_systems(
         (5, 64 * GIB, 5, 5),
         (8, 64 * GIB, 8, 8),
         (64, 640 * GIB, 8, 64),
-        (64, 6 * GIB, 4, 4),
-        (64, int(5.9 * GIB), 3, 3),
+        (64, 12 * GIB, 4, 4),
+        (64, int(11.9 * GIB), 3, 3),
         (64, GIB, 2, 1),
     ],
 )
@@ -142,9 +142,9 @@ def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None
     assert contents == {
         "unit-O2-0.cpp": ['time/a.cpp"'],
         "unit-O2-1.cpp": ['dispatch/c.cpp"', 'dispatch/d.cpp"', 'time/b.cpp"'],
-        "unit-O1-0.cpp": ['module.cpp"'],
+        "unit-Og-0.cpp": ['module.cpp"'],
     }
-    assert list(units.values()) == ["-O2", "-O2", "-O1"]
+    assert list(units.values()) == ["-O2", "-O2", "-Og"]
 
 
 def test_every_folder_that_is_optimised_exists() -> None:

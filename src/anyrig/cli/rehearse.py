@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,19 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
+from .compare import PRICES, compare_and_exit, plan_comparison, read_rigs
+from .fail import account_for_fault, read_fault
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
 if TYPE_CHECKING:
+    from ..processes.launcher import GroupResult
     from ..processes.options import RunOptions
+    from ..rehearsal.facts import ProgramError
+    from ..rehearsal.failing.fault import Fault
+    from ..rehearsal.failing.watched_fault import WatchedFault
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
@@ -38,16 +44,42 @@ def rehearse(
         ),
     ],
     rig: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--rig",
             metavar="RIG",
             help="The virtual GPUs: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for two nodes, or "
-            "2x16GiB for plain GPUs with that memory.",
+            "2x16GiB for plain GPUs with that memory. Required without --compare.",
         ),
-    ],
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="RIG,…",
+            help="Rehearse on each of these rigs, and print one table: what fits, how fast it is, "
+            "and what it costs.",
+        ),
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="With --compare: a TOML file with the price of an hour of each GPU.",
+        ),
+    ] = None,
     module: MODULE = False,
     no_python: NO_PYTHON = False,
+    fail: Annotated[
+        str | None,
+        typer.Option(
+            "--fail",
+            metavar="rank=N,step=N[,kill|slow=X|link]",
+            help="Over several ranks: kill a rank in this step of its optimizer, slow its GPU down "
+            "by a factor, or cut its connections, and report how the program goes on.",
+        ),
+    ] = None,
     explain_oom: EXPLAIN_OOM = False,
     remedies: Annotated[
         bool,
@@ -114,6 +146,7 @@ def rehearse(
     for each GPU that --device names on every node. This computer simulates all nodes of the rig,
     so --rdzv-endpoint and similar flags are not needed and have no effect.
     """
+    from ..rehearsal.comparison.prices import Prices
     from ..rehearsal.rehearsal import Rehearsal
     from ..rehearsal.reporting import Reporting, check_file
     from ..rehearsal.step_marker import check_name
@@ -124,9 +157,26 @@ def rehearse(
             "it needs --shape-only; other rehearsals compute all values",
             param_hint="--assume-values",
         )
-    with named_in_errors("--rig"):
-        virtual_rig = VirtualRig.parse(rig)
-    ranks = _plan_ranks(virtual_rig, flags) if flags.given else None
+    compared = None if compare is None else read_rigs(context, compare)
+    if compared is not None:
+        rigs = compared
+    elif rig is None:
+        raise typer.BadParameter(
+            "no rig is given; write --rig 4xA100-80GB, or --compare 4xA100-80GB,8xL4",
+            param_hint="--rig",
+        )
+    else:
+        with named_in_errors("--rig"):
+            rigs = (VirtualRig.parse(rig),)
+    known_prices = None
+    if prices is not None:
+        if compared is None:
+            raise typer.BadParameter("it needs --compare", param_hint=PRICES)
+        with _refused_as(PRICES):
+            known_prices = Prices.read(prices)
+    all_ranks = [_plan_ranks(each, flags) for each in rigs] if flags.given else None
+    ranks = None if all_ranks is None else all_ranks[0]
+    fault = None if fail is None else read_fault(fail, ranks)
     if remedies and ranks is not None:
         raise typer.BadParameter(
             "it runs the script in one process again; drop it, or the flags for ranks",
@@ -148,9 +198,14 @@ def rehearse(
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     program = read_command([script, *arguments], is_module=module, is_python=not no_python)
+    if compared is not None:
+        command = (script, *context.args)
+        compare_and_exit(
+            plan_comparison(context, compared, known_prices, command, quiet=quiet), json
+        )
     rehearsal = Rehearsal(
         program,
-        virtual_rig,
+        rigs[0],
         shape_only=shape_only,
         assume_values=assume_values,
         explain_oom=explain_oom,
@@ -160,7 +215,7 @@ def rehearse(
     if ranks is None:
         raise typer.Exit(_run_here(rehearsal))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
-    raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, role, fault))
 
 
 @contextmanager
@@ -229,8 +284,25 @@ def _run_here(rehearsal: Rehearsal) -> int:
     return status
 
 
+def _error_of(result: GroupResult) -> ProgramError | None:
+    """Return the exception of the rank that caused a group's failure; None if there was none."""
+    from ..rehearsal.facts import ProgramError
+
+    first = None if result.failure is None else result.failure.first
+    if first is None or first.traceback is None or first.last_error is None:
+        return None
+    kind, _, text = first.last_error.partition(": ")
+    place = first.place
+    line = None if place is None else Path(place.partition(" in ")[0]).name
+    return ProgramError(kind.rpartition(".")[2], text, line)
+
+
 def _run_ranks(
-    rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
+    rehearsal: Rehearsal,
+    placement: Placement,
+    options: RunOptions,
+    role: dict[str, str],
+    fault: Fault | None,
 ) -> int:
     """Run the program in every rank; return the group's exit status.
 
@@ -242,6 +314,7 @@ def _run_ranks(
         return _run_here(rehearsal)
 
     from ..processes.launcher import run_group
+    from ..rehearsal.rehearsal import RanksEnd
     from ..virtual.build import build_extension
 
     build_extension()  # once, before the ranks would each wait for the build
@@ -250,8 +323,17 @@ def _run_ranks(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
     )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
-    with rehearsal.of_ranks() as report:
-        environments = [role] * options.processes
-        result = run_group(options, [*command, *program.arguments], environments)
-        report(result.exit_code)
+    with rehearsal.of_ranks() as report, _watched(fault) as watched:
+        variables = role if watched is None else role | watched.environment
+        folders = [] if watched is None else [watched.folder]
+        words = [*command, *program.arguments]
+        result = run_group(options, words, [variables] * options.processes, folders)
+        account = None if watched is None else partial(account_for_fault, watched, result, options)
+        report(RanksEnd(result.exit_code, _error_of(result), account))
     return status_of(result)
+
+
+def _watched(fault: Fault | None) -> AbstractContextManager[WatchedFault | None]:
+    from ..rehearsal.failing.watched_fault import WatchedFault
+
+    return nullcontext() if fault is None else WatchedFault.of(fault)

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import NoReturn
 
+from ..rehearsal.failing.injection import inject_fault
 from ..rehearsal.placement import Placement
 from . import rank
 
@@ -17,6 +18,7 @@ def main() -> NoReturn:
     """Set the environment variables of this rank's virtual node, then run as `rank` does."""
     placement = Placement.parse(sys.argv.pop(1))
     os.environ.update(placement.environment_of(int(os.environ["RANK"])))
+    inject_fault()
     rank.main()
 
 

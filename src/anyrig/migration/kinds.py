@@ -23,6 +23,7 @@ from .torch_names import (
     NOT_TENSORS,
     OF_MODULES,
     REDUCTIONS,
+    SAME_ELEMENTS,
     SAME_MODULE,
     TENSOR_TYPES,
     WHOLE_TYPES,
@@ -347,7 +348,7 @@ class Kinds:
             return Kind.NUMBER if method in ("size", "numel", "nelement", "dim") else Kind.UNKNOWN
         if method in COMPARISONS:
             return _T | Kind.MASK
-        if method in ("argmax", "argmin", "argsort", "long", "int", "short"):
+        if method in ("argmax", "argmin", "argsort", "long", "int", "short", "byte", "char"):
             return _T | Kind.WHOLE | (base & Kind.SCALAR)
         if method in REDUCTIONS:
             return self._reduced(node, node.args) | (base & Kind.LOSS)
@@ -362,7 +363,7 @@ class Kinds:
             return base | (Kind.LEAF if method == "requires_grad_" else Kind.UNKNOWN)
         if method == "new" or method.startswith("new_"):
             return _T | Kind.FRESH
-        keeps = base & (Kind.WHOLE | Kind.MASK)
+        keeps = base & (Kind.WHOLE | Kind.MASK) if method in SAME_ELEMENTS else Kind.UNKNOWN
         if method in ("view", "reshape", "squeeze", "unsqueeze", "t", "transpose", "permute"):
             keeps |= base & (Kind.FRESH | Kind.BATCH)
         if method in (
@@ -379,7 +380,7 @@ class Kinds:
             "pow",
         ):
             keeps |= base & (Kind.SCALAR | Kind.LOSS)
-        return _T | (keeps if method not in ("sigmoid", "softmax") else Kind.UNKNOWN)
+        return _T | keeps
 
     def _reduced(self, node: ast.Call, dimensions: list[ast.expr]) -> Kind:
         has_dimension = bool(dimensions) or any(

@@ -124,7 +124,9 @@ def _in_statement(statement: list[Token], text: str) -> Iterator[Repair]:
         yield _syntax(first, "the statement `exec`", "`exec(…)`", *edits)
     elif first.text == "except":
         commas = _top_commas(rest)
-        if len(commas) == 1 and rest[-2:][0] is rest[commas[0]] and rest[-1].kind == "name":
+        is_name = len(commas) == 1 and commas[0] == len(rest) - 2 and rest[-1].kind == "name"
+        # A capital begins the name of a class: Python 3.14 catches both.
+        if is_name and not rest[-1].text[0].isupper():
             edit = _replace(rest[commas[0]], rest, " as ", text)
             yield _syntax(first, "`except …, name`", "`except … as name`", edit)
     elif first.text == "raise" and (commas := _top_commas(rest)):

@@ -67,6 +67,15 @@ COMPARISONS = frozenset(
 )
 """Methods whose result is a mask."""
 
+SAME_ELEMENTS = frozenset(
+    {
+        *("contiguous", "diagonal", "expand", "expand_as", "flatten", "flip", "gather"),
+        *("index_select", "masked_select", "narrow", "permute", "repeat", "reshape", "roll"),
+        *("select", "squeeze", "t", "transpose", "unsqueeze", "view", "view_as"),
+    }
+)
+"""Methods whose result has elements of the tensor, with its dtype."""
+
 NOT_TENSORS = frozenset(
     {
         *("item", "tolist", "numpy", "size", "dim", "nelement", "numel", "type", "get_device"),

@@ -293,8 +293,7 @@ class DataParallel(TransparentModule):
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         self._run.asked.gathers = False
         try:
-            outputs: list[Any] = self(*inputs, **kwargs)
-            return outputs
+            return [*self(*inputs, **kwargs)]
         finally:
             self._run.asked.__dict__.clear()  # a forward pre-hook may have raised
 

@@ -25,6 +25,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousHandler
 
+from .attempts import Attempt
 from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
 from .node_watch import NodeWatch
@@ -76,6 +77,7 @@ class RankAgent(LocalElasticAgent):
 
     Attributes:
         failure: why the last attempt failed, or None.
+        attempts: the attempts until now.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class RankAgent(LocalElasticAgent):
             log_line_prefix_template=_LABEL,
         )
         self.failure: GroupFailure | None = None
+        self.attempts: list[Attempt] = []
         self._environments = environments
         self._guardian = guardian
         self._address = options.local_address
@@ -156,6 +159,7 @@ class RankAgent(LocalElasticAgent):
             worker.id = pids[worker.local_rank]
             self._guardian.watch(worker.id)
         self._is_running = True
+        self.attempts.append(Attempt(time.time()))
         self._guardian.expect("")
         return pids
 
@@ -227,6 +231,8 @@ class RankAgent(LocalElasticAgent):
         """Stop all ranks of this node, and collect how the ranks of all nodes ended."""
         ends_at = time.monotonic() + GRACE_SECONDS + _REPORTS_SECONDS
         self._is_running = False
+        attempt = self.attempts[-1]
+        attempt.failed_unix_seconds = time.time()
         stopped = isinstance(reason, SignalException)
         where = "" if self._watch is None else f" on {socket.gethostname()}"
         troubles = [] if reason is None else [_sentence(reason, where)]
@@ -251,6 +257,7 @@ class RankAgent(LocalElasticAgent):
                 troubles = reported if reported and not stopped else troubles + reported
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
+            attempt.ended_unix_seconds, attempt.failure = time.time(), self.failure
         if self._interrupted is not None and not stopped:
             stop(self._interrupted)
 

@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from ..errors import LaunchError
 from .agent import RankAgent
+from .attempts import Attempt
 from .failure import GroupFailure
 from .guardian import Guardian
 from .host_memory import keep_freed_memory
@@ -50,10 +51,12 @@ class GroupResult:
     Attributes:
         failure: why the group failed; None if it succeeded.
         signal: the signal that ended the launcher, or None.
+        attempts: the attempts of this node, in their order.
     """
 
     failure: GroupFailure | None = None
     signal: signal.Signals | None = None
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -123,7 +126,7 @@ def run_group(
                 keep_log_folder(folder)
         for each in temporary_folders:
             guardian.keep(each)
-    return GroupResult(failure, stopped_by)
+    return GroupResult(failure, stopped_by, () if agent is None else tuple(agent.attempts))
 
 
 def _check_open_files(processes: int) -> None:

@@ -256,6 +256,43 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class FaultFacts:
+    """What happened after a failure on purpose. Times are in seconds by this machine's clock.
+
+    Attributes:
+        rank: the rank that failed.
+        step: the number of the step in which it failed.
+        kind: how: ``kill``, ``slow`` or ``link``.
+        factor: how many times as long the kernels took.
+        happened: whether the rank came to that step.
+        detected_seconds: how long the launcher took to notice; None if it noticed nothing.
+        ended_seconds: how long it took until all ranks had ended.
+        restarted_seconds: how long it took until the ranks were started again.
+        first_step_seconds: how long it took until each rank had taken a step again.
+        hung: whether ranks waited until the time limit of collectives.
+        limit_seconds: that limit; None if unknown.
+        cause: what the launcher gave as the cause of the failure.
+        step_seconds_before: the median of the steps before, in virtual time, for a slow rank.
+        step_seconds_after: the median of the steps after.
+    """
+
+    rank: int
+    step: int
+    kind: str
+    factor: float
+    happened: bool
+    detected_seconds: float | None = None
+    ended_seconds: float | None = None
+    restarted_seconds: float | None = None
+    first_step_seconds: float | None = None
+    hung: bool = False
+    limit_seconds: float | None = None
+    cause: str | None = None
+    step_seconds_before: float | None = None
+    step_seconds_after: float | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything that a rehearsal found.
 
@@ -277,6 +314,7 @@ class Facts:
         intervals: what happened when.
         memory: the memory of each device over time.
         findings: what costs time or memory.
+        fault: what happened after a failure on purpose; None without one.
     """
 
     program: str
@@ -296,6 +334,7 @@ class Facts:
     intervals: Intervals = Intervals()
     memory: tuple[MemoryFacts, ...] = ()
     findings: tuple[Finding, ...] = ()
+    fault: FaultFacts | None = None
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

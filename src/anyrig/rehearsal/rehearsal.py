@@ -15,7 +15,7 @@ from .. import __version__
 from ..errors import AnyrigError, RemedyError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
-from .facts import Facts, ProgramError
+from .facts import Facts, FaultFacts, ProgramError, StepFacts
 from .out_of_memory import OutOfMemoryWatch
 from .program import INTERRUPTED, Program
 from .record_folder import RecordFolder
@@ -26,6 +26,22 @@ from .watching import Watch, program_error_of
 if TYPE_CHECKING:
     from ..virtual.inheritance import Inheritance
     from .process_record import ProcessRecord
+
+
+@dataclass(frozen=True)
+class RanksEnd:
+    """How the ranks of a rehearsal ended.
+
+    Attributes:
+        status: the exit status of the group.
+        error: the exception of the rank that caused a failure; None if there was none.
+        account: returns what happened after a failure on purpose, given the steps of the ranks;
+            None without such a failure.
+    """
+
+    status: int
+    error: ProgramError | None = None
+    account: Callable[[Sequence[StepFacts]], FaultFacts] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,11 @@ class Rehearsal:
         return status
 
     def _report(
-        self, processes: Sequence[ProcessRecord], status: int, error: ProgramError | None = None
+        self,
+        processes: Sequence[ProcessRecord],
+        status: int,
+        error: ProgramError | None = None,
+        account: Callable[[Sequence[StepFacts]], FaultFacts] | None = None,
     ) -> None:
         """Report what the processes did, those that used a GPU."""
         facts = replace(self._facts(), status=status, error=error)
@@ -131,6 +151,8 @@ class Rehearsal:
             from .read_facts import read_facts
 
             facts = read_facts(facts, self.rig, used)
+        if account is not None:
+            facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)
 
     def _facts(self) -> Facts:
@@ -169,18 +191,20 @@ class Rehearsal:
                 remove_unless_used(Path(inherited.cards))
 
     @contextmanager
-    def of_ranks(self) -> Iterator[Callable[[int], None]]:
+    def of_ranks(self) -> Iterator[Callable[[RanksEnd], None]]:
         """Give the rig to the ranks that are started within the block.
 
-        Yields a function to call with the exit status of the ranks, once they have ended: it
-        reports what they did. Otherwise as `of_processes`.
+        Yields a function to call once the ranks have ended, with how they ended: it reports what
+        they did. Otherwise as `of_processes`.
         """
         with self.of_processes():
             if not self.reporting.is_wanted:
-                yield lambda status: None
+                yield lambda end: None
                 return
             with RecordFolder.shared(self.reporting.steps) as folder:
-                yield lambda status: self._report(folder.read_all(), status)
+                yield lambda end: self._report(
+                    folder.read_all(), end.status, end.error, end.account
+                )
 
     def _hand_down(self) -> Inheritance | None:
         from ..virtual.installed import Installation, hand_down_before_install

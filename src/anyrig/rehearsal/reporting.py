@@ -49,17 +49,17 @@ class Reporting:
         Raises:
             ReportError: a file cannot be written.
         """
-        if not self.quiet and facts.devices:
+        if not self.quiet and (facts.devices or facts.fault is not None):
             from .summary import describe
 
             sys.stderr.write(f"{describe(facts)}\n")
         if self.json is not None:
-            _write(self.json, json.dumps(facts.as_json()))
+            write_text(self.json, json.dumps(facts.as_json()))
         if self.trace is not None:
             from .trace import trace_events
 
             events = ",\n".join(map(json.dumps, trace_events(facts)))
-            _write(self.trace, f'{{"traceEvents": [\n{events}\n]}}')
+            write_text(self.trace, f'{{"traceEvents": [\n{events}\n]}}')
         if self.report is not None:
             from .page.write import write_page
 
@@ -87,7 +87,12 @@ def check_file(path: Path) -> None:
             raise ReportError(f"{path} is {kind}; name a file")
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file of a report, atomically.
+
+    Raises:
+        ReportError: the file cannot be written.
+    """
     from ..memory.atomic_file import write_atomically
 
     with _refusing(path):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..units import format_bytes
+from ..units import format_bytes, format_seconds
 from .facts import ClockError, DeviceFacts, Facts, PeakMemory, StepFacts
+from .failing.description import describe_fault
 
 _WIDTH = 11  # of the first column
 
@@ -17,6 +18,10 @@ def describe(facts: Facts) -> str:
     if facts.error is not None:
         where = "" if facts.error.line is None else f" at {facts.error.line}"
         lines += _row("ended by", [f"{facts.error.kind}{where}"])
+    if facts.fault is not None:
+        lines += _row("failure", describe_fault(facts.fault))
+        if not facts.devices:  # the ranks were ended before they could leave their records
+            return "\n".join(lines)
     lines += _row("step", _describe_steps(facts))
     lines += _row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
@@ -112,12 +117,3 @@ def _describe_parts(peak: PeakMemory) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return seconds as text: ``"1.50 s"``, ``"12.34 ms"``, ``"5.6 us"``."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    if seconds >= 1e-3:
-        return f"{1e3 * seconds:.2f} ms"
-    return f"{1e6 * seconds:.1f} us"

@@ -44,7 +44,7 @@ _IN_EVERY_CALL = frozenset({"device", "dispatch", "memory", "random", "temporari
 _SECONDS_OF_HEADERS, _SECONDS_OF_SOURCES = 12.0, 92.0
 
 # Upper bound of the compiler's memory for one of two units; of more units, each needs less.
-_BYTES_PER_UNIT = 3.1 * 2**30
+_BYTES_PER_UNIT = 3 * 2**30
 
 # The commands that install a compiler and Python's headers, by operating system family.
 _INSTALL = {

@@ -123,6 +123,27 @@ def test_two_devices_in_sequence() -> None:
     assert len(flows) == 2 * len(set(flows)) == 6
 
 
+def test_a_pipeline_of_two_stages() -> None:
+    x, weight, parts = square(), square(1), 4
+
+    def two_stages() -> None:
+        for _ in range(parts):
+            (x @ x).to("cuda:1", non_blocking=True) @ weight
+        torch.cuda.current_stream(0).wait_stream(torch.cuda.current_stream(1))
+
+    report = report_of(two_stages)
+    step = report.steps[-1]
+    # The first stage sends each part before it computes the next; the last part goes on alone.
+    copy = x.nbytes / NVLINK
+    assert step.seconds == close(parts * (PRODUCT + copy) + PRODUCT)
+    by_kind = seconds_by(step, report.facts)
+    assert by_kind["kernel"] == close((parts + 1) * PRODUCT)
+    assert by_kind["copy"] == close(parts * copy)
+    for index in (0, 1):
+        (device,) = (one for one in report.facts.devices if one.index == index)
+        assert device.busy_share == close(parts * PRODUCT / step.seconds)
+
+
 def test_a_ring_all_reduce() -> None:
     tensors = [torch.empty(2**32, device=device, dtype=torch.uint8) for device in range(8)]
     report = report_of(lambda: torch.cuda.nccl.all_reduce(tensors))

@@ -10,7 +10,7 @@ from ..finding import Hit
 from ..program import Program
 from ..rewrite import add_argument, constant, has_stars, keyword
 from ..rule import Rule
-from .sources import V0_4, V1_3
+from .sources import V0_4, page
 
 _RESIZE = ("torch.nn.functional.interpolate", "torch.nn.functional.upsample", "torch.nn.Upsample")
 _LINEAR = ("linear", "bilinear", "bicubic", "trilinear")
@@ -32,13 +32,14 @@ def find(program: Program) -> Iterator[Hit]:
                 continue
             if not is_sampler and _mode(name, call) not in _LINEAR:
                 continue
-            version = "1.3" if is_sampler else "0.4"
+            what, version = ("", "1.4") if is_sampler else (" of linear resampling", "0.4")
             edit = add_argument(program, call, "align_corners=True")
             yield Hit(
                 program.start(call),
                 program.end(call),
-                f"the default of `align_corners` changed from True to False in PyTorch {version}: "
-                "the same call gives other values; pass the one that the weights were trained with",
+                f"the default of `align_corners`{what} changed from True to False in PyTorch "
+                f"{version}, which gives other values; pass the one that the weights were trained "
+                "with",
                 None if edit is None else Fix((edit,), is_safe=False),
             )
 
@@ -56,10 +57,11 @@ RULE = Rule(
     name="align-corners",
     happens="Linear resampling without `align_corners` gives other values than before: the default "
     "changed from True to False. The code runs; `grid_sample` and `affine_grid` warn. For "
-    "`interpolate` and `Upsample`, reported only in code for older versions.",
-    since="PyTorch 0.4.0 (`Upsample`, `upsample`), 1.3.0 (`grid_sample`, `affine_grid`)",
+    "`interpolate` and `Upsample`, reported only in code for older versions. PyTorch's warning for "
+    "`grid_sample` names 1.3, but 1.3.1 still takes True.",
+    since="PyTorch 0.4.0 (`Upsample`, `upsample`), 1.4.0 (`grid_sample`, `affine_grid`)",
     cure="Pass `align_corners=True` for weights that were trained before, and otherwise False.",
-    source=f"{V0_4} and {V1_3}",
+    source=f"{V0_4} and {page('generated/torch.nn.functional.grid_sample.html')}",
     fires=(
         "import torch.nn.functional as F\n\n\ndef warp(x, grid):\n"
         "    return F.grid_sample(x, grid)\n"

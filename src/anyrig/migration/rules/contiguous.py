@@ -10,7 +10,7 @@ from ..finding import Hit
 from ..program import Program
 from ..rewrite import constant
 from ..rule import Rule
-from .sources import GUIDE_0_4, V1_7
+from .sources import GUIDE_0_4, thread
 
 _KEEP_ORDER = ("eq", "ne", "lt", "gt", "le", "ge", "float", "long", "byte", "add", "mul", "clone")
 
@@ -22,6 +22,8 @@ def find(program: Program) -> Iterator[Hit]:
         part = call.func.value
         if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice):
             continue
+        if part.slice.lower is None and constant(part.slice.upper) == 1:
+            continue  # one row has one stride
         if [constant(each) for each in call.args] != [...] or not _is_minus_one(call.args[0]):
             continue
         if isinstance(part.value, ast.Name) and _is_transposed(program, part.value, 4):
@@ -31,7 +33,8 @@ def find(program: Program) -> Iterator[Hit]:
                 program.start(call),
                 program.end(call),
                 "this part of a transposed tensor is not contiguous since PyTorch 1.7 keeps the "
-                "order of memory in comparisons, so `view` raises RuntimeError; write `reshape`",
+                "order of memory in comparisons, so `view` raises RuntimeError if it has several "
+                "rows; write `reshape`",
                 Fix((Edit(name_start, name_start + len("view"), "reshape"),), is_safe=True),
             )
 
@@ -105,7 +108,7 @@ RULE = Rule(
     "function of many scripts compares a transposed tensor; the result now keeps that order.",
     since="PyTorch 1.7.0",
     cure="Write `reshape(-1)`.",
-    source=V1_7,
+    source=thread(43998),
     fires=(
         "import torch\n\npred = torch.ones(4, 5).t()\ncorrect = pred.eq(1)\n"
         "top = correct[:3].view(-1)\n"

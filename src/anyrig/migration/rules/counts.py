@@ -74,8 +74,8 @@ RULE = Rule(
     code="ARC114",
     name="count-was-a-number",
     happens="`correct += pred.eq(target.data).sum()` once added Python numbers. It adds tensors "
-    "now: prints show `tensor(…)`, a division of integers changed its meaning twice, and each "
-    "step leaves a tensor on the GPU. Reported only in code for older versions.",
+    "now: prints show `tensor(…)`, a division dropped the remainder until PyTorch 1.5, and the "
+    "sum stays on the device of its parts. Reported only in code for older versions.",
     since="PyTorch 0.4.0",
     cure="Write `.sum().item()`.",
     source=GUIDE_0_4,

@@ -103,7 +103,7 @@ RULE = Rule(
     happens="`x.data` is `x` without its graph, and autograd does not see what is done to it: a "
     "change in place gives wrong gradients, silently. After `x.detach()`, it raises an error. "
     "Reported only in code for older versions, and not where the change in place is the purpose.",
-    since="PyTorch 0.4.0 has `detach()` for this",
+    since="PyTorch 0.4.0, which recommends `detach()` in its place",
     cure="Write `.detach()`; change parameters inside `with torch.no_grad():`.",
     source=GUIDE_0_4,
     fires=(

@@ -36,9 +36,8 @@ def _hit(program: Program, node: ast.AugAssign | ast.Call, name: str) -> Hit:
     return Hit(
         program.start(node),
         program.end(node),
-        f"`{name[:40]}` is a leaf that requires a gradient: changing it in place raises "
-        f"RuntimeError "
-        "unless this runs inside `with torch.no_grad():`",
+        f"`{name[:40]}` is a leaf: if it requires a gradient, changing it in place raises "
+        "RuntimeError unless this runs inside `with torch.no_grad():`",
     )
 
 

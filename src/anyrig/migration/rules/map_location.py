@@ -28,9 +28,8 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            "without `map_location`, tensors go to the GPU that they were saved from: this fails "
-            "on "
-            "a machine with fewer GPUs, and all ranks load to the same one",
+            "without `map_location`, tensors that were saved on a GPU go to that GPU: this fails "
+            "on a machine with fewer GPUs, and all ranks load to the same one",
             None if edit is None else Fix((edit,), is_safe=False),
         )
 

@@ -11,7 +11,7 @@ from ..kind import Kind
 from ..program import Program
 from ..rewrite import constant, replace
 from ..rule import Rule
-from .sources import V1_2
+from .sources import V1_2, thread
 
 _TAKE_MASKS = ("masked_fill", "masked_fill_", "masked_select", "masked_scatter", "masked_scatter_")
 
@@ -35,9 +35,15 @@ def find(program: Program) -> Iterator[Hit]:
     for name in _TAKE_MASKS:
         for call in program.method_calls.get(name, []):
             if call.args:
-                yield from _byte_mask(program, call.args[0], "raises RuntimeError")
+                yield from _byte_mask(
+                    program, call.args[0], "raises RuntimeError since PyTorch 2.1"
+                )
     for subscript in program.all(ast.Subscript):
-        yield from _byte_mask(program, subscript.slice, "is deprecated")
+        is_set = isinstance(subscript.ctx, ast.Store)
+        more = ", and raises RuntimeError where it sets a number" if is_set else ""
+        yield from _byte_mask(
+            program, subscript.slice, f"is deprecated since PyTorch 1.2 as an index{more}"
+        )
 
 
 def _in_brackets(program: Program, node: ast.BinOp, new: str) -> Edit:
@@ -63,7 +69,7 @@ def _byte_mask(program: Program, mask: ast.expr, consequence: str) -> Iterator[H
     yield Hit(
         program.start(mask),
         program.end(mask),
-        f"a mask of bytes {consequence} since booleans replaced it in PyTorch 1.2; write `.bool()`",
+        f"a mask of bytes {consequence}; write `.bool()`",
         Fix((Edit(program.end(function.value), program.end(mask), ".bool()"),), is_safe=True),
     )
 
@@ -72,11 +78,10 @@ RULE = Rule(
     code="ARC106",
     name="byte-mask",
     happens="Comparisons return `torch.bool`, no longer `torch.uint8`. `1 - mask` and "
-    "`x.masked_fill(mask.byte(), 0)` raise RuntimeError, indexing with bytes is deprecated, and "
-    "sums of masks no longer wrap at 256.",
-    since="PyTorch 1.2.0",
+    "`x.masked_fill(mask.byte(), 0)` raise RuntimeError, and indexing with bytes is deprecated.",
+    since="PyTorch 1.2.0; 2.1.0 for `masked_fill`, `masked_select` and `masked_scatter`",
     cure="Invert a mask with `~`, and turn numbers into a mask with `.bool()`.",
-    source=V1_2,
+    source=f"{V1_2} and {thread(97999)}",
     fires="import torch\n\nmask = torch.ones(3) > 0\nother = 1 - mask\n",
     silent="import torch\n\nmask = (torch.ones(3) > 0).float()\nother = 1 - mask\n",
     fixed="import torch\n\nmask = torch.ones(3) > 0\nother = ~mask\n",

@@ -68,7 +68,7 @@ def find_dropped(program: Program) -> Iterator[Hit]:
         yield Hit(
             start,
             program.end(statement),
-            f"a tensor is not moved in place: the result is dropped; write "
+            f"`{call.func.attr}()` leaves the tensor as it is, and its result is dropped; write "
             f"`{text} = {text}.{call.func.attr}(…)`",
             Fix((Edit(start, start, f"{text} = "),), is_safe=False),
         )
@@ -78,7 +78,8 @@ ALONE = Rule(
     code="ARC206",
     name="device-statement-without-effect",
     happens="`torch.cuda.device(0)` and `torch.accelerator.device_index(rank)` are context "
-    "managers: alone on a line they select nothing, and every rank continues on GPU 0.",
+    "managers: alone on a line they select nothing, and every rank stays on its current GPU, "
+    "normally GPU 0.",
     since=None,
     cure="Use them in a `with` statement, or call `set_device` or `set_device_index`.",
     source=page("accelerator.html"),
@@ -91,7 +92,8 @@ ALONE = Rule(
 DROPPED = Rule(
     code="ARC207",
     name="moved-tensor-dropped",
-    happens="`x.to(device)` returns a copy and leaves `x` where it is. Only modules move in place.",
+    happens="`x.to(device)` returns the moved tensor and leaves `x` where it is. Only modules "
+    "move in place.",
     since=None,
     cure="Write `x = x.to(device)`.",
     source=page("generated/torch.Tensor.to.html"),

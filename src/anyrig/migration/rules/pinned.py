@@ -88,8 +88,8 @@ def _names_device(program: Program, call: ast.Call) -> bool:
 BLOCKING = Rule(
     code="ARC209",
     name="pinned-but-blocking",
-    happens="The loader copies each batch into pinned memory, which only an asynchronous copy can "
-    "use: the cost is paid, and the copy does not overlap with computation.",
+    happens="The loader copies each batch into pinned memory, from which a GPU copies "
+    "asynchronously, but this copy makes the host wait until it is done.",
     since=None,
     cure="Pass `non_blocking=True`, or use `anyrig.prefetch(loader, rig)`.",
     source=page("notes/cuda.html"),
@@ -115,7 +115,7 @@ UNPINNED = Rule(
     code="ARC210",
     name="non-blocking-but-unpinned",
     happens="A copy from pageable memory goes through a pinned buffer of the driver, and the host "
-    "waits for it: `non_blocking=True` has no effect.",
+    "waits until the batch is in that buffer: the copy does not overlap with the host's work.",
     since=None,
     cure="Pass `pin_memory=True` to the loader, or use `anyrig.prefetch(loader, rig)`.",
     source=page("notes/cuda.html"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator
 
 from ..edit import Edit, Fix
@@ -12,7 +13,7 @@ from ..kind import Kind
 from ..program import Program
 from ..rewrite import constant, replace, round_down
 from ..rule import Rule
-from .sources import PYTHON_3, V2_0
+from .sources import PYTHON_3, V1_13
 
 _BUILTINS = {
     "xrange": "range",
@@ -22,6 +23,7 @@ _BUILTINS = {
     "long": "int",
     "basestring": "str",
 }
+_VERSION = re.compile(r"version_info|python_version|PY[23]")
 _METHODS = {"iteritems": "items", "itervalues": "values", "iterkeys": "keys"}
 
 
@@ -33,7 +35,7 @@ def find_names(program: Program) -> Iterator[Hit]:
             and isinstance(node.ctx, ast.Load)
             and not hasattr(builtins, node.id)
         ):
-            if program.scopes.bindings(node):
+            if program.scopes.bindings(node) or _is_for_python2(program, node):
                 continue
             new = _BUILTINS[node.id]
             yield Hit(
@@ -56,6 +58,19 @@ def find_names(program: Program) -> Iterator[Hit]:
             )
 
 
+def _is_for_python2(program: Program, node: ast.Name) -> bool:
+    """Whether a condition on the version, or a handler of the error, stands around a name."""
+    for parent in program.ancestors(node):
+        if isinstance(parent, (ast.If, ast.IfExp)) and _VERSION.search(program.source(parent.test)):
+            return True
+        if isinstance(parent, ast.Try) and any(
+            each.type is None or "NameError" in program.source(each.type)
+            for each in parent.handlers
+        ):
+            return True
+    return False
+
+
 def _is_own_method(program: Program, name: str) -> bool:
     return name in program.functions
 
@@ -75,7 +90,7 @@ def find_next(program: Program) -> Iterator[Hit]:
             program.start(call),
             program.end(call),
             "iterators have no method `next()` in Python 3, nor have those of DataLoader since "
-            "PyTorch 2.0; write `next(iterator)`",
+            "PyTorch 1.13; write `next(iterator)`",
             Fix(edits, is_safe=True),
         )
 
@@ -146,11 +161,11 @@ NEXT = Rule(
     code="ARC005",
     name="iterator-next",
     happens=(
-        "`iterator.next()` raises AttributeError. PyTorch's DataLoader had the method until 1.13."
+        "`iterator.next()` raises AttributeError. PyTorch's DataLoader had the method until 1.12."
     ),
-    since="Python 3.0; PyTorch 2.0.0",
+    since="Python 3.0; PyTorch 1.13.0",
     cure="Write `next(iterator)`.",
-    source=V2_0,
+    source=f"{PYTHON_3} and {V1_13}",
     fires=(
         "import torch\n\n\ndef first(loader):\n    batches = iter(loader)\n"
         "    return batches.next()\n"

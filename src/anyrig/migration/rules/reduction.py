@@ -72,8 +72,8 @@ def _fix(
 RULE = Rule(
     code="ARC104",
     name="size-average",
-    happens="The arguments still work, with a warning for each call, and will be removed.",
-    since="PyTorch 0.4.1 (`elementwise_mean`), 1.0.0 (`mean`)",
+    happens="The arguments are deprecated. They still work, with a warning.",
+    since="PyTorch 0.4.1 (with `elementwise_mean`), 1.0.0 (with `mean`)",
     cure='Write `reduction="mean"`, `"sum"` or `"none"`.',
     source=V1_0,
     fires="from torch import nn\n\ncriterion = nn.MSELoss(size_average=False)\n",

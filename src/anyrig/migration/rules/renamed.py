@@ -23,7 +23,7 @@ _DEPRECATED = {
     "torch.nn.utils.clip_grad_norm": ("torch.nn.utils.clip_grad_norm_", "0.4"),
     "torch.nn.functional.upsample": ("torch.nn.functional.interpolate", "0.4.1"),
     "torch.nn.NLLLoss2d": ("torch.nn.NLLLoss", "0.4"),
-    "torch.ger": ("torch.outer", "1.8"),
+    "torch.ger": ("torch.outer", "1.7"),
 }
 
 # Old name -> new name with the same arguments; the old one is no longer there.
@@ -31,7 +31,7 @@ _MOVED = {
     "torchvision.transforms.Scale": "torchvision.transforms.Resize",
     "torchvision.transforms.RandomSizedCrop": "torchvision.transforms.RandomResizedCrop",
     "torch.potrf": "torch.cholesky",
-    "torch._six.string_classes": "str",
+    "torch._six.string_classes": "(str, bytes)",
     "torch._six.int_classes": "int",
     "torch._six.inf": "torch.inf",
 }
@@ -56,8 +56,7 @@ _REMOVED = {
     "torch.legacy": "torch.nn",
     "torch.utils.ffi": "torch.utils.cpp_extension",
     "torch.utils.serialization.load_lua": "a conversion with an older version",
-    "torch.utils.serialization": "a conversion with an older version",
-    "torch.nn.backends": "torch.nn.functional",
+    "torch.nn.backends.thnn.backend": "torch.nn.functional",
 }
 
 
@@ -129,11 +128,12 @@ def _last(name: str) -> str:
 DEPRECATED = Rule(
     code="ARC109",
     name="deprecated-name",
-    happens="The old name still works, with a warning, and will be removed: functions of `nn.init` "
-    "without an underscore, `clip_grad_norm`, `upsample`, `NLLLoss2d`, `ger`.",
-    since="PyTorch 0.4.0, 0.4.1 or 1.8.0",
+    happens="The old name still works, and warns: functions of `nn.init` without an underscore, "
+    "`clip_grad_norm`, `upsample`, `NLLLoss2d`. `ger` does not warn, but PyTorch's documentation "
+    "announces its removal.",
+    since="PyTorch 0.4.0, 0.4.1 (`upsample`) or 1.7.0 (`ger`)",
     cure="Write the new name; the arguments are the same.",
-    source=V0_4,
+    source=f"{V0_4} and {page('generated/torch.ger.html')}",
     fires="from torch import nn\n\nnn.init.xavier_uniform(nn.Linear(2, 2).weight)\n",
     silent="from torch import nn\n\nnn.init.xavier_uniform_(nn.Linear(2, 2).weight)\n",
     fixed="from torch import nn\n\nnn.init.xavier_uniform_(nn.Linear(2, 2).weight)\n",
@@ -144,7 +144,7 @@ REMOVED = Rule(
     name="removed-name",
     happens="The name is no longer there, or only raises RuntimeError: AttributeError or "
     "ImportError when the line is reached.",
-    since="PyTorch 1.2.0 to 2.0.0; torchvision 0.12.0 for `Scale` and `RandomSizedCrop`",
+    since="PyTorch 1.0.0 to 2.0.0; torchvision 0.12.0 for `Scale` and `RandomSizedCrop`",
     cure="Write the name that the finding gives. If the arguments differ, see its documentation.",
     source=f"{V2_0} and {page('linalg.html')}",
     fires="from torchvision import transforms\n\nresize = transforms.Scale(32)\n",

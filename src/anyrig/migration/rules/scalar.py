@@ -13,7 +13,7 @@ from ..program import Program
 from ..rewrite import constant
 from ..rule import Rule
 from ..training import called_name
-from .sources import GUIDE_0_4
+from .sources import GUIDE_0_4, thread
 
 # What holds a loss by its name, where the value comes from a function that is not in the file.
 _LOSS_NAME = re.compile(r"loss|criterion|(^|_)(err|mse|bce|nll|kld?|cost)($|_|[A-Z])|^err[A-Z]")
@@ -23,12 +23,16 @@ _TO_NUMPY = ("numpy", "cpu", "tolist")
 def find(program: Program) -> Iterator[Hit]:
     """Find an index 0 on a tensor that is one number."""
     for node, value in numbers(program):
+        name = program.source(value)[:40]
+        is_guess = Kind.SCALAR not in program.kinds.of(value) and _is_sample(program, value)
+        what = f"`{name}`, if it is a single sample," if is_guess else f"`{name}`"
+        error = "TypeError" if program.source(node.value).endswith(".tolist()") else "IndexError"
         yield Hit(
             program.start(node),
             program.end(node),
-            f"`{program.source(value)[:40]}` is one number and has no index since PyTorch 0.4, so "
-            "this raises IndexError; write `.item()`",
-            Fix((Edit(program.end(value), program.end(node), ".item()"),), is_safe=True),
+            f"{what} is one number and has no index since PyTorch 0.4, so this raises {error}; "
+            "write `.item()`",
+            Fix((Edit(program.end(value), program.end(node), ".item()"),), is_safe=not is_guess),
         )
 
 
@@ -102,9 +106,9 @@ RULE = Rule(
     name="index-of-a-number",
     happens="A loss, and every sum or mean over all elements, is a tensor without dimensions. "
     "`loss.data[0]` raises IndexError: invalid index of a 0-dim tensor.",
-    since="PyTorch 0.4.0 (a warning; an error since 0.5)",
+    since="PyTorch 0.4.0 (a warning), 1.0.0 (an error)",
     cure="Write `loss.item()`.",
-    source=GUIDE_0_4,
+    source=f"{GUIDE_0_4} and {thread(11679)}",
     fires="import torch\n\nloss = torch.ones(3, requires_grad=True).sum()\nprint(loss.data[0])\n",
     silent=(
         'import torch\n\nbatch = {"data": [1, 2]}\nprint(batch["data"][0], torch.ones(3).data[0])\n'

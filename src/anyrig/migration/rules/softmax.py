@@ -28,8 +28,8 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(call),
                 program.end(call),
-                "the dimension is guessed from the number of dimensions: 0 for one or three, "
-                "otherwise 1; pass `dim=`",
+                "the dimension is guessed from the number of dimensions: 1 for two, or for four "
+                "and more, otherwise 0; pass `dim=`",
                 None if edit is None else Fix((edit,), is_safe=False),
             )
 
@@ -37,8 +37,8 @@ def find(program: Program) -> Iterator[Hit]:
 RULE = Rule(
     code="ARC113",
     name="softmax-without-dim",
-    happens="PyTorch guesses the dimension, with a warning: 0 for tensors of one or three "
-    "dimensions, otherwise 1. A batch of sequences is normalized over the batch.",
+    happens="PyTorch guesses the dimension, with a warning: 1 for tensors of two, or of four and "
+    "more dimensions, otherwise 0. A batch of sequences is normalized over the batch.",
     since="PyTorch 0.3.0",
     cure="Pass `dim=`; `dim=1` for a batch of rows.",
     source=V0_3,

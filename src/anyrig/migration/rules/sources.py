@@ -10,7 +10,6 @@ V0_4 = f"{_RELEASES}/v0.4.0"
 V1_0 = f"{_RELEASES}/v1.0.0"
 V1_1 = f"{_RELEASES}/v1.1.0"
 V1_2 = f"{_RELEASES}/v1.2.0"
-V1_3 = f"{_RELEASES}/v1.3.0"
 V1_5 = f"{_RELEASES}/v1.5.0"
 V1_7 = f"{_RELEASES}/v1.7.0"
 V1_13 = f"{_RELEASES}/v1.13.0"
@@ -21,6 +20,12 @@ V2_7 = f"{_RELEASES}/v2.7.0"
 GUIDE_0_4 = "https://pytorch.org/blog/pytorch-0_4_0-migration-guide/"
 PYTHON_3 = "https://docs.python.org/3/whatsnew/3.0.html"
 PYTHON_3_7 = "https://docs.python.org/3/whatsnew/3.7.html"
+PYTHON_3_14 = "https://docs.python.org/3/whatsnew/3.14.html"
+
+
+def thread(number: int) -> str:
+    """Return the address of an issue or a pull request of PyTorch."""
+    return f"https://github.com/pytorch/pytorch/issues/{number}"
 
 
 def page(path: str) -> str:

@@ -142,9 +142,8 @@ SUMS = Rule(
     code="ARC301",
     name="sum-of-losses",
     happens="`total += loss` adds tensors with their graphs: the total refers to the graph of "
-    "every step, and memory grows until the epoch ends. Before PyTorch 0.4, `loss.data[0]` was a "
-    "number.",
-    since="PyTorch 0.4.0",
+    "every step, and memory grows until the epoch ends.",
+    since=None,
     cure="Write `total += loss.item()`, or `loss.detach()` to avoid waiting for the GPU.",
     source=GUIDE_0_4,
     fires=(

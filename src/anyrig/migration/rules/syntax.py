@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..finding import Hit
 from ..program import Program
 from ..rule import Rule
-from .sources import PYTHON_3, PYTHON_3_7
+from .sources import PYTHON_3, PYTHON_3_7, PYTHON_3_14
 
 
 def _nothing(program: Program) -> Iterator[Hit]:
@@ -44,12 +44,13 @@ PYTHON_2 = Rule(
     code="ARC003",
     name="python2-syntax",
     happens="The file is Python 2: it does not parse, and nothing of it runs. Among the places are "
-    "`except E, e`, `raise E, text`, `exec code`, `<>`, backticks, `0777` and `10L`.",
+    "`except E, e`, `raise E, text`, `exec code`, `<>`, backticks, `0777` and `10L`. Python 3.14 "
+    "parses `except E, e` again, but as two classes of exceptions.",
     since="Python 3.0",
     cure="Write it as Python 3 does.",
-    source=PYTHON_3,
-    fires="try:\n    pass\nexcept ValueError, error:\n    pass\n",
-    silent="try:\n    pass\nexcept ValueError as error:\n    pass\n",
-    fixed="try:\n    pass\nexcept ValueError as error:\n    pass\n",
+    source=f"{PYTHON_3} and {PYTHON_3_14}",
+    fires='raise ValueError, "too long"\n',
+    silent='raise ValueError("too long")\n',
+    fixed='raise ValueError("too long")\n',
     find=_nothing,
 )

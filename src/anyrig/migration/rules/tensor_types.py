@@ -107,7 +107,7 @@ CONSTRUCTORS = Rule(
     code="ARC112",
     name="cuda-tensor-type",
     happens="`torch.cuda.FloatTensor(…)` makes a tensor on the current CUDA device. Without CUDA "
-    "it raises TypeError, and no argument moves it elsewhere. Not reported behind a condition, a "
+    "it raises an error, and no argument moves it elsewhere. Not reported behind a condition, a "
     "decorator or a name that speaks of GPUs.",
     since="PyTorch 0.4.0 has dtypes and devices",
     cure="Call `torch.tensor`, `torch.empty` or `torch.zeros` with `dtype=` and `device=`.",

@@ -11,14 +11,15 @@ from ..finding import Hit
 from ..program import Program
 from ..rewrite import constant, keyword, replace
 from ..rule import Rule
-from .sources import page
+from .sources import page, thread
 
 _NAME = "CUDA_VISIBLE_DEVICES"
 _SIMILAR = 0.93
+# `device_count` asks NVML; `empty_cache` and `memory_allocated` do nothing before CUDA starts.
 _START = {
-    *("current_device", "device_count", "empty_cache", "get_device_name", "init", "is_available"),
-    *("get_device_capability", "get_device_properties", "mem_get_info", "memory_allocated"),
-    *("set_device", "synchronize", "Stream", "current_stream"),
+    *("current_device", "get_device_capability", "get_device_name", "get_device_properties"),
+    *("init", "is_available", "mem_get_info", "set_device", "synchronize"),
+    *("Stream", "current_stream"),
 }
 
 
@@ -116,18 +117,18 @@ LATE = Rule(
     code="ARC204",
     name="visible-devices-too-late",
     happens="CUDA reads CUDA_VISIBLE_DEVICES once, when it starts. Set later, it has no effect, "
-    "and the program runs on the wrong GPUs. `torch.cuda.is_available()` and `device_count()` "
-    "start CUDA's driver, too.",
+    "and the program runs on the wrong GPUs. `torch.cuda.is_available()` starts CUDA's driver, "
+    "too; `device_count()` does not since PyTorch 1.13 (on NVIDIA GPUs).",
     since=None,
     cure="Set it in the shell or before `import torch`, or run `anyrig run --device 1 script.py`.",
-    source=page("notes/cuda.html"),
+    source=f"{thread(23544)} and {thread(122815)}",
     fires=(
-        "import os\n\nimport torch\n\nprint(torch.cuda.device_count())\n"
+        "import os\n\nimport torch\n\nprint(torch.cuda.is_available())\n"
         'os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n'
     ),
     silent=(
         'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n\nimport torch\n\n'
-        "print(torch.cuda.device_count())\n"
+        "print(torch.cuda.is_available())\n"
     ),
     find=find_late,
     is_about_versions=False,

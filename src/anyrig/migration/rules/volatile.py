@@ -38,7 +38,8 @@ def find(program: Program) -> Iterator[Hit]:
         )
     for node in program.all(ast.Attribute):
         is_set = isinstance(program.parents[node], ast.Assign) and isinstance(node.ctx, ast.Store)
-        if node.attr == "volatile" and is_set:
+        is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        if node.attr == "volatile" and is_set and not is_own:
             yield Hit(
                 program.start(node),
                 program.end(node),
@@ -150,8 +151,8 @@ def _indentation(program: Program, line: int) -> str:
 RULE = Rule(
     code="ARC102",
     name="volatile",
-    happens="PyTorch ignores `volatile`. Evaluation records a graph as training does, and needs as "
-    "much memory.",
+    happens="PyTorch ignores `volatile`, with a warning. Evaluation records a graph as training "
+    "does, and needs as much memory.",
     since="PyTorch 0.4.0",
     cure="Compute inside `with torch.no_grad():`, or decorate the function with it.",
     source=GUIDE_0_4,

@@ -20,10 +20,11 @@ from .caller_state import CallerState
 from .failure import add_note, describe_arguments
 from .meeting import Meeting, Stopped
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.2  # an interrupt does not wake a wait
 
 Function = Callable[[], Any]
-_Calls = queue.SimpleQueue[tuple[futures.Future[Any], Function]]
+Call = futures.Future[Any]
+_Calls = queue.SimpleQueue[tuple[Call, Function]]
 
 
 class DeviceThreads:
@@ -33,14 +34,13 @@ class DeviceThreads:
         self._lock = threading.Lock()
         self._threads: dict[torch.device, tuple[threading.Thread, _Calls]] = {}
 
-    def start_all(
-        self, functions: list[tuple[torch.device, Function]]
-    ) -> list[futures.Future[Any]]:
+    def start_all(self, calls: Sequence[tuple[torch.device, Call, Function]]) -> None:
         """Queue functions on their threads, together, so that two models cannot deadlock."""
         with self._lock:
-            return [self._start(device, function) for device, function in functions]
+            for device, call, function in calls:
+                self._start(device, call, function)
 
-    def _start(self, device: torch.device, function: Function) -> futures.Future[Any]:
+    def _start(self, device: torch.device, call: Call, function: Function) -> None:
         if device not in self._threads or not self._threads[device][0].is_alive():  # after a fork
             calls: _Calls = queue.SimpleQueue()
             # A daemon, unlike an executor's threads, does not block the end of the process.
@@ -49,9 +49,7 @@ class DeviceThreads:
             )
             thread.start()
             self._threads[device] = thread, calls
-        call: futures.Future[Any] = futures.Future()
         self._threads[device][1].put((call, function))
-        return call
 
 
 @cache
@@ -64,7 +62,8 @@ def _make_calls(calls: _Calls) -> None:
     while True:
         call, function = calls.get()
         try:
-            call.set_result(function())
+            if call.set_running_or_notify_cancel():
+                call.set_result(function())
         except BaseException as error:  # raised by call.result()
             call.set_exception(error)
         del call, function  # do not keep the result until the next call
@@ -75,14 +74,14 @@ class SideBySide:
 
     def __init__(self, rig: Sequence[torch.device]) -> None:
         self._rig = tuple(rig)
-        self._unfinished: list[futures.Future[Any]] = []
+        self._unfinished: list[Call] = []
 
     def wait(self) -> None:
         """Wait for the calls of an interrupted `run`."""
         while self._unfinished:
-            with contextlib.suppress(futures.TimeoutError):
-                # With a timeout, since an interrupt does not wake this wait.
+            with contextlib.suppress(futures.TimeoutError, futures.CancelledError):
                 self._unfinished[-1].exception(_LOOK_SECONDS)
+            if self._unfinished[-1].done():
                 self._unfinished.pop()
 
     def run(
@@ -104,9 +103,10 @@ class SideBySide:
         away = [i for i, device in enumerate(meeting.devices) if device != self._rig[0]]
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
+        calls = [(meeting.devices[i], Call(), tasks[i]) for i in away]
         try:
-            calls = device_threads().start_all([(meeting.devices[i], tasks[i]) for i in away])
-            self._unfinished = list(calls)
+            self._unfinished = [call for _, call, _ in calls]  # before an interrupt can come
+            device_threads().start_all(calls)
             for i in sorted({*range(len(tasks))} - {*away}):
                 try:
                     results[i] = tasks[i]()
@@ -115,10 +115,11 @@ class SideBySide:
             self.wait()
         except BaseException:  # an interrupt: the others end, and the next run waits for them
             meeting.stop()
+            for call in self._unfinished:
+                call.cancel()  # if it has not begun
             raise
-        for i, call in zip(away, calls, strict=True):
-            failure = call.exception()
-            if failure is None:
+        for i, (_, call, _) in zip(away, calls, strict=True):
+            if (failure := call.exception()) is None:
                 results[i] = call.result()
             else:
                 errors[i] = failure

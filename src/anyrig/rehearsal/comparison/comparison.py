@@ -1,0 +1,75 @@
+"""`Comparison`: one program on several rigs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...virtual.rig import VirtualRig
+from .compared_rig import ComparedRig, compare_rig, is_out_of_memory
+from .missing_memory import missing_bytes, with_more_memory
+from .prices import Prices
+from .rehearsed_apart import RehearsedApart, rehearse_apart
+
+FORMAT, VERSION = "anyrig-comparison", 1
+_WITHOUT_DATA = ("--shape-only", "--assume-values")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program, and the rigs on which to rehearse it.
+
+    Attributes:
+        rigs: the rigs.
+        flags: further flags of ``anyrig rehearse``, the same for all rigs.
+        command: the program and its arguments.
+        prices: the prices of GPUs; None for none.
+        shows_output: write what the program prints to standard error.
+    """
+
+    rigs: tuple[VirtualRig, ...]
+    flags: tuple[str, ...]
+    command: tuple[str, ...]
+    prices: Prices | None
+    shows_output: bool
+
+    def rehearse(self) -> Iterator[ComparedRig]:
+        """Rehearse the program on one rig after the other, and yield what was found.
+
+        If the program runs out of memory, it is rehearsed once more, without data and on GPUs with
+        more memory, to find by how much the rig is too small.
+        """
+        for rig in self.rigs:
+            found = rehearse_apart(rig, self.flags, self.command, shows_output=self.shows_output)
+            yield compare_rig(
+                rig,
+                found.status,
+                found.facts,
+                found.last_line,
+                self.prices,
+                self._missing_bytes(rig, found),
+            )
+
+    def _missing_bytes(self, rig: VirtualRig, found: RehearsedApart) -> int | None:
+        before = found.facts
+        if before is None or not is_out_of_memory(before):
+            return None
+        flags = [flag for flag in self.flags if flag not in _WITHOUT_DATA]
+        # To the end of the step that ran out of memory. A later `--steps` takes precedence.
+        flags += [*_WITHOUT_DATA, f"--steps={len(before['steps']) + 1}"]
+        after = rehearse_apart(with_more_memory(rig), flags, self.command, shows_output=False).facts
+        return None if after is None else missing_bytes(before, after)
+
+    def as_json(self, rows: Sequence[ComparedRig]) -> dict[str, Any]:
+        """Return the rows as one JSON object."""
+        prices = self.prices
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "command": list(self.command),
+            "prices": None
+            if prices is None
+            else {"currency": prices.currency, "per_hour": dict(prices.per_hour)},
+            "rigs": [row.as_json() for row in rows],
+        }

@@ -1,0 +1,52 @@
+"""By how much the GPUs of a rig are too small for a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
+
+# By how much the memory of the rig is multiplied to see what a program needs.
+_FACTOR = 16
+
+
+def with_more_memory(rig: VirtualRig) -> VirtualRig:
+    """Return the rig with plain GPUs of many times the memory."""
+    return replace(
+        rig,
+        devices=tuple(
+            replace(one, spec=None, memory_bytes=min(_FACTOR * one.memory_bytes, LARGEST_GPU_BYTES))
+            for one in rig.devices
+        ),
+    )
+
+
+def missing_bytes(before: dict[str, Any], after: dict[str, Any]) -> int | None:
+    """Return by how much the GPU with the largest lack of memory is too small.
+
+    What the allocator has cached does not count: with less memory, it would be released. The CUDA
+    context is that of the rig: plain GPUs have none.
+
+    Args:
+        before: the facts on the rig, where the program ran out of memory.
+        after: the facts on the rig with more memory.
+
+    Returns:
+        the bytes; None if the GPUs have enough in total, so that fragments are the cause, or if the
+        program did not run far enough on the rig with more memory.
+    """
+    capacity = {
+        (one["rank"], one["index"]): one["capacity_bytes"] - one["peak"]["context_bytes"]
+        for one in before["devices"]
+    }
+    needed: Counter[tuple[int, int]] = Counter()
+    for memory in after["memory"]:
+        moments = zip(
+            memory["tensor_bytes"], memory["workspace_bytes"], memory["context_bytes"], strict=True
+        )
+        needed[memory["rank"], memory["device"]] = max(map(sum, moments), default=0)
+    lacks = [needed[place] - capacity[place] for place in needed.keys() & capacity.keys()]
+    most = max(lacks, default=0)
+    return most if most > 0 else None

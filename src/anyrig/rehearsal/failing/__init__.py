@@ -1,0 +1,1 @@
+"""Failures on purpose: what a program does when a rank dies, slows down or loses its network."""

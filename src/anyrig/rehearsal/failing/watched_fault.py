@@ -1,0 +1,56 @@
+"""`WatchedFault`: a failure on purpose in the ranks of a rehearsal, and the account of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..facts import FaultFacts, StepFacts
+from .account import AttemptTimes, account_for
+from .fault import Fault
+from .injection import EVENTS_VARIABLE, FAULT_VARIABLE
+from .rank_events import read_events
+
+
+@dataclass(frozen=True)
+class WatchedFault:
+    """A failure on purpose, and the folder with the notes of the ranks.
+
+    Attributes:
+        fault: the failure.
+        folder: the folder.
+    """
+
+    fault: Fault
+    folder: Path
+
+    @classmethod
+    @contextmanager
+    def of(cls, fault: Fault) -> Iterator[WatchedFault]:
+        """Make a folder for the ranks that are started within the block, and remove it then."""
+        with tempfile.TemporaryDirectory(prefix="anyrig-fault-") as folder:
+            yield cls(fault, Path(folder))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables of the ranks."""
+        return {FAULT_VARIABLE: str(self.fault), EVENTS_VARIABLE: str(self._file)}
+
+    def account(
+        self, attempts: Sequence[AttemptTimes], limit_seconds: float, steps: Sequence[StepFacts]
+    ) -> FaultFacts:
+        """Return what happened, once the ranks have ended.
+
+        Args:
+            attempts: the launcher's attempts.
+            limit_seconds: the time limit of collectives.
+            steps: the steps of the ranks.
+        """
+        return account_for(self.fault, read_events(self._file), attempts, limit_seconds, steps)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "events"

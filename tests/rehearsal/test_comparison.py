@@ -1,0 +1,170 @@
+"""`anyrig rehearse --compare`: one table of several rigs, with what fails in its row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyrig.cli.rehearse import _error_of
+from anyrig.errors import DeviceTextError, ReportError, UnknownHardwareError
+from anyrig.processes.failure import GroupFailure
+from anyrig.processes.launcher import GroupResult
+from anyrig.processes.rank_end import Ending, RankEnd
+from anyrig.rehearsal.comparison.compared_rig import Outcome, compare_rig
+from anyrig.rehearsal.comparison.missing_memory import missing_bytes, with_more_memory
+from anyrig.rehearsal.comparison.prices import Prices
+from anyrig.rehearsal.comparison.rigs import parse_rigs
+from anyrig.rehearsal.comparison.table import describe_clock, describe_fit
+from anyrig.rehearsal.facts import ClockError
+from anyrig.virtual.rig import VirtualRig
+
+PROGRAM = str(Path(__file__).parent / "programs" / "fails_on_a_t4.py")
+PRICES = 'currency = "EUR"\n[per_hour]\nl4 = 0.72\n1GiB = 3\n'
+
+
+def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails(
+    tmp_path: Path,
+) -> None:
+    prices, file = tmp_path / "prices.toml", tmp_path / "rigs.json"
+    prices.write_text(PRICES)
+    flags = ["--prices", str(prices), "--json", str(file), "--shape-only", "--steps", "2"]
+    words = ["rehearse", "--compare", "L4,1GiB,2xT4", *flags, PROGRAM, "--lr", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "anyrig", *words],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no T4, please" in done.stderr  # the output of the script
+    assert "rehearsal 2 of 3: 1GiB" in done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.split("  ")[0] == "rig"
+    assert "EUR per million samples" in head
+    by_rig = {line.split()[0]: line for line in lines}
+    written = json.loads(file.read_text())
+    assert written["format"] == "anyrig-comparison"
+    assert written["command"] == [PROGRAM, "--lr", "1"]
+    fits, small, broken = written["rigs"]
+
+    assert "yes, " in by_rig["L4"]
+    assert fits["outcome"] == "fits"
+    assert fits["samples_per_second"] == pytest.approx(2 / fits["step_seconds"])
+    expected = 0.72 / 3600 * 1e6 / fits["samples_per_second"]
+    assert fits["cost_per_million_samples"] == pytest.approx(expected)
+    assert fits["facts"]["typical_step"]["seconds"] == fits["step_seconds"]
+    assert fits["headroom_bytes"] == fits["facts"]["devices"][0]["peak"]["headroom_bytes"]
+
+    # Parameters, gradients, two moments and a temporary tensor of 256 MiB each; no context.
+    assert "MiB too little" in by_rig["1GiB"]
+    assert small["outcome"] == "out of memory"
+    assert 256 * 2**20 < small["missing_bytes"] < 300 * 2**20
+    assert by_rig["1GiB"].rstrip().endswith("times predict nothing")
+
+    assert "failed: ValueError at fails_on_a_t4.py:10: no T4, please" in by_rig["2xT4"]
+    assert "no price" in by_rig["2xT4"]
+    assert (broken["status"], broken["outcome"]) == (1, "failed")
+    assert broken["cost_per_million_samples"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("currency = ", "cannot be read as TOML"),
+        ("", "currency is None"),
+        ('currency = "EUR"', r"no table \[per_hour\]"),
+        ('currency = "EUR"\nper_hour = 3', r"no table \[per_hour\]"),
+        ('currency = "a\\nb"\n[per_hour]\nT4 = 1', r"currency is 'a\\nb'"),
+        ('currency = "EUR"\nyear = 3\n[per_hour]\nT4 = 1', "unknown key 'year'"),
+        ('currency = "EUR"\n[per_hour]\nT5 = 1', "names 'T5': no GPU is called 'T5'"),
+        ('currency = "EUR"\n[per_hour]\n2xT4 = 1', "several GPUs"),
+        ('currency = "EUR"\n[per_hour]\nT4 = -1', "T4 is -1 an hour"),
+        ('currency = "EUR"\n[per_hour]\nT4 = nan', "T4 is nan an hour"),
+        ('currency = "EUR"\n[per_hour]\nT4 = true', "T4 is True, and must be a number"),
+        ('currency = "EUR"\n[per_hour]\nT4 = "1"', "T4 is '1', and must be a number"),
+        ('currency = "EUR"\n[per_hour]\nT4 = 1\nt4 = 2', "names T4 twice"),
+    ],
+)
+def test_malformed_prices(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(content)
+    with pytest.raises(ReportError, match=message):
+        Prices.read(tmp_path / "prices.toml")
+
+
+def test_the_price_of_a_rig_is_that_of_all_its_gpus(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    prices = Prices.read(tmp_path / "prices.toml")
+    assert prices.of_rig(VirtualRig.parse("2x(2xL4)")) == pytest.approx(4 * 0.72)
+    assert prices.of_rig(VirtualRig.parse("L4+T4")) is None
+
+
+def test_rigs_are_named_once() -> None:
+    assert [str(rig) for rig in parse_rigs("2xl4, T4")] == ["2xL4", "T4"]
+    with pytest.raises(DeviceTextError, match="the rig 2xL4 is named twice"):
+        parse_rigs("2xL4,T4,L4x2")
+    with pytest.raises(DeviceTextError, match="33 rigs are named; name at most 32"):
+        parse_rigs(",".join(["T4"] * 33))
+    with pytest.raises(UnknownHardwareError, match="A1000"):
+        parse_rigs("T4,A1000")
+
+
+def test_missing_memory_is_that_of_the_fullest_gpu_without_what_is_cached() -> None:
+    assert str(with_more_memory(VirtualRig.parse("2x(16GiB)"))) == "2x(256GiB)"
+    before = {
+        "devices": [
+            {"rank": rank, "index": 0, "capacity_bytes": 104, "peak": {"context_bytes": 4}}
+            for rank in range(2)
+        ]
+    }
+
+    def memory(rank: int, *tensors: int) -> dict[str, object]:
+        zeros = [0] * len(tensors)
+        return {
+            "rank": rank,
+            "device": 0,
+            "tensor_bytes": tensors,
+            "workspace_bytes": zeros,
+            "context_bytes": [10] * len(tensors),
+            "cached_bytes": [1000] * len(tensors),
+        }
+
+    after = {"memory": [memory(0, 50, 95), memory(1, 120, 60), memory(2, 500)]}
+    assert missing_bytes(before, after) == 30
+    assert missing_bytes(before, {"memory": [memory(0, 50)]}) is None
+
+
+def test_a_rehearsal_that_wrote_no_facts_fails_with_its_last_line() -> None:
+    row = compare_rig(VirtualRig.parse("T4"), 1, None, "anyrig: error: no compiler", None)
+    assert row.outcome is Outcome.FAILED
+    assert describe_fit(row) == "failed: anyrig: error: no compiler"
+    assert describe_fit(compare_rig(VirtualRig.parse("T4"), 3, {}, None, None)) == (
+        "failed: exit status 3"
+    )
+    unused = compare_rig(VirtualRig.parse("T4"), 0, {"devices": []}, None, None)
+    assert describe_fit(unused) == "no GPU used"
+
+
+def test_errors_of_whole_programs_count_before_those_of_kernels() -> None:
+    kernels = [ClockError("L4", "products", 0.02), ClockError("L4", "attention", 0.101)]
+    assert describe_clock(kernels) == "2 to 10 % (kernels)"
+    programs = [*kernels, ClockError("L4", "whole trainings", 0.15)]
+    assert describe_clock(programs) == "15 % (programs)"
+    assert describe_clock([ClockError("L4", "products", None)]) == "not measured"
+    both = [*programs, ClockError("T4", "products", 0.5)]
+    assert describe_clock(both) == "L4: 15 % (programs); T4: 50 % (kernels)"
+
+
+def test_the_error_of_ranks_is_that_of_the_rank_that_caused_it() -> None:
+    end = RankEnd(
+        1, "node0", 1, Ending.FAILED, None, "torch.OutOfMemoryError: CUDA out of memory. Tried",
+        "Traceback …", "/a/train.py:31 in step", None, None, False, None,
+    )  # fmt: skip
+    error = _error_of(GroupResult(GroupFailure((), (end,))))
+    assert error is not None
+    assert (error.kind, error.text) == ("OutOfMemoryError", "CUDA out of memory. Tried")
+    assert error.line == "train.py:31"
+    assert _error_of(GroupResult()) is None

@@ -1,0 +1,215 @@
+"""`anyrig rehearse --fail`: a rank fails on purpose, and the report says what follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from anyrig.errors import ReportError
+from anyrig.rehearsal.facts import StepFacts
+from anyrig.rehearsal.failing.account import AttemptTimes, account_for
+from anyrig.rehearsal.failing.description import describe_fault
+from anyrig.rehearsal.failing.fault import Fault
+from anyrig.rehearsal.failing.injection import EVENTS_VARIABLE, FAULT_VARIABLE, inject_fault
+from anyrig.rehearsal.failing.rank_events import FAILED, STEPPED, RankEvent, read_events
+
+PROGRAM = str(Path(__file__).parent / "programs" / "trains_over_ranks.py")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="links are cut by Linux's filters")
+
+
+def rehearse(tmp_path: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
+    facts, place = tmp_path / "facts.json", tmp_path / "temporary"
+    place.mkdir()
+    words = ["--rig", "2xT4", "--device", "all", "--shape-only", "--json", str(facts), *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "anyrig", "rehearse", *words, PROGRAM],
+        env={**os.environ, "TMPDIR": str(place), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    # Nothing stays behind but the output of a failed group.
+    left = [one.name for one in place.glob("anyrig-*")]
+    assert [name for name in left if not name.startswith("anyrig-run-")] == []
+    running = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+    assert not any(str(facts) in line for line in running)
+    return done, json.loads(facts.read_text())["fault"]
+
+
+@LINUX
+def test_a_cut_link_ends_at_the_time_limit_and_a_restarted_group_goes_on(tmp_path: Path) -> None:
+    flags = ["--fail", "rank=1,step=3,link", "--timeout", "2", "--max-restarts", "1"]
+    done, fault = rehearse(tmp_path, *flags)
+    assert done.returncode == 0, done.stderr
+    assert fault["happened"]
+    assert fault["hung"]
+    assert fault["limit_seconds"] == 2
+    assert 2 <= fault["detected_seconds"] <= fault["ended_seconds"] <= fault["restarted_seconds"]
+    assert fault["restarted_seconds"] < fault["first_step_seconds"] < 60
+    assert "rank 1 lost its connections in step 3" in done.stderr
+    assert "until the limit of collectives, 2 s (--timeout)" in done.stderr
+    assert "first step after" in done.stderr
+    for rank in range(2):
+        assert done.stdout.count(f"[rank {rank}] step 2") >= 1
+        assert f"[rank {rank}] step 5" in done.stdout
+
+
+def test_a_killed_rank_ends_a_group_that_nothing_restarts(tmp_path: Path) -> None:
+    done, fault = rehearse(tmp_path, "--fail", "rank=1,step=3")
+    assert done.returncode == 1
+    assert fault["cause"].startswith("rank 1 was killed (SIGKILL)")
+    assert 0 < fault["detected_seconds"] < 5
+    assert not fault["hung"]
+    assert fault["restarted_seconds"] is None
+    assert "rank 1 was killed in step 3" in done.stderr
+    assert "nothing restarted them: add --max-restarts 1" in done.stderr
+    assert "[rank 1] step 1" in done.stdout
+    assert "[rank 1] step 2" not in done.stdout
+
+
+@pytest.mark.gpus(1)
+def test_a_slow_rank_computes_longer_by_its_factor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from anyrig.virtual.clock_reading import clock
+
+    for name, value in {
+        FAULT_VARIABLE: "rank=0,step=4,slow=2.5",
+        EVENTS_VARIABLE: str(tmp_path / "events"),
+        "RANK": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+    before = [dict(hooks) for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)]
+    inject_fault()
+    seconds = []
+    try:
+        weight = torch.ones(512, 512, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight])
+        done = clock().done_seconds
+        for _ in range(7):
+            for _ in range(20):
+                (weight @ weight).sum().backward()
+            optimizer.step()
+            seconds.append(clock().done_seconds - done)
+            done = clock().done_seconds
+    finally:
+        for hooks, kept in zip(
+            (_global_optimizer_pre_hooks, _global_optimizer_post_hooks), before, strict=True
+        ):
+            hooks.clear()
+            hooks.update(kept)
+    usual = seconds[2]
+    assert seconds[1] == pytest.approx(usual, rel=0.02)
+    assert seconds[4:] == pytest.approx([2.5 * usual] * 3, rel=0.3)
+    assert [event.what for event in read_events(tmp_path / "events")] == [STEPPED, FAILED]
+
+
+@LINUX
+def test_a_cut_link_drops_all_data_except_for_the_stores(tmp_path: Path) -> None:
+    script = tmp_path / "cut.py"
+    script.write_text("""
+import os, socket
+from anyrig.rehearsal.failing.cut_link import cut_link
+
+def connect():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        own = socket.create_connection(server.getsockname())
+        return own, server.accept()[0], server.getsockname()[1]
+
+(one, other, _), (kept, store, port) = connect(), connect()
+os.environ["MASTER_PORT"] = str(port)
+assert cut_link() == 2, "both ends are in this process"
+for sender, receiver in ((one, other), (kept, store)):
+    sender.sendall(b"x")
+    receiver.settimeout(0.3)
+    try:
+        print(receiver.recv(1), flush=True)
+    except TimeoutError:
+        print("nothing", flush=True)
+os._exit(0)
+""")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["nothing", "b'x'"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank=1", "no step is given"),
+        ("step=1", "no rank is given"),
+        ("rank=1,step=0", "step is '0', and must be a number from 1 on"),
+        ("rank=-1,step=1", "rank is '-1', and must be a number from 0 on"),
+        ("rank=1,step=1,slow", "'slow' is no part of a failure"),
+        ("rank=1,step=1,kill=3", "'kill=3' is no part of a failure"),
+        ("rank=1,step=1,slow=1", "slow is '1', and must be a factor above 1"),
+        ("rank=1,step=1,slow=nan", "slow is 'nan', and must be a factor above 1"),
+        ("rank=1,step=1,kill,link", "not by kill and link"),
+        ("rank=1,rank=2,step=1", "rank is named twice"),
+        ("rank=1,step=1,burn", "'burn' is no part of a failure"),
+    ],
+)
+def test_a_text_that_names_no_failure(text: str, message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        Fault.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["rank=3,step=5,kill", "rank=0,step=1,slow=2.5", "rank=1,step=2,link"]
+)
+def test_a_failure_survives_its_text(text: str) -> None:
+    assert str(Fault.parse(text)) == text
+    assert str(Fault.parse(" step=5, rank=3 ")) == "rank=3,step=5,kill"
+
+
+def test_a_failure_that_did_not_happen() -> None:
+    found = account_for(Fault(1, 9), [], [AttemptTimes(0, None, None, False, None)], 600, [])
+    assert describe_fault(found) == ["did not happen: rank 1 took no step 9"]
+
+
+def test_a_restart_counts_once_every_rank_has_taken_a_step() -> None:
+    attempts = [
+        AttemptTimes(0, 12, 13, False, "rank 1 failed\n  at x"),
+        AttemptTimes(14, None, None, False, None),
+    ]
+    events = [
+        *(RankEvent(STEPPED, rank, 0, 5 + rank) for rank in range(2)),
+        RankEvent(FAILED, 1, 0, 10),
+        RankEvent(STEPPED, 0, 1, 16),
+    ]
+    found = account_for(Fault(1, 5), events, attempts, 600, [])
+    assert (found.detected_seconds, found.ended_seconds, found.restarted_seconds) == (2, 3, 4)
+    assert found.first_step_seconds is None
+    assert describe_fault(found)[-1] == "no step on all ranks after that"
+    found = account_for(Fault(1, 5), [*events, RankEvent(STEPPED, 1, 1, 17)], attempts, 600, [])
+    assert found.first_step_seconds == 7
+    assert describe_fault(found) == [
+        "rank 1 was killed in step 5",
+        "detected after 2.0 s",
+        "cause, by the launcher: rank 1 failed",
+        "restarted after 4.0 s",
+        "first step after 7.0 s",
+    ]
+
+
+def test_a_slow_rank_is_described_by_the_steps_before_and_after() -> None:
+    ends = [5, 6, 7, 9, 11, 13]
+    steps = [
+        StepFacts(number, number == 1, begin, end, None, 0, 0.0, ())
+        for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False), 1)
+    ]
+    fault, events = Fault.parse("rank=0,step=4,slow=3"), [RankEvent(FAILED, 0, 0, 10)]
+    assert describe_fault(account_for(fault, events, [], 600, steps)) == [
+        "rank 0 computed 3 times as long from step 4 on",
+        "a step of the group took 1.00 s before and 2.00 s after: 2.00 times as long",
+    ]
+    few = describe_fault(account_for(fault, events, [], 600, steps[:2]))
+    assert "too few steps" in few[1]
