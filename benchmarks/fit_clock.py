@@ -103,7 +103,7 @@ def tile_unknowns(group: str, tiles: Sequence[int], block_cycles: float) -> list
     found += [
         Unknown(f"{group}.block_cycles", block_cycles, is_fraction=False),
         Unknown(f"{group}.lone_share", 0.7),
-        Unknown(f"{group}.lone_exponent", 0.3, is_fraction=False),
+        Unknown(f"{group}.lone_exponent", 0.3),
         Unknown(f"{group}.wave_exponent", 0.6),
         Unknown(f"{group}.memory_fraction", 0.8),
         Unknown(f"{group}.overlap", 0.2),
@@ -307,7 +307,10 @@ class Fit:
             for name, values in starts.items()
             for i, start in values.items()
         ]
-        values, _ = fit_loss(like, unknowns, lambda values, _: programs.loss(values), pull=0.004)
+        # There are few programs: cross-validation within the half for fitting chose these settings.
+        values, _ = fit_loss(
+            like, unknowns, lambda values, _: programs.loss(values), pull=0.02, starts=1
+        )
         for group in (product, "memory"):
             self.add(group, "RTX-3090", values, TIMM)
         self.add(convolution, "otherwise", values, f"{TIMM}; {GROUPED_SOURCE}")

@@ -106,8 +106,12 @@ def fit_loss(
     unknowns: Sequence[Unknown],
     loss: Callable[[Coefficients, float | None], float],
     pull: float = 0.0,
+    starts: int = STARTS,
 ) -> tuple[Coefficients, float | None]:
-    """Minimise `loss`. `pull` holds the values near their start where few rows determine them."""
+    """Minimise `loss`, from `starts` places.
+
+    `pull` holds the values near their start where few rows determine them.
+    """
 
     def decode(x: Any) -> tuple[Coefficients, float | None]:
         values = {name: list(of) for name, of in base.items()}
@@ -128,7 +132,7 @@ def fit_loss(
 
     generator = np.random.default_rng(0)
     best, least = _descend(objective, start, low, high)
-    for _ in range(STARTS - 1):
+    for _ in range(starts - 1):
         moved = np.clip(best + generator.normal(0, 0.4, len(start)), low, high)
         found, value = _descend(objective, moved, low, high)
         if value < least:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from card_rates import COPY_LAUNCH_SECONDS, VALUES, product_gpu_seconds, seconds
 
-from anyrig.virtual import clock
+from anyrig.virtual import clock, record_reading
 from anyrig.virtual.clock_reading import DeviceReading
 
 NODE_SECONDS = VALUES["host.graph_node_seconds"]
@@ -110,3 +110,18 @@ def test_a_captured_copy_counts_as_a_copy() -> None:
     replayed = done_by(graph.replay)
     assert replayed.copy_seconds == close(eager.copy_seconds)
     assert replayed.compute_seconds == 0
+
+
+def test_the_record_shows_a_replay_as_one_kernel() -> None:
+    x, y = square(), square()
+    graph = captured(lambda: [torch.mm(x, x, out=y) for _ in range(10)])
+    record_reading.begin_record([], torch.nn.Module.__call__.__code__, lambda *_: "")
+    graph.replay()
+    torch.cuda.synchronize()
+    record_reading.end_record()
+    record = record_reading.read_record()
+    found = record.intervals
+    (at,) = (i for i, kind in enumerate(found.kind) if kind == record_reading.IntervalKind.KERNEL)
+    assert record.names[found.name[at]] == "CUDA graph"
+    assert found.end[at] - found.begin[at] == close(10 * (product_gpu_seconds(SIZE) + NODE_SECONDS))
+    assert found.bytes[at] == 10 * 3 * x.nbytes
