@@ -21,10 +21,8 @@ import time
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn import functional
 
 import anyrig
-from virtual_shape_only import BATCH, LENGTH, Layer, Transformer
 from workloads.figures import write_figures
 
 RIG = "A100-80GB"
@@ -41,32 +39,25 @@ def train(way: str) -> dict[str, object]:
 
     install(RIG, shape_only=True)
     import torch.distributed as dist
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-        apply_activation_checkpointing,
-    )
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from workloads.sharded_transformer import POLICY, on_meta, shard_layers, training_step
 
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     start = time.process_time()
-    with torch.device("meta"):
-        model = Transformer()
+    model = on_meta()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     # The expected bytes: float32, each parameter split along its first dimension, rounded up.
     computed_bytes = sum(
         -(-parameter.shape[0] // RANKS) * parameter[0].numel() * 4
         for parameter in model.parameters()
     )
-    apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Layer))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     net: torch.nn.Module = model
     if way.startswith("spread"):
-        sharding = anyrig.Sharding(mixed_precision=policy)
+        sharding = anyrig.Sharding(mixed_precision=POLICY)
         net = anyrig.spread(model, how="shard", sharding=sharding)
     else:
-        for layer in model.layers:
-            fully_shard(layer, mp_policy=policy)
-        fully_shard(model, mp_policy=policy)
+        shard_layers(model)
     model.to_empty(device="cuda")
     # The requested bytes, because the allocator may round a large block up by up to 1 MiB.
     sharded_bytes = torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -74,14 +65,9 @@ def train(way: str) -> dict[str, object]:
         torch.nn.init.normal_(parameter, std=0.02)
     optimizer = torch.optim.AdamW(model.parameters(), **{way.partition(", ")[2]: True})
     seconds = [time.process_time() - start]
-    words = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="cuda")
     for _ in range(STEPS):
         start = time.process_time()
-        logits = net(words)
-        functional.cross_entropy(logits.flatten(0, 1), words.flatten()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        training_step(net, model, optimizer)
         seconds.append(time.process_time() - start)
     dist.destroy_process_group()
     return {

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from operator import attrgetter
 
 from ..virtual.known_errors import error_shares
 from ..virtual.record_reading import IntervalKind, Record, RecordedTrack
@@ -26,18 +27,22 @@ from .facts import (
     Track,
     TypicalStep,
 )
+from .findings.analysis import analyse
+from .findings.find import find_all
 from .occupation import Occupation, occupation_of
 from .process_record import ProcessRecord, UsedDevice, merge_records
 from .step_ends import StepEnd, count_first_steps
 from .texts import Texts, name_lines
 
-_KIND_NAMES = {
+# Looked up by the numbers in the record, too.
+_KIND_NAMES: dict[int, str] = {
     IntervalKind.KERNEL: of.KERNEL,
     IntervalKind.COPY: of.COPY,
     IntervalKind.COLLECTIVE: of.COLLECTIVE,
     IntervalKind.WAIT: of.WAIT,
     IntervalKind.HOST: of.HOST,
 }
+_KIND_MODULE_AND_LINE = attrgetter("kind", "module", "line")
 
 
 def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]) -> Facts:
@@ -54,6 +59,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
             device = rig.devices[used.position]
             devices.append(_device_facts(process.rank, used, device, occupation))
             memory.append(_memory_facts(process.rank, used))
+    analysis = analyse(record, processes, rig, steps, typical, devices)
     return replace(
         about,
         devices=tuple(devices),
@@ -64,6 +70,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
         intervals=texts.intervals(record),
         texts=texts.all(),
         memory=tuple(memory),
+        findings=() if analysis is None else find_all(analysis),
     )
 
 
@@ -84,18 +91,18 @@ class _RecordTexts(Texts):
 
         def ordered(column: Sequence[int], names: list[int] | None = None) -> array[int]:
             if names is None:
-                return array("q", (int(column[i]) for i in order))
+                return array("q", map(column.__getitem__, order))
             return array("q", (names[column[i]] if column[i] >= 0 else -1 for i in order))
 
         return Intervals(
             track=ordered(columns.track),
-            begin_seconds=array("d", (columns.begin[i] for i in order)),
+            begin_seconds=array("d", map(columns.begin.__getitem__, order)),
             seconds=array("d", (columns.end[i] - columns.begin[i] for i in order)),
             kind=ordered(columns.kind, self._kinds),
             name=ordered(columns.name, self._names),
             module=ordered(columns.module, self._modules),
             line=ordered(columns.line, self._lines),
-            bytes=array("q", (int(columns.bytes[i]) for i in order)),
+            bytes=array("q", map(int, map(columns.bytes.__getitem__, order))),
             flow=ordered(columns.flow),
         )
 
@@ -107,7 +114,7 @@ class _RecordTexts(Texts):
             return PathPiece(kind, seconds, None, None, None, None)
         number, columns = piece.interval, record.intervals
         return PathPiece(
-            _KIND_NAMES[IntervalKind(columns.kind[number])],
+            _KIND_NAMES[columns.kind[number]],
             seconds,
             columns.track[number],
             _named(self._names, columns.name[number]),
@@ -174,17 +181,14 @@ def join_pieces(pieces: Iterable[PathPiece]) -> tuple[PathPiece, ...]:
     What they do not have in common, of the track and the name, becomes None.
     """
     joined = []
-    for _, group in groupby(pieces, key=lambda piece: (piece.kind, piece.module, piece.line)):
-        same = list(group)
-        tracks, names = {piece.track for piece in same}, {piece.name for piece in same}
-        joined.append(
-            replace(
-                same[0],
-                seconds=sum(piece.seconds for piece in same),
-                track=same[0].track if len(tracks) == 1 else None,
-                name=same[0].name if len(names) == 1 else None,
-            )
-        )
+    for (kind, module, line), group in groupby(pieces, key=_KIND_MODULE_AND_LINE):
+        first, *others = group
+        seconds, track, name = first.seconds, first.track, first.name
+        for piece in others:
+            seconds += piece.seconds
+            track = track if piece.track == track else None
+            name = name if piece.name == name else None
+        joined.append(PathPiece(kind, seconds, track, name, module, line) if others else first)
     return tuple(joined)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..errors import AnyrigError, RemedyError
 from ..virtual.rig import VirtualRig
-from ..virtual.torch_import import when_torch_is_imported
+from ..virtual.torch_import import when_torch_is_imported, without_collections
 from .facts import Facts, FaultFacts, ProgramError, StepFacts
 from .out_of_memory import OutOfMemoryWatch
 from .program import INTERRUPTED, Program
@@ -150,7 +150,8 @@ class Rehearsal:
         if used:
             from .read_facts import read_facts
 
-            facts = read_facts(facts, self.rig, used)
+            with without_collections():  # each would visit all objects of torch
+                facts = read_facts(facts, self.rig, used)
         if account is not None:
             facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)

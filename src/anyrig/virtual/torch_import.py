@@ -30,7 +30,7 @@ class TorchWatch(ImportWatch):
 
     def __init__(self, action: Callable[[], object]) -> None:
         def load_and_act(load: Callable[[], None]) -> None:
-            with _no_collections():
+            with without_collections():
                 load()
             action()
 
@@ -38,7 +38,8 @@ class TorchWatch(ImportWatch):
 
 
 @contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
+    """Collect no garbage within the block."""
     if not gc.isenabled():
         yield
         return
