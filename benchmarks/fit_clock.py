@@ -1,9 +1,11 @@
 """Fit the coefficients of the virtual clock to public measurements, and write them.
 
 `python benchmarks/fit_clock.py MEASUREMENTS` takes some ten minutes and needs the extra `clock`. It
-fits half of the rows, and half of the training programs; `judge_clock.py` reports the errors on the
-others. GPUs that nobody measured get tables that are derived from those of their nearest relative,
-as their sources say.
+is deterministic and writes the whole of `coefficients.toml`, except the groups `copy` and `host`.
+Half of the rows, and half of the training programs, take part; `judge_clock.py` reports the errors
+on the others. GPUs that nobody measured get tables that are derived from those of their nearest
+relative, as their sources say. ``--recorded FILE`` saves half of the time: the lines that
+`clock/training_programs.py` printed, which do not depend on coefficients.
 """
 
 from __future__ import annotations
@@ -45,14 +47,30 @@ THROTTLED = ("turing", "volta")
 # H100s are assumed to be as much slower in float32.
 HOPPER = 0.803 / 0.869
 HOPPER_SOURCE = "As the A100, times 0.803 / 0.869: sustained bfloat16 fractions, ml-engineering"
-# A T4, of 70 W, sustains 1.27 times its base clock in long products of the same measurements. An L4
-# has 72 W, a base clock of 795 MHz, and a boost clock of 2040 MHz.
-L4_THROTTLE = 2040 / (1.27 * 795) - 1
-L4_SOURCE = "As `otherwise`, at the clock that the power limit allows: 1.27 times the base, as a T4"
+# Fractions of the data sheet's rates that others measured where the power limit holds the clock
+# down. L4: float32 products of 4096 to 10240 rows at 11.4 of 30.3 TFLOP/s, halves at 56 of 121.
+# H100: bfloat16 at 499.5 of 756 TFLOP/s over PCIe, and at 792.1 of 989 as SXM.
+L4_REACHES = {"simt": 11.4 / 30.3, "tensor": 56 / 121}
+L4_SOURCE = (
+    "As `otherwise`, at the clock that the power limit allows: products measured in"
+    " zzc0721/torch-performance-test-data, issue 120"
+)
+H100_PCIE_SLOWER = (792.1 / 989) / (499.5 / 756)
+H100_PCIE_SOURCE = "As `hopper`, slower by the best products in mag-/gpu_benchmark (13f96a42)"
+
+# A column of a Cholesky factorization takes 0.75 us on an H100: pytorch/pytorch, pull request
+# 173515.
+FACTORIZATION_CYCLES = 1500.0
+
+# cuDNN transposed 64 million halves from or to float32 in 13.7 ms on an RTX 3090: pytorch/pytorch,
+# issue 54324.
+GROUPED_TRANSPOSE_FRACTION = 64e6 * (2 + 4) / 13.7e-3 / 936e9
+GROUPED_SOURCE = "transposes of wide groups: pytorch/pytorch, issue 54324"
 
 # Relative to the fraction of pointwise work, in the order of `Access`; None: fitted.
 POINTWISE_SHARES = (
     None, 0.9, None, None, 0.84, 0.87, None, None, 0.7, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.33, 0.9,
+    0.5,
 )  # fmt: skip
 SHARES_SOURCE = (
     "batch norm and pooling: relative to pointwise work in a trace of ResNet-18 on an RTX 2080 Ti"
@@ -85,7 +103,7 @@ def tile_unknowns(group: str, tiles: Sequence[int], block_cycles: float) -> list
     found += [
         Unknown(f"{group}.block_cycles", block_cycles, is_fraction=False),
         Unknown(f"{group}.lone_share", 0.7),
-        Unknown(f"{group}.lone_exponent", 0.3, is_fraction=False),
+        Unknown(f"{group}.lone_exponent", 0.3),
         Unknown(f"{group}.wave_exponent", 0.6),
         Unknown(f"{group}.memory_fraction", 0.8),
         Unknown(f"{group}.overlap", 0.2),
@@ -134,6 +152,7 @@ class Fit:
             base = self.base(GPUS[name], of)
             base["memory.kernel_floor_seconds"] = [2e-6]
             base["memory.cache_speedup"] = [2.5]
+            base["memory.factorization_cycles"] = [FACTORIZATION_CYCLES]
             unknowns = [Unknown("memory.fraction", 0.85, i) for i in (0, 2, 6)]
             unknowns += [
                 Unknown("memory.cache_share", 0.7),
@@ -152,7 +171,12 @@ class Fit:
             "memory", "hopper", "otherwise",
             "As the A100; a copy within an H200 moved 4.3 of 4.8 TB/s", fraction=fractions,
         )  # fmt: skip
-        self.derive("memory", "L4", "turing", "As the T4, which has the same kind of memory")
+        share = list(like["cache_share"])
+        self.derive(
+            "memory", "L4", "turing",
+            "As the T4, which has the same kind of memory; cache: as the A100, whose is as large",
+            cache_share=share,
+        )  # fmt: skip
 
     def fit_float32_products(self) -> None:
         for group, operator in (("product.simt", "linear"), ("batched.simt", "bmm")):
@@ -164,14 +188,17 @@ class Fit:
                 base[f"{group}.throttle"] = [0.0]
                 unknowns = tile_unknowns(group, tiles, 500)
                 unknowns += throttle_unknowns(group) if of in THROTTLED else []
-                values, _ = fit(base, unknowns, [Part(rows.to_fit(3))])
+                values, _ = fit(base, unknowns, [Part(rows.to_fit(3), trusted=0.25)])
                 self.add(group, of, values, f"{NEUSIGHT}, {name}")
             efficiency = [HOPPER * e for e in self.find(group, "otherwise")["tile_efficiency"]]
             self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, tile_efficiency=efficiency)
             self.derive_l4(group)
 
     def derive_l4(self, group: str) -> None:
-        changed = {"throttle": [L4_THROTTLE], "throttle_seconds": [1e-9]}
+        units = group.rpartition(".")[2]
+        best = max(self.find(f"product.{units}", "otherwise")["tile_efficiency"])
+        slower = best / L4_REACHES[units] - 1
+        changed = {"throttle": [slower], "throttle_seconds": [1e-9]}
         self.derive(group, "L4", "otherwise", L4_SOURCE, **changed)
 
     def fit_bfloat16(self) -> None:
@@ -182,6 +209,11 @@ class Fit:
             values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
             self.add(group, of, values, f"{AICONFIGURATOR}, {name}")
         self.derive_l4(group)
+        throttle = self.find(group, "hopper")["throttle"][0]
+        self.derive(
+            group, "H100-PCIe", "hopper", H100_PCIE_SOURCE,
+            throttle=[H100_PCIE_SLOWER * (1 + throttle) - 1],
+        )  # fmt: skip
 
     def fit_attention(self) -> None:
         for of, name in BFLOAT16_GPUS.items():
@@ -219,7 +251,7 @@ class Fit:
             unknowns = [Unknown(OVERHEAD, 0.06, is_fraction=False)]
             if of in deepbench:
                 other = measurements.deepbench_convolutions(self.folder, deepbench[of])
-                parts.append(Part(other.to_fit(2.5), weight=0.25))
+                parts.append(Part(other.to_fit(2.5), weight=0.25, trusted=0.8))
                 starts = enumerate((0.65, 0.65, 0.75))
                 unknowns += [Unknown(f"{group}.efficiency", start, i) for i, start in starts]
                 unknowns += throttle_unknowns(group)
@@ -227,18 +259,22 @@ class Fit:
                 base[f"{group}.efficiency"] = list(self.find(group, "volta")["efficiency"])
             for coefficient, start in (
                 ("memory_fraction", 0.6), ("overlap", 0.2), ("winograd_efficiency", 0.6),
-                ("winograd_lone_share", 0.8), ("transformed_efficiency", 0.85),
+                ("winograd_lone_share", 0.8),
                 ("transform_fraction", 0.7), ("filter_fraction", 0.5),
             ):  # fmt: skip
                 unknowns.append(Unknown(f"{group}.{coefficient}", start))
             unknowns.append(Unknown(f"{group}.winograd_overhead", 16, is_fraction=False))
+            # The tiles of cuDNN's products between transforms, as their grids show.
+            base[f"{group}.transformed_efficiency"] = [0.0] * len(START_TILES)
+            unknowns += [Unknown(f"{group}.transformed_efficiency", 0.8, i) for i in (2, 3, 5, 7)]
             values, overhead = fit(base, unknowns, parts)
             print(f"overhead of a call: {overhead:.3f} ms")
             also = "; DeepBench (baidu-research, da81ba78)" if of in deepbench else ""
             self.add(group, of, values, f"{NEUSIGHT}, {name}{also}")
         like = self.find(group, "otherwise")
         slower = {
-            k: [HOPPER * like[k][0]] for k in ("winograd_efficiency", "transformed_efficiency")
+            k: [HOPPER * e for e in like[k]]
+            for k in ("winograd_efficiency", "transformed_efficiency")
         }
         self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, **slower)
         self.derive_l4(group)
@@ -258,8 +294,9 @@ class Fit:
         like = self.base("RTX-3090", "otherwise")
         like[f"{product}.tile_efficiency"] = list(START_TILES)
         like[f"{product}.throttle"] = like[f"{convolution}.throttle"] = [0.0]
+        like[f"{convolution}.grouped_transpose_fraction"] = [GROUPED_TRANSPOSE_FRACTION]
         like[f"{convolution}.winograd_efficiency"] = [0.0]
-        like[f"{convolution}.transformed_efficiency"] = [0.0]
+        like[f"{convolution}.transformed_efficiency"] = [0.0] * len(START_TILES)
         unknowns = [Unknown(f"{product}.block_cycles", 3000, is_fraction=False)]
         unknowns += [
             Unknown(f"{product}.tile_efficiency", START_TILES[i], i) for i in (0, 2, 3, 5, 6, 8, 10)
@@ -270,10 +307,13 @@ class Fit:
             for name, values in starts.items()
             for i, start in values.items()
         ]
-        values, _ = fit_loss(like, unknowns, lambda values, _: programs.loss(values), pull=0.004)
+        # There are few programs: cross-validation within the half for fitting chose these settings.
+        values, _ = fit_loss(
+            like, unknowns, lambda values, _: programs.loss(values), pull=0.02, starts=1
+        )
         for group in (product, "memory"):
             self.add(group, "RTX-3090", values, TIMM)
-        self.add(convolution, "otherwise", values, TIMM)
+        self.add(convolution, "otherwise", values, f"{TIMM}; {GROUPED_SOURCE}")
         self.derive_l4(convolution)
         for table in self.tables:
             if table.group == "convolution.simt":
@@ -287,17 +327,28 @@ class Fit:
                 self.tables.append(Table(group, of, table.values, table.source))
 
 
-def run_programs(folder: Path) -> Programs:
-    """Run the training programs on virtual GPUs, and return their work records."""
+def run_programs(folder: Path, recorded: Path | None = None) -> Programs:
+    """Return the work records of the training programs, recorded or run on virtual GPUs now."""
+    if recorded is not None:
+        return _programs_of(recorded.read_text())
     script = Path(training_programs.__file__)
     command = [sys.executable, str(script), str(folder)]
     workers = [
         subprocess.Popen([*command, str(part), "2"], stdout=subprocess.PIPE, text=True)
         for part in range(2)
     ]
-    outputs = [worker.communicate(timeout=1800)[0] for worker in workers]
-    lines = [line for text in outputs for line in text.splitlines() if line.startswith("{")]
+    return _programs_of("".join(worker.communicate(timeout=1800)[0] for worker in workers))
+
+
+def _programs_of(text: str) -> Programs:
+    lines = sorted(line for line in text.splitlines() if line.startswith("{"))
     return Programs([json.loads(line) for line in lines])
+
+
+def recorded_in(arguments: list[str]) -> Path | None:
+    """Return the file after ``--recorded``, if given."""
+    found = arguments.index("--recorded") if "--recorded" in arguments else None
+    return None if found is None else Path(arguments[found + 1])
 
 
 def with_errors(table: Table, found: Sequence[Errors]) -> Table:
@@ -330,7 +381,8 @@ def main() -> int:
     fitted.fit_attention()
     fitted.fit_float32_convolutions()
     fitted.fit_collectives()
-    fitted.fit_programs(run_programs(folder).select(training_programs.fits))
+    programs = run_programs(folder, recorded_in(sys.argv))
+    fitted.fit_programs(programs.select(training_programs.fits))
     fitted.keep("copy", "host")
     path = Path(hardware.__file__).with_name("coefficients.toml")
     tables = sorted(fitted.tables, key=lambda table: table.group)

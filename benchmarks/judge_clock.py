@@ -2,7 +2,8 @@
 
 `python benchmarks/judge_clock.py MEASUREMENTS` compares single operators, by GPU and group of
 coefficients. With ``--programs`` it also runs the half of timm's training programs that no fit has
-seen, which needs timm. The figures go to `results`.
+seen, which needs timm, or reads their records with ``--recorded FILE`` (see `fit_clock.py`). The
+figures go to `results`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ def show(title: str, found: list[Errors]) -> None:
 
 
 def judge_programs(folder: Path) -> None:
-    from fit_clock import run_programs
+    from fit_clock import recorded_in, run_programs
 
-    programs = run_programs(folder).select(lambda model: not training_programs.fits(model))
+    programs = run_programs(folder, recorded_in(sys.argv)).select(
+        lambda model: not training_programs.fits(model)
+    )
     predicted = programs.predict()
     ratios = predicted / programs.ms
     show("training programs that no fit has seen", [errors_of("RTX-3090", "timm", ratios)])

@@ -1,4 +1,7 @@
-"""Coefficients of the clock, fitted to measurements by Powell's method.
+"""Coefficients of the clock, fitted to measurements by pattern search (Hooke and Jeeves).
+
+    x ── try each value a step up and down ── better? ── x, and again as far in the same direction
+                                              no: halve the step
 
 A fraction is fitted as its logit, and any other positive number as its logarithm. The objective is
 the mean absolute logarithm of predicted over measured time; beyond `TRUSTED` a row counts a tenth,
@@ -12,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from anyrig.hardware import Spec, spec_of_key
 from anyrig.virtual.build import load_extension
@@ -24,9 +26,10 @@ Coefficients = dict[str, list[float]]
 
 TRUSTED = 0.4
 ROWS = 3000  # of each part, at most
-RESTARTS = 2
+STARTS = 3
+FIRST_STEP, LAST_STEP = 1.0, 0.03
 OVERHEAD = "overhead"  # milliseconds of each row; not a coefficient
-LONGEST_OVERHEAD_MS = 0.15
+LONGEST_OVERHEAD_MS = 0.4
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,12 @@ class Unknown:
         return float(np.log(odds))
 
     def decode(self, x: float) -> float:
-        if self.is_fraction:
-            return float(1 / (1 + np.exp(-np.clip(x, -4, 6))))
-        return float(np.exp(np.clip(x, -30, 8.5)))
+        return float(1 / (1 + np.exp(-x)) if self.is_fraction else np.exp(x))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest encoded value."""
+        return (-4.0, 6.0) if self.is_fraction else (-30.0, 11.0)
 
 
 def facts(gpu: str) -> tuple[Any, Spec]:
@@ -63,20 +69,21 @@ def facts(gpu: str) -> tuple[Any, Spec]:
 class Part:
     """Rows of one GPU that take part in a fit with a weight."""
 
-    def __init__(self, rows: Rows, weight: float = 1.0) -> None:
+    def __init__(self, rows: Rows, weight: float = 1.0, trusted: float = TRUSTED) -> None:
         step = max(1, len(rows.ms) // ROWS)
         chosen = rows.select(lambda i: i % step == 0)
         self.gpu, _ = facts(rows.gpu)
         self.works = load_extension().Works(chosen.columns)
         self.ms = np.asarray(chosen.ms)
         self.overhead_ms = chosen.overhead_ms
-        self.weight = weight
+        self.weight, self.trusted = weight, trusted
 
     def loss(self, coefficients: Coefficients, overhead_ms: float | None) -> float:
+        """Return the mean error; `overhead_ms` is that of rows whose overhead is not known."""
         predicted = self.predict(coefficients)
-        predicted += self.overhead_ms if overhead_ms is None else overhead_ms
+        predicted += overhead_ms if self.overhead_ms is None else self.overhead_ms
         errors = np.abs(np.log(predicted / self.ms))
-        return self.weight * float(np.mean(np.minimum(errors, TRUSTED) + 0.1 * errors))
+        return self.weight * float(np.mean(np.minimum(errors, self.trusted) + 0.1 * errors))
 
     def predict(self, coefficients: Coefficients) -> Any:
         self.gpu.coefficients = coefficients
@@ -99,8 +106,12 @@ def fit_loss(
     unknowns: Sequence[Unknown],
     loss: Callable[[Coefficients, float | None], float],
     pull: float = 0.0,
+    starts: int = STARTS,
 ) -> tuple[Coefficients, float | None]:
-    """Minimise `loss`. `pull` holds the values near their start where few rows determine them."""
+    """Minimise `loss`, from `starts` places.
+
+    `pull` holds the values near their start where few rows determine them.
+    """
 
     def decode(x: Any) -> tuple[Coefficients, float | None]:
         values = {name: list(of) for name, of in base.items()}
@@ -113,34 +124,51 @@ def fit_loss(
         return values, overhead
 
     start = np.array([unknown.encode() for unknown in unknowns])
+    low, high = np.array([unknown.bounds for unknown in unknowns]).T
 
     def objective(x: Any) -> float:
         value = loss(*decode(x)) + pull * float(np.mean((x - start) ** 2))
         return value if np.isfinite(value) else 1e3
 
     generator = np.random.default_rng(0)
-    best = None
-    for restart in range(RESTARTS):
-        x = start if restart == 0 else best.x + generator.normal(0, 0.4, len(start))
-        for _ in range(3):
-            found = minimize(
-                objective, x, method="Powell", options={"maxiter": 4, "xtol": 2e-2, "ftol": 5e-4}
-            )
-            x = found.x
-        if best is None or found.fun < best.fun:
-            best = found
-    return decode(_polish(objective, best.x))
+    best, least = _descend(objective, start, low, high)
+    for _ in range(starts - 1):
+        moved = np.clip(best + generator.normal(0, 0.4, len(start)), low, high)
+        found, value = _descend(objective, moved, low, high)
+        if value < least:
+            best, least = found, value
+    return decode(best)
 
 
-def _polish(objective: Callable[[Any], float], x: Any) -> Any:
-    """Move one value at a time, since Powell's line searches leap over narrow valleys."""
-    least = objective(x)
-    for _ in range(3):
-        for i in range(len(x)):
-            for step in (-2, -1, -0.5, -0.25, 0.25, 0.5, 1, 2):
-                moved = x.copy()
-                moved[i] += step
-                value = objective(moved)
-                if value < least:
-                    least, x = value, moved
-    return x
+def _descend(objective: Callable[[Any], float], x: Any, low: Any, high: Any) -> tuple[Any, float]:
+    """Return the minimum near `x` between `low` and `high`, and its value."""
+    least, step = objective(x), FIRST_STEP
+    while step > LAST_STEP:
+        moved, value = _explore(objective, x, least, step, low, high)
+        if value >= least:
+            step /= 2
+            continue
+        # Beyond the bounds the objective would be flat, and no step would lead back.
+        further = np.clip(2 * moved - x, low, high)
+        x, least = moved, value
+        moved, value = _explore(objective, further, objective(further), step, low, high)
+        if value < least:
+            x, least = moved, value
+    return x, least
+
+
+def _explore(
+    objective: Callable[[Any], float], x: Any, least: float, step: float, low: Any, high: Any
+) -> tuple[Any, float]:
+    """Move each value in turn by a step up or down, where that is better."""
+    for i in range(len(x)):
+        for change in (step, -step):
+            moved = x.copy()
+            moved[i] = np.clip(moved[i] + change, low[i], high[i])
+            if moved[i] == x[i]:
+                continue
+            value = objective(moved)
+            if value < least:
+                x, least = moved, value
+                break
+    return x, least

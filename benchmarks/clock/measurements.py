@@ -11,7 +11,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 Columns = dict[str, list[float]]
@@ -56,8 +56,7 @@ class Rows:
         ms: the measured time of each record.
         shapes: what tells the records apart; decides which half a record belongs to.
         floor_ms: the shortest time that the method of measurement can show.
-        overhead_ms: the part of each time that is not the GPU's work, or None. The fit chooses it
-            for convolutions.
+        overhead_ms: the part of each time that is not the GPU's work; None if the fit finds it.
     """
 
     gpu: str
@@ -65,7 +64,7 @@ class Rows:
     ms: list[float]
     shapes: list[tuple[float, ...]]
     floor_ms: float
-    overhead_ms: float = 0.0
+    overhead_ms: float | None = 0.0
 
     def select(self, keep: Callable[[int], bool]) -> Rows:
         """Return the records whose index satisfies `keep`."""
@@ -136,15 +135,19 @@ def rows_of(
     )
 
 
+def shortest_ms(rows: Rows) -> float:
+    """Return the time of the fastest calls for fitting: all but 2 % take longer."""
+    seen = sorted(t for t, shape in zip(rows.ms, rows.shapes, strict=True) if fits(shape))
+    return seen[len(seen) // 50]
+
+
 def with_event_overhead(rows: Rows) -> Rows:
     """Return `rows` with the host's share of small calls as overhead.
 
     Events enclose the host's part of a call, and each operator has its own. The fastest calls show
     it, since their kernels take about 2 microseconds.
     """
-    seen = sorted(t for t, shape in zip(rows.ms, rows.shapes, strict=True) if fits(shape))
-    overhead = seen[len(seen) // 50] - 0.002
-    return Rows(rows.gpu, rows.columns, rows.ms, rows.shapes, rows.floor_ms, overhead)
+    return replace(rows, overhead_ms=shortest_ms(rows) - 0.002)
 
 
 def float32_products(folder: Path, operator: str, name: str) -> Rows:
@@ -256,7 +259,8 @@ def convolutions(folder: Path, name: str) -> Rows:
         return convolution(0, batch, inputs, outputs, (size, size), (out, out), kernel, stride)
 
     shape = ("B", "in_channels", "out_channels", "in_size")
-    return rows_of(lines, GPUS[name], record, shape, EVENT_FLOOR_MS[GPUS[name]])
+    rows = rows_of(lines, GPUS[name], record, shape, EVENT_FLOOR_MS[GPUS[name]])
+    return replace(rows, overhead_ms=None)
 
 
 def convolution(
@@ -304,7 +308,11 @@ _DEEPBENCH = {"V100-32GB": "V100__Results_FP32.csv", "T4": "T4__Results_FP32.csv
 
 
 def deepbench_convolutions(folder: Path, gpu: str) -> Rows:
-    """Read DeepBench's convolutions: three passes each, without overhead."""
+    """Read DeepBench's convolutions: three passes each, without overhead.
+
+    Without those of 3 x 3 and stride 1, forward and by input, whose kernels `convolutions` reads
+    many more of.
+    """
     records, ms, shapes = [], [], []
     with (folder / "deepbench" / _DEEPBENCH[gpu]).open() as file:
         for line in csv.reader(file):
@@ -315,7 +323,8 @@ def deepbench_convolutions(folder: Path, gpu: str) -> Rows:
             )
             out = ((height + 2 * pad_h - r) // step_h + 1, (width + 2 * pad_w - s) // step_w + 1)
             for number, cell in enumerate(line[12:15]):
-                if cell.startswith("N/A"):
+                is_known = number < 2 and (s, r, step_w, step_h) == (3, 3, 1, 1)
+                if cell.startswith("N/A") or is_known:
                     continue
                 records.append(
                     convolution(

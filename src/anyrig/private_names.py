@@ -51,7 +51,9 @@ NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch.autograd._supported_activities", _PROFILER),
     PrivateName("torch.autograd.profiler._supported_activities", _PROFILER),
     PrivateName("torch._TorchCompileInductorWrapper", "torch.compile with its default backend"),
-    PrivateName("torch._dynamo.backends.cudagraphs", "torch.compile in modes that capture graphs"),
+    PrivateName(
+        "torch._dynamo.backends.cudagraphs.boxed_nop", "torch.compile in modes that capture graphs"
+    ),
     PrivateName("torch._dynamo.backends.debugging", "torch.compile with its default backend"),
     PrivateName("torch._C._jit_override_can_fuse_on_gpu", "scripted functions"),
     PrivateName("torch._meta_registrations", "shape-only mode: operators without a Meta kernel"),

@@ -25,7 +25,6 @@ READERS = {
 # The calls that advance a stream by seconds, and where these seconds come from.
 BY_SECONDS = {
     "run_for": {
-        "graphs/cuda_graph.cpp": "the sum over the graph's works",
         "module.cpp": "torch.cuda._sleep, which asks for seconds",
     },
     "run_collective": {

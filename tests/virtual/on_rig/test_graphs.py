@@ -661,7 +661,8 @@ def test_a_replay_is_one_launch() -> None:
         end.synchronize()
         times.append(start.elapsed_time(end))
     eager_ms, graphed_ms = times
-    assert eager_ms >= 100 * 5e-3 > 2 * graphed_ms
+    assert eager_ms >= 100 * 5e-3  # of the host
+    assert eager_ms > 3 * graphed_ms
 
 
 def test_a_replay_takes_as_long_as_its_longest_stream() -> None:

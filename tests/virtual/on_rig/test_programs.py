@@ -219,6 +219,38 @@ def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("_own_graphs")
+def test_graphs_of_compiled_code_are_launched_once_and_contain_fused_kernels() -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            a = (a @ b).relu().mul(2)
+        return a
+
+    def work_of(call: Callable[..., torch.Tensor]) -> tuple[float, float, float, float]:
+        before = clock()
+        call(a, b)
+        after = clock()
+        return (
+            after.devices[0].memory_bytes - before.devices[0].memory_bytes,
+            after.devices[0].flops - before.devices[0].flops,
+            after.devices[0].kernels.products - before.devices[0].kernels.products,
+            after.host_seconds - before.host_seconds,
+        )
+
+    a, b = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    compiled = torch.compile(function, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(3):  # eager, captured, replayed
+            result = compiled(a, b)
+        torch.testing.assert_close(result, function(a, b))
+        eager, graphed = work_of(function), work_of(compiled)
+    # A replay also copies an input that is not a parameter to the graph's memory.
+    assert graphed[0] == pytest.approx(20 * (3 + 2) * a.nbytes, abs=4 * a.nbytes)
+    assert graphed[1:3] == pytest.approx(eager[1:3])
+    assert graphed[3] < eager[3] / 8  # of 60 launches, few are left
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_fused_kernel_writes_what_is_used_through_a_view() -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a @ b).relu().mul(2).t() @ b

@@ -44,7 +44,7 @@ PRECISIONS = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8",
 ACCESSES = (
     "pointwise", "reduction", "normalization", "normalization_backward", "batch_norm",
     "batch_norm_backward", "softmax", "softmax_backward", "gather", "scatter", "sort", "scan",
-    "strided", "list", "window", "window_backward", "random",
+    "strided", "list", "window", "window_backward", "random", "factorization",
 )  # fmt: skip
 BYTES = {"float64": 8, "float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 

@@ -151,11 +151,83 @@ def test_a_stride_shortens_the_gradient_by_input() -> None:
     assert seconds_of(gpu(), "convolution", **strided, **{"pass": 1}) == exactly(0.128 * TILE)
 
 
+def test_the_gaps_that_a_small_kernel_leaves_in_a_gradient_are_zeroed() -> None:
+    # A kernel of 1 x 1 and a stride of 2: three of four inputs have no gradient.
+    fields = POINTWISE | {"out_h": 8, "out_w": 4, "stride_h": 2, "stride_w": 2, "pass": 1}
+    found = seconds_of(gpu(), "convolution", **fields, bytes_written=1e6)
+    assert found == exactly(0.032 * TILE + 1e6 / 1e12)
+
+
+# 16 images of 16 x 8 points: 128 tiles of 4 x 4 points.
+TRANSFORMED = {
+    "batch": 16, "in_channels": 1000, "out_channels": 128, "in_h": 16, "in_w": 8, "out_h": 16,
+    "out_w": 8, "flops": 1e12,
+}  # fmt: skip
+
+
+def transformed_seconds(kernel: int, batch: int = 16, number: int = 0) -> float:
+    fields = TRANSFORMED | {"kernel_h": kernel, "kernel_w": kernel, "batch": batch, "pass": number}
+    one_tile = [1.0 if i == 2 else 0.0 for i in range(11)]
+    facts = gpu(transformed_efficiency=one_tile, filter_fraction=1e9)
+    return seconds_of(facts, "convolution", **fields)
+
+
+@pytest.mark.parametrize(("kernel", "points"), [(3, 36), (5, 64)])
+def test_a_transformed_convolution_is_a_product_for_each_point(kernel: int, points: int) -> None:
+    moved = 2 * points * 4 * 128 * (1000 + 128)
+    expected = points / 10 * TILE + moved / 1e12
+    assert transformed_seconds(kernel) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_transformed_convolution_pads_the_batch_but_not_the_sum_over_it() -> None:
+    assert transformed_seconds(3, batch=9) == exactly(transformed_seconds(3, batch=16))
+    full, half = (transformed_seconds(3, batch=batch, number=2) for batch in (16, 8))
+    assert half == pytest.approx(full / 2, rel=1e-4)
+
+
 def test_matrix_units_want_channels_last() -> None:
     fields = POINTWISE | {"precision": PRECISIONS.index("float16"), "bytes_read": 1e6}
     last = seconds_of(gpu(), "convolution", **fields, channels_last=1)
     first = seconds_of(gpu(), "convolution", **fields)
     assert first - last == exactly(2e6 / 1e12)
+
+
+HALF = {"precision": PRECISIONS.index("float16"), "element_bytes": 2}
+
+
+def grouped(channels: int, **fields: float) -> dict[str, float]:
+    """Return the record of two groups of `channels`, in halves, of 10 images of 16 x 8 points."""
+    sizes = {"in_channels": 2 * channels, "out_channels": 2 * channels, "groups": 2}
+    return POINTWISE | HALF | sizes | fields
+
+
+@pytest.mark.parametrize(("channels", "slower"), [(3, 2), (4, 1), (6, 2), (12, 1)])
+def test_matrix_units_take_groups_of_a_multiple_of_four_halves(channels: int, slower: int) -> None:
+    fields = grouped(channels, channels_last=1)
+    found = seconds_of(gpu(grouped_efficiency=0.5), "convolution", **fields)
+    assert found == exactly(slower * seconds_of(gpu(), "convolution", **fields))
+
+
+def test_wide_groups_of_channels_last_halves_are_transposed() -> None:
+    # 10 x 128 points of 2 x 64 channels, in and out, from 2 to 4 bytes each.
+    last = seconds_of(gpu(), "convolution", **grouped(64, channels_last=1))
+    first = seconds_of(gpu(), "convolution", **grouped(64))
+    assert last - first == exactly(2 * 1280 * 128 * (2 + 4) / 1e12)
+
+
+def test_the_weights_gradient_of_channels_last_groups_is_not_split() -> None:
+    # Two tiles, and a k of 10 x 128 and ten times as many.
+    few = seconds_of(gpu(), "convolution", **grouped(32, channels_last=1), **{"pass": 2})
+    many = grouped(32, channels_last=1) | {"batch": 100, "pass": 2}
+    assert few == exactly(1.28 * TILE / 10)
+    assert seconds_of(gpu(), "convolution", **many) == exactly(10 * few)
+    assert seconds_of(gpu(), "convolution", **many | {"channels_last": 0}) < 3 * few
+
+
+def test_the_columns_of_a_factorization_wait_for_each_other() -> None:
+    access = ACCESSES.index("factorization")
+    facts = gpu(factorization_cycles=1000)
+    assert seconds_of(facts, "memory", access=access, rows=500) == exactly(500 * US)
 
 
 def test_a_depthwise_convolution_does_not_use_matrix_units() -> None:
@@ -193,7 +265,7 @@ def test_coefficients_are_checked() -> None:
         facts.coefficients = {k: v for k, v in values.items() if k != "memory.fraction"}
     with pytest.raises(ValueError, match="there is no coefficient of_luck"):
         facts.coefficients = {**values, "of_luck": [1.0]}
-    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 17"):
+    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 18"):
         facts.coefficients = {**values, "memory.fraction": [1.0]}
     with pytest.raises(ValueError, match="a work record has no field colour"):
         core.Works({"colour": [1.0]})

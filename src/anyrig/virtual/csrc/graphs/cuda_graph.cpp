@@ -140,9 +140,9 @@ void CudaGraph::finish_capture() {
   c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
   restore_reused_memory(capture_); // first: `finish` may restore older contents of this memory
   recording_.finish();
-  seconds_ = 0;
+  work_.clear();
   for (const auto& stream : captured_streams(capture_)) {
-    seconds_ = std::max(seconds_, Clock::get().end_meter(stream));
+    work_.push_back(Clock::get().end_meter(stream));
   }
   {
     auto& capturing = Capturing::get();
@@ -188,7 +188,7 @@ void CudaGraph::replay() {
   }
   recording_.replay([&](const PhiloxState& state) { return starts.at(&state); });
   const RunningOperator running("CUDA graph");
-  Clock::get().run_for(current_stream(device), seconds_);
+  Clock::get().replay(current_stream(device), work_);
 }
 
 void CudaGraph::reset() {

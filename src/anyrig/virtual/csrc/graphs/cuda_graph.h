@@ -94,7 +94,7 @@ class CudaGraph {
   std::vector<PoolId> retained_;
   Recording recording_;
   std::map<const PhiloxState*, Share> shares_;
-  double seconds_ = 0; // of the busiest stream
+  std::vector<CapturedWork> work_; // of each captured stream
 };
 
 void bind_graphs(py::module& module);

@@ -45,6 +45,17 @@ size_t link_of_collectives(const GpuFacts& gpu) {
 
 } // namespace
 
+void DeviceTotals::add(const DeviceTotals& more) {
+  compute_seconds += more.compute_seconds;
+  for (size_t i = 0; i < kFamilies; ++i) {
+    family_seconds[i] += more.family_seconds[i];
+  }
+  copy_seconds += more.copy_seconds;
+  collective_seconds += more.collective_seconds;
+  flops += more.flops;
+  memory_bytes += more.memory_bytes;
+}
+
 Clock::Clock() : lines_(kMaxDevices) {}
 
 Clock& Clock::get() {
@@ -97,11 +108,14 @@ void Clock::extend(StreamLine& line, double start, double end) {
   line.busy += end - start;
 }
 
-bool Clock::add_to_meter(StreamLine& line, double seconds) {
+bool Clock::add_to_meter(
+    StreamLine& line, double seconds, double nodes, const DeviceTotals& totals) {
   if (C10_LIKELY(!line.metered.has_value())) {
     return false;
   }
-  *line.metered += seconds;
+  line.metered->seconds += seconds;
+  line.metered->nodes += nodes;
+  line.metered->totals.add(totals);
   return true;
 }
 
@@ -112,22 +126,25 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   const GpuFacts& gpu = gpu_of(stream);
   record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
-  double alone = 0, kernels = 0, flops = 0, bytes = 0;
+  double kernels = 0;
+  DeviceTotals totals;
   c10::SmallVector<double, 4> by_work;
   for (const Work& work : works) {
     by_work.push_back(predictions_.seconds(gpu, work));
-    alone += by_work.back();
+    totals.compute_seconds += by_work.back();
+    totals.family_seconds[static_cast<size_t>(work.family)] += by_work.back();
+    totals.flops += work.flops;
+    totals.memory_bytes += work.bytes();
     kernels += work.kernels;
-    flops += work.flops;
-    bytes += work.bytes();
   }
+  const double alone = totals.compute_seconds;
   const HostCoefficients& host = gpu.coefficients.host;
   const double before =
       host.operator_seconds + (HostLines::in_backward() ? host.backward_seconds : 0);
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
   const double ready = launch(stream_line, host.launch_seconds, before, kernels);
-  if (add_to_meter(stream_line, alone)) {
+  if (add_to_meter(stream_line, alone, kernels, totals)) {
     return;
   }
   const double start = device.multiprocessors.first_free(ready, alone);
@@ -138,17 +155,13 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   device.multiprocessors.occupy(start, end);
   extend(stream_line, start, end);
   if (C10_UNLIKELY(record_.is_on())) {
-    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, bytes);
+    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, totals.memory_bytes);
   }
   if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
     device.last_kernel = &stream_line;
   }
-  device.totals.compute_seconds += seconds;
-  for (size_t i = 0; i < works.size(); ++i) {
-    device.totals.family_seconds[static_cast<size_t>(works[i].family)] += by_work[i];
-  }
-  device.totals.flops += flops;
-  device.totals.memory_bytes += bytes;
+  totals.compute_seconds = seconds;
+  device.totals.add(totals);
   if (C10_UNLIKELY(log_.has_value())) {
     for (size_t i = 0; i < works.size(); ++i) {
       log_->emplace_back(works[i], by_work[i]);
@@ -164,12 +177,50 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
   const double start = launch(stream_line, gpu_of(stream).coefficients.host);
-  if (!add_to_meter(stream_line, seconds)) {
+  if (!add_to_meter(stream_line, seconds, 1, {})) {
     extend(stream_line, start, start + seconds);
     if (C10_UNLIKELY(record_.is_on())) {
       record_.worked(
           stream, stream_line.track, IntervalKind::Kernel, start, start + seconds, -1);
     }
+  }
+}
+
+void Clock::replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captured) {
+  if (!charges()) {
+    return;
+  }
+  const GpuFacts& gpu = gpu_of(stream);
+  record_.locate();
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceLine& device = lines_[stream.device_index()];
+  StreamLine& stream_line = device.streams[stream.id()];
+  const double ready = launch(stream_line, gpu.coefficients.host);
+  // The captured streams run at the same time, but the kernels of one GPU do not.
+  double longest = 0, computing = 0, nodes = 0, bytes = 0;
+  for (const CapturedWork& work : captured) {
+    longest = std::max(longest, work.seconds);
+    nodes = std::max(nodes, work.nodes);
+    bytes += work.totals.memory_bytes;
+    if (work.device == stream.device_index()) {
+      computing += work.totals.compute_seconds;
+    }
+    lines_[work.device].totals.add(work.totals);
+  }
+  const double start = device.multiprocessors.first_free(ready, computing);
+  const double slowed = device.collectives.slowed(
+      start, computing, gpu.coefficients.collective.multiprocessor_share);
+  device.totals.compute_seconds += slowed - computing;
+  device.multiprocessors.occupy(start, start + slowed);
+  const double waiting = nodes * gpu.coefficients.host.graph_node_seconds;
+  const double end =
+      start + std::max(longest, computing) + (slowed - computing) + waiting;
+  extend(stream_line, start, end);
+  if (C10_UNLIKELY(record_.is_on())) {
+    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, bytes);
+  }
+  if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
+    device.last_kernel = &stream_line;
   }
 }
 
@@ -206,7 +257,9 @@ void Clock::copy(
   }
   double start = launch(*ends.front().stream, gpu.coefficients.host);
   for (const auto& end : ends) {
-    if (add_to_meter(*end.stream, seconds)) {
+    DeviceTotals totals;
+    totals.copy_seconds = seconds;
+    if (add_to_meter(*end.stream, seconds, 1, totals)) {
       return;
     }
     start = std::max(start, end.stream->done);
@@ -263,7 +316,9 @@ double Clock::run_collective(
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
-  if (add_to_meter(stream_line, seconds)) {
+  DeviceTotals totals;
+  totals.collective_seconds = seconds;
+  if (add_to_meter(stream_line, seconds, 1, totals)) {
     record_.drop_collective(stream_line.track);
     return start + seconds;
   }
@@ -425,14 +480,12 @@ std::vector<std::pair<Work, double>> Clock::end_log() {
 
 void Clock::begin_meter(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  line(stream).metered = 0;
+  line(stream).metered.emplace().device = stream.device_index();
 }
 
-double Clock::end_meter(const c10::Stream& stream) {
+CapturedWork Clock::end_meter(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  const double seconds = line(stream).metered.value_or(0);
-  line(stream).metered.reset();
-  return seconds;
+  return std::exchange(line(stream).metered, std::nullopt).value_or(CapturedWork());
 }
 
 double Clock::host_seconds() {

@@ -45,6 +45,16 @@ struct DeviceTotals {
   double collective_seconds = 0;
   double flops = 0;
   double memory_bytes = 0; // read and written by kernels
+
+  void add(const DeviceTotals& more);
+};
+
+// The work that was launched on one stream during a capture.
+struct CapturedWork {
+  c10::DeviceIndex device = 0;
+  double seconds = 0; // from the start of the first to the end of the last
+  double nodes = 0; // kernels, copies and collectives
+  DeviceTotals totals;
 };
 
 struct StreamReading {
@@ -148,10 +158,13 @@ class Clock {
   void begin_log();
   std::vector<std::pair<Work, double>> end_log();
 
-  // While a stream is captured, its work does not run. The meter sums up the seconds of the work
-  // launched there, and `end_meter` returns the sum.
+  // While a stream is captured, its work does not run. The meter sums up the work launched there,
+  // and `end_meter` returns the sum.
   void begin_meter(const c10::Stream& stream);
-  double end_meter(const c10::Stream& stream);
+  CapturedWork end_meter(const c10::Stream& stream);
+  // Runs a graph that captured this work, one entry per captured stream, on `stream`. The host
+  // launches it once.
+  void replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captured);
 
   // While an instance is alive on a thread, the thread's launches take no time. The thread charges
   // the time of all of them separately.
@@ -173,7 +186,7 @@ class Clock {
     double done = 0;
     double launched = 0; // the time of the last launch
     double busy = 0;
-    std::optional<double> metered; // the meter, while the stream is captured
+    std::optional<CapturedWork> metered; // the meter, while the stream is captured
     StreamTrack track;
   };
 
@@ -199,8 +212,9 @@ class Clock {
   // Makes kernels that overlap with a collective from `start` to `end` take longer.
   void slow_down_kernels(DeviceLine& device, double start, double end, double share);
   static void extend(StreamLine& line, double start, double end);
-  // Adds `seconds` to the stream's meter. Returns false if the stream is not captured.
-  static bool add_to_meter(StreamLine& line, double seconds);
+  // Adds work to the stream's meter. Returns false if the stream is not captured.
+  static bool add_to_meter(
+      StreamLine& line, double seconds, double nodes, const DeviceTotals& totals);
   // Blocks until the calling thread may advance the host's timeline to `moment`.
   void give_way(double moment);
 

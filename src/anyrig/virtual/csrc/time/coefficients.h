@@ -45,11 +45,13 @@ struct ConvolutionCoefficients {
   double winograd_efficiency = 0;
   double winograd_overhead = 0; // as channels
   double winograd_lone_share = 1;
-  // Winograd's algorithm of tiles of 4 x 4, by products between two transforms; 0: not used
-  double transformed_efficiency = 0;
+  // Winograd's algorithm of tiles of 4 x 4, by products between two transforms: of the rate, for each
+  // of kTiles; 0: no such tile; all 0: not used
+  std::array<double, kTiles.size()> transformed_efficiency{};
   double transform_fraction = 1; // of the bandwidth
   double filter_fraction = 1;    // of the bandwidth, for the transform of the weight
-  double grouped_efficiency = 1; // relative to one group with as many channels
+  double grouped_efficiency = 1; // of groups that matrix units do not take, relative to one group
+  double grouped_transpose_fraction = 0; // of the bandwidth, for wide groups; 0: no transposes
   std::array<double, 3> depthwise_efficiency{}; // of the float32 rate; by ConvolutionPass
   double depthwise_memory_fraction = 1; // of the bandwidth
   double layout_fraction = 1; // of the bandwidth, for the transforms of NCHW; 0: no transforms
@@ -71,6 +73,7 @@ struct MemoryCoefficients {
   double cache_speedup = 1;  // of bytes that fit the L2 cache, relative to the bandwidth
   double cache_share = 1;    // of the L2 cache that such bytes may fill
   double row_cycles = 0; // of a multiprocessor, for each row that is normalized
+  double factorization_cycles = 0; // for each column of a Cholesky factorization
 };
 
 struct CopyCoefficients {
@@ -98,6 +101,7 @@ struct HostCoefficients {
   double launch_seconds = 0;   // of a kernel or copy
   double operator_seconds = 0; // of an operator that the program calls, in addition
   double backward_seconds = 0; // of an operator in a backward pass, in addition
+  double graph_node_seconds = 0; // of the GPU, between the nodes of a CUDA graph
 };
 
 struct Coefficients {
@@ -139,10 +143,13 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
     visit(group + ".winograd_efficiency", &of.winograd_efficiency, size_t{1});
     visit(group + ".winograd_overhead", &of.winograd_overhead, size_t{1});
     visit(group + ".winograd_lone_share", &of.winograd_lone_share, size_t{1});
-    visit(group + ".transformed_efficiency", &of.transformed_efficiency, size_t{1});
+    visit(
+        group + ".transformed_efficiency", of.transformed_efficiency.data(),
+        of.transformed_efficiency.size());
     visit(group + ".transform_fraction", &of.transform_fraction, size_t{1});
     visit(group + ".filter_fraction", &of.filter_fraction, size_t{1});
     visit(group + ".grouped_efficiency", &of.grouped_efficiency, size_t{1});
+    visit(group + ".grouped_transpose_fraction", &of.grouped_transpose_fraction, size_t{1});
     visit(group + ".depthwise_efficiency", of.depthwise_efficiency.data(), size_t{3});
     visit(group + ".depthwise_memory_fraction", &of.depthwise_memory_fraction, size_t{1});
     visit(group + ".layout_fraction", &of.layout_fraction, size_t{1});
@@ -163,6 +170,7 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("memory.cache_speedup", &all.memory.cache_speedup, size_t{1});
   visit("memory.cache_share", &all.memory.cache_share, size_t{1});
   visit("memory.row_cycles", &all.memory.row_cycles, size_t{1});
+  visit("memory.factorization_cycles", &all.memory.factorization_cycles, size_t{1});
   visit("memory.kernel_floor_seconds", &all.kernel_floor_seconds, size_t{1});
   visit("copy.pcie_fraction", &all.copy.pcie_fraction, size_t{1});
   visit("copy.pageable_fraction", &all.copy.pageable_fraction, size_t{1});
@@ -185,6 +193,7 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("host.launch_seconds", &all.host.launch_seconds, size_t{1});
   visit("host.operator_seconds", &all.host.operator_seconds, size_t{1});
   visit("host.backward_seconds", &all.host.backward_seconds, size_t{1});
+  visit("host.graph_node_seconds", &all.host.graph_node_seconds, size_t{1});
 }
 
 } // namespace anyrig::virtual_gpu

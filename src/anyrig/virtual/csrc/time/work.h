@@ -45,8 +45,9 @@ enum class Access : uint8_t {
   Window,  // pooling, resizing
   WindowBackward,
   Random,
+  Factorization, // of matrices, column by column
 };
-inline constexpr size_t kAccesses = 17;
+inline constexpr size_t kAccesses = 18;
 
 // A batch of products of an m x k and a k x n matrix.
 struct ProductShape {
@@ -94,7 +95,9 @@ struct AttentionShape {
 
 struct MemoryShape {
   Access access = Access::Pointwise;
-  double rows = 0; // that a normalization works on; 0 where their number does not matter
+  // That a normalization works on. Of a factorization: the steps that wait for each other, in
+  // columns of a Cholesky factorization. 0 where their number does not matter.
+  double rows = 0;
 
   bool operator==(const MemoryShape&) const = default;
 };

@@ -6,8 +6,14 @@
 //   by weight  out channels          in ch. * kernel batch * outputs
 //
 // Channels count per group. Matrix units want channels last: tensors in NCHW are transformed first.
+//
+//   groups on matrix units      channels last                         NCHW
+//   not a multiple of 4 wide    slow kernels                          slow kernels
+//   narrow                      products; by weight, k is not split   transforms, products
+//   64 channels or more         transposes to float32, products       transforms, products
 #include "time/cost/cost.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace anyrig::virtual_gpu {
@@ -48,9 +54,52 @@ bool is_depthwise(const ConvolutionShape& shape) {
   return shape.groups > 1 && shape.groups == shape.in_channels;
 }
 
-bool suits_winograd(const ConvolutionShape& shape) {
-  return shape.kernel[1] == 3 && shape.kernel[2] == 3 && shape.kernel[0] == 1 &&
+bool suits_winograd(const ConvolutionShape& shape, float kernel) {
+  return shape.kernel[1] == kernel && shape.kernel[2] == kernel && shape.kernel[0] == 1 &&
       volume(shape.stride) == 1 && volume(shape.dilation) == 1 && shape.groups == 1;
+}
+
+bool is_grouped(const ConvolutionShape& shape) {
+  return shape.groups > 1 && !is_depthwise(shape);
+}
+
+// Kernels on matrix units load 8 bytes at a time, of one group.
+bool suits_matrix_units(const ConvolutionShape& shape, double element_bytes) {
+  const double step = 8 / element_bytes;
+  return std::fmod(shape.in_channels / shape.groups, step) == 0 &&
+      std::fmod(shape.out_channels / shape.groups, step) == 0;
+}
+
+// cuDNN 8 has no kernels for wide groups of halves in channels-last order: it transposes the tensors
+// to float32 and back. Sources: pytorch/pytorch issues 34977 (groups of 64 channels) and 54324 (the
+// transposes).
+bool needs_transposes(const Work& work) {
+  constexpr double kWideGroup = 64;
+  const auto& shape = work.convolution;
+  return is_grouped(shape) && shape.channels_last && work.element_bytes == 2 &&
+      std::max(shape.in_channels, shape.out_channels) / shape.groups >= kWideGroup;
+}
+
+double transposing_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const double elements = shape.batch *
+      (shape.in_channels * volume(shape.in) + shape.out_channels * volume(shape.out));
+  return quotient(
+      elements * (work.element_bytes + 4),
+      gpu.memory_bytes_per_second * coefficients.grouped_transpose_fraction);
+}
+
+// The gradient by input of a kernel smaller than its stride has gaps, which are zeroed first.
+double zeroing_seconds(
+    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const bool has_gaps = shape.pass == ConvolutionPass::ByInput &&
+      volume(shape.kernel) < volume(shape.stride);
+  return has_gaps ? moving_seconds(
+                        gpu, work.bytes_written, work.bytes_written,
+                        coefficients.memory_fraction)
+                  : 0;
 }
 
 // Kernels for depthwise convolutions use no matrix units.
@@ -63,6 +112,15 @@ double depthwise_seconds(
               coefficients.depthwise_efficiency[static_cast<size_t>(work.convolution.pass)]),
       moving_seconds(
           gpu, work.bytes(), work.footprint_bytes, coefficients.depthwise_memory_fraction));
+}
+
+// Returns the time of `blocks` blocks of which a multiprocessor holds two, in times that it takes
+// for each of two. A lone block takes 1 / `lone_share` of it.
+double pairs_of(double blocks, double multiprocessors, double lone_share) {
+  const double waves = blocks / multiprocessors;
+  const double paired = 2 * std::floor(waves / 2);
+  const double rest = waves - paired;
+  return paired + (rest > 1 ? 2.0 : rest > 0 ? std::min(1 / lone_share, 2.0) : 0.0);
 }
 
 // Winograd's algorithm with tiles of 2 x 2 outputs: 16 products in place of 36. A block computes
@@ -80,10 +138,7 @@ double winograd_seconds(
       gpu.rate(work.precision) * coefficients.winograd_efficiency / gpu.multiprocessors;
   const double block_seconds = 2 * 16 * 32 * 32 * (sums + coefficients.winograd_overhead) / rate;
   const double filters = work.element_bytes * results * sums;
-  return waves_of(
-             blocks, gpu.multiprocessors, coefficients.winograd_lone_share,
-             0.0) *
-      block_seconds +
+  return pairs_of(blocks, gpu.multiprocessors, coefficients.winograd_lone_share) * block_seconds +
       moving_seconds(gpu, (9 + 2 * 16) * filters, 16 * filters, coefficients.filter_fraction) +
       moving_seconds(
              gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction) *
@@ -91,35 +146,40 @@ double winograd_seconds(
       gpu.coefficients.kernel_floor_seconds;
 }
 
-// Winograd's algorithm with tiles of 4 x 4 outputs: 36 products in place of 144, between two
-// transforms in memory.
+// Winograd's algorithm with tiles of 4 x 4 outputs, between two transforms in memory: 36 products in
+// place of 144 for a kernel of 3 x 3, and 64 in place of 400 for one of 5 x 5.
 double transformed_seconds(
     const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
   const auto& shape = work.convolution;
+  const double side = shape.kernel[1], points = (side + 3) * (side + 3);
   const auto& out = shape.pass == ConvolutionPass::ByInput ? shape.in : shape.out;
-  const double images = kImageBlock * std::ceil(shape.batch / kImageBlock);
-  const double tiles = images * std::ceil(out[1] / 4) * std::ceil(out[2] / 4);
+  const double images = shape.pass == ConvolutionPass::ByWeight
+      ? shape.batch // which the sum runs over
+      : kImageBlock * std::ceil(shape.batch / kImageBlock);
+  const double places = images * std::ceil(out[1] / 4) * std::ceil(out[2] / 4);
   ProductShape product;
-  product.batch = 36;
+  product.batch = points;
   switch (shape.pass) {
     case ConvolutionPass::Forward:
-      product.m = tiles, product.n = shape.out_channels, product.k = shape.in_channels;
+      product.m = places, product.n = shape.out_channels, product.k = shape.in_channels;
       break;
     case ConvolutionPass::ByInput:
-      product.m = tiles, product.n = shape.in_channels, product.k = shape.out_channels;
+      product.m = places, product.n = shape.in_channels, product.k = shape.out_channels;
       break;
     case ConvolutionPass::ByWeight:
-      product.m = shape.out_channels, product.n = shape.in_channels, product.k = tiles;
+      product.m = shape.out_channels, product.n = shape.in_channels, product.k = places;
       break;
   }
   const double filters = work.element_bytes * shape.in_channels * shape.out_channels;
   const double data =
-      36 * work.element_bytes * tiles * (shape.in_channels + shape.out_channels);
-  return tiled_seconds(
-             gpu, gpu.coefficients.batched_simt, product,
-             gpu.rate(work.precision) * coefficients.transformed_efficiency) +
+      points * work.element_bytes * places * (shape.in_channels + shape.out_channels);
+  TileCoefficients tiles = gpu.coefficients.batched_simt;
+  tiles.efficiency = coefficients.transformed_efficiency;
+  return tiled_seconds(gpu, tiles, product, gpu.rate(work.precision)) +
       moving_seconds(gpu, 2 * data + work.bytes(), data, coefficients.transform_fraction) +
-      moving_seconds(gpu, (9 + 2 * 36) * filters, 36 * filters, coefficients.filter_fraction) +
+      moving_seconds(
+             gpu, (side * side + 2 * points) * filters, points * filters,
+             coefficients.filter_fraction) +
       3 * gpu.coefficients.kernel_floor_seconds;
 }
 
@@ -135,24 +195,32 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   if (is_depthwise(shape)) {
     return depthwise_seconds(gpu, coefficients, work);
   }
+  const bool is_slow = is_grouped(shape) &&
+      !(on_matrix_units && suits_matrix_units(shape, work.element_bytes));
+  const bool is_wide = on_matrix_units && needs_transposes(work);
   const double efficiency = coefficients.efficiency[static_cast<size_t>(shape.pass)] *
-      (shape.groups > 1 ? coefficients.grouped_efficiency : 1.0);
+      (is_slow ? coefficients.grouped_efficiency : 1.0);
+  const bool may_split = !is_grouped(shape) || !shape.channels_last || is_wide;
   double seconds = overlapped(
       tiled_seconds(
-          gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency),
+          gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency, may_split),
       moving_seconds(
           gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction),
-      coefficients.overlap);
-  if (suits_winograd(shape) && coefficients.transformed_efficiency > 0) {
+      coefficients.overlap) + zeroing_seconds(gpu, coefficients, work);
+  const auto& transformed = coefficients.transformed_efficiency;
+  const bool is_transformed =
+      std::any_of(transformed.begin(), transformed.end(), [](double share) { return share > 0; });
+  if ((suits_winograd(shape, 3) || suits_winograd(shape, 5)) && is_transformed) {
     seconds = std::min(seconds, transformed_seconds(gpu, coefficients, work));
   }
-  if (suits_winograd(shape) && coefficients.winograd_efficiency > 0 &&
+  if (suits_winograd(shape, 3) && coefficients.winograd_efficiency > 0 &&
       shape.pass != ConvolutionPass::ByWeight) {
     seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
   }
   const double layout = on_matrix_units && !shape.channels_last
       ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
-      : 0;
+      : is_wide ? transposing_seconds(gpu, coefficients, work)
+                : 0;
   return throttled(seconds, coefficients.throttle, coefficients.throttle_seconds) + layout;
 }
 

@@ -20,16 +20,15 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work);
 double attention_seconds(const GpuFacts& gpu, const Work& work);
 
 // Returns the seconds of a batch of products that is computed in tiles by blocks of threads, at
-// `flops_per_second` of the whole GPU.
+// `flops_per_second` of the whole GPU. `may_split`: whether several blocks may share a long k.
 double tiled_seconds(
     const GpuFacts& gpu,
     const TileCoefficients& coefficients,
     const ProductShape& shape,
-    double flops_per_second);
+    double flops_per_second,
+    bool may_split = true);
 
 double throttled(double seconds, double throttle, double throttle_seconds);
-
-double waves_of(double blocks, double multiprocessors, double lone_share, double exponent);
 
 // Returns the seconds in which `bytes` move at `fraction` of the bandwidth, or faster if the
 // distinct bytes among them fit the L2 cache.

@@ -12,13 +12,17 @@ double moving_seconds(const GpuFacts& gpu, double bytes, double footprint_bytes,
   return quotient(bytes * (1 - cached + cached / coefficients.cache_speedup), rate);
 }
 
-// A block of threads works on each row, and starts and ends with a latency.
+// A block of threads works on each row, and starts and ends with a latency. The columns of a
+// factorization wait for each other.
 double row_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
   switch (shape.access) {
     case Access::Normalization:
     case Access::NormalizationBackward:
       return quotient(
           shape.rows * gpu.coefficients.memory.row_cycles, gpu.multiprocessors * gpu.clock_hertz);
+    case Access::Factorization:
+      return quotient(
+          shape.rows * gpu.coefficients.memory.factorization_cycles, gpu.clock_hertz);
     default:
       return 0;
   }

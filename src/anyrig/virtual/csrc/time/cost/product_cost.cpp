@@ -24,14 +24,6 @@ double lone_share_of(const TileCoefficients& coefficients, double m, double n) {
       coefficients.lone_share * std::pow(m * n / (128.0 * 128.0), coefficients.lone_exponent));
 }
 
-} // namespace
-
-// The clock falls while a long kernel draws more than the power limit.
-double throttled(double seconds, double throttle, double throttle_seconds) {
-  const double ratio = quotient(seconds, throttle_seconds);
-  return seconds * (1 + throttle * ratio * ratio / (1 + ratio * ratio));
-}
-
 // Returns the time of `blocks` blocks, in times that a multiprocessor takes for a block when it has
 // several to choose from. A lone block takes 1 / `lone_share` of it.
 double waves_of(double blocks, double multiprocessors, double lone_share, double exponent) {
@@ -42,11 +34,20 @@ double waves_of(double blocks, double multiprocessors, double lone_share, double
   return std::max(full, 1 / lone_share);
 }
 
+} // namespace
+
+// The clock falls while a long kernel draws more than the power limit.
+double throttled(double seconds, double throttle, double throttle_seconds) {
+  const double ratio = quotient(seconds, throttle_seconds);
+  return seconds * (1 + throttle * ratio * ratio / (1 + ratio * ratio));
+}
+
 double tiled_seconds(
     const GpuFacts& gpu,
     const TileCoefficients& coefficients,
     const ProductShape& shape,
-    double flops_per_second) {
+    double flops_per_second,
+    bool may_split) {
   if (flops_per_second <= 0 || shape.m * shape.n * shape.batch == 0) {
     return 0;
   }
@@ -58,15 +59,20 @@ double tiled_seconds(
     }
     const auto [m, n] = kTiles[i];
     const double tiles = std::ceil(shape.m / m) * std::ceil(shape.n / n) * shape.batch;
-    const double lone_share = lone_share_of(coefficients, m, n);
+    const double tile_rate = rate * coefficients.efficiency[i];
+    const double around =
+        quotient(coefficients.block_cycles * m * n / (128.0 * 128.0), gpu.clock_hertz);
     for (const double split : kSplits) {
-      if (split > 1 && shape.k < kLeastSplitK * split) {
+      if (split > 1 && (!may_split || shape.k < kLeastSplitK * split)) {
         break;
       }
-      const double block = 2 * m * n * (shape.k / split) / (rate * coefficients.efficiency[i]) +
-          quotient(coefficients.block_cycles * m * n / (128.0 * 128.0), gpu.clock_hertz);
-      double seconds =
-          waves_of(tiles * split, gpu.multiprocessors, lone_share, coefficients.wave_exponent) *
+      const double block = 2 * m * n * (shape.k / split) / tile_rate + around;
+      if (tiles * split / gpu.multiprocessors * block >= best) {
+        continue; // a last wave takes at least its share: saves the powers below
+      }
+      double seconds = waves_of(
+                           tiles * split, gpu.multiprocessors, lone_share_of(coefficients, m, n),
+                           coefficients.wave_exponent) *
           block;
       if (split > 1) { // writes and reads the parts in float32
         seconds += quotient(

@@ -1,6 +1,7 @@
 #include "time/records/operator_work.h"
 
 #include "time/records/convolution_record.h"
+#include "time/records/factorization_record.h"
 #include "time/records/list_record.h"
 #include "time/records/memory_record.h"
 #include "time/records/product_record.h"
@@ -50,7 +51,8 @@ Traffic traffic_of(const std::string& name) {
 }
 
 Describe describe_of(const std::string& name) {
-  for (const auto& find : {find_product, find_convolution, find_list, find_memory}) {
+  for (const auto& find :
+       {find_product, find_convolution, find_factorization, find_list, find_memory}) {
     if (const Describe describe = find(name)) {
       return describe;
     }
