@@ -1,8 +1,9 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.memory`, `anyrig.checkpoint`, `anyrig.units` and `anyrig.errors`. Importing anyrig does
-nothing and is fast: each name is loaded when it is first used, and PyTorch with it.
+`anyrig.memory`, `anyrig.checkpoint`, `anyrig.verification`, `anyrig.units` and `anyrig.errors`.
+Importing anyrig does nothing and is fast: each name is loaded when it is first used, and PyTorch
+with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from . import rehearsal as rehearsal
     from . import transfer as transfer
     from . import units as units
+    from . import verification as verification
     from .checkpoint.load import load as load
     from .checkpoint.resume import resume as resume
     from .checkpoint.save import save as save
@@ -88,6 +90,7 @@ _ROOMS = {
     "rehearsal": ".rehearsal",
     "transfer": ".transfer",
     "units": ".units",
+    "verification": ".verification",
 }
 
 __all__ = ["__version__", *_MODULE_OF_NAME]

@@ -28,6 +28,7 @@
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
     ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
+    ├── VerificationError    (RuntimeError)  two runs of a program cannot be compared
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
     │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
@@ -148,6 +149,12 @@ class RemedyError(AnyrigError, RuntimeError):
 
 class ReportError(AnyrigError, RuntimeError):
     """A rehearsal cannot be reported in this way."""
+
+
+class VerificationError(AnyrigError, RuntimeError):
+    """Two runs of a program, on a rig and on one device, cannot be compared."""
+
+    exit_code = 2
 
 
 class CheckpointError(AnyrigError, RuntimeError):

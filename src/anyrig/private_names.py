@@ -120,6 +120,10 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch.cuda._lazy_call", "settings of CUDA before its first use"),
     PrivateName("torch.cuda.memory._record_memory_history", _HISTORY),
     PrivateName("torch.cuda.memory._snapshot", _HISTORY),
+    PrivateName(
+        "torch.distributed.distributed_c10d._update_default_pg",
+        "anyrig.verification.verify in a process group: the run on one device",
+    ),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", _NORMS),
     PrivateName("torch.nn.modules.batchnorm._NormBase", _NORMS),
     PrivateName("torch.overrides._get_current_function_mode_stack", _MODES),

@@ -103,6 +103,8 @@ PLACES = {"2:1", "0:1", "cpu:1", "node0:0", "node0:29400", "[::1]:29400"}
 RIGS = {"1x20000000000GiB", "1x1YiB", "0xT4", "65xT4", "MI300X"}
 FOLDERS = {value for value in VALUES if len(value) < 255 and "\x00" not in value}
 FILES = {value for value in FOLDERS - {"", "..", "\ud800"} if "/" not in value}
+# Every odd value is some words of a shell, but for an unclosed quote.
+OF_VERIFY = {"--steps": {"+1"}, "--single-arguments": set(VALUES)}
 REPORTS = dict.fromkeys(("--json", "--trace", "--report"), FILES)
 POSSIBLE = {
     "--device": {"auto"},
@@ -144,7 +146,7 @@ ELSEWHERE = ("--key", "--output")
 # Typer builds its commands anew in each call of the app, which takes longer than all else here.
 COMMANDS = typer.main.get_command(app)
 
-SHARING = ("doctor", "rehearse")
+SHARING = ("doctor", "rehearse", "verify")
 SHARED = {
     next(part for part in parameter.opts if part.startswith("--"))
     for parameter in COMMANDS.commands["run"].params
@@ -207,9 +209,11 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     # Or typer breaks lines within names.
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     before, after, possible = [], [], POSSIBLE.get(flag, set())
-    if command[0] in ("run", "rehearse"):
+    if command[0] in ("run", "rehearse", "verify"):
         after = ["no_such_script.py"]
-    if command[0] == "rehearse":
+    if command == ["verify"] and flag in OF_VERIFY:
+        possible = OF_VERIFY[flag]
+    if command[0] in ("rehearse", "verify"):
         before = BEFORE.get(flag, ["--rig", "T4"])
         more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}
         possible = possible | more.get(flag, set())
@@ -259,7 +263,11 @@ def test_the_variable_of_the_time_limit(value: str, monkeypatch: pytest.MonkeyPa
         time_limit_seconds()
 
 
-@pytest.mark.parametrize("command", [["run"], ["rehearse", "--rig", "T4"]], ids=lambda it: it[0])
+@pytest.mark.parametrize(
+    "command",
+    [["run"], ["rehearse", "--rig", "T4"], ["verify", "--rig", "T4"]],
+    ids=lambda it: it[0],
+)
 @pytest.mark.parametrize(
     "words",
     [

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "checkpoint": {"devices", "transfer", "processes", "parallel"},
     "virtual": {"hardware", "devices"},
     "rehearsal": {"devices", "virtual", "memory"},
+    "verification": {"devices", "memory", "processes", "parallel", "virtual", "rehearsal"},
     "migration": set(),
 }
 OPEN_TO_ALL = {"errors", "late_names", "private_names", "units"}

@@ -16,7 +16,10 @@ use_device
 """.split()
 
 
-ROOMS = ["checkpoint", "devices", "errors", "memory", "parallel", "rehearsal", "transfer", "units"]
+ROOMS = [
+    *("checkpoint", "devices", "errors", "memory", "parallel", "rehearsal", "transfer", "units"),
+    "verification",
+]
 
 
 def test_names_are_pinned() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyrig.cli.group_flags import GroupFlags
-from anyrig.cli.rehearse import _plan_ranks
+from anyrig.cli.rehearse import plan_ranks
 from anyrig.devices.device import Device
 from anyrig.devices.rig import order_by_strength
 from anyrig.errors import DeviceFailedError, DeviceTextError
@@ -89,7 +89,7 @@ def test_more_nodes_than_the_rig_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nodes", "processes"), [(None, 6), ("1", 2), ("1:2", 4), ("2:9", 6)])
 def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processes: int) -> None:
-    placement, options = _plan_ranks(
+    placement, options = plan_ranks(
         VirtualRig.parse("3x(2xT4)"), GroupFlags(nodes=nodes, rdzv_endpoint="node0:29400")
     )
     assert placement.processes == options.processes == processes
@@ -110,7 +110,7 @@ def test_torchruns_flags_place_ranks_on_every_node(
     flags: dict[str, object], rig: str, owners: list[int]
 ) -> None:
     cards = VirtualRig.parse(rig).devices
-    placement, options = _plan_ranks(VirtualRig.parse(rig), GroupFlags(**flags))
+    placement, options = plan_ranks(VirtualRig.parse(rig), GroupFlags(**flags))
     assert options.processes == placement.processes == len(owners)
     own = [placement.environment_of(rank)["ANYRIG_DEVICE"] for rank in range(len(owners))]
     assert own == [cards[owner].uuid for owner in owners]
@@ -118,7 +118,7 @@ def test_torchruns_flags_place_ranks_on_every_node(
 
 def test_flags_of_local_ranks_hide_streams_on_every_node() -> None:
     flags = GroupFlags(local_ranks_filter="1", redirects="1:2", node_rank=1)
-    placement, options = _plan_ranks(VirtualRig.parse("(2xT4)+(3xT4)"), flags)
+    placement, options = plan_ranks(VirtualRig.parse("(2xT4)+(3xT4)"), flags)
     assert placement.local_ranks == [0, 1, 0, 1, 2]
     hidden = {(rank, stream) for rank in (0, 2, 4) for stream in ("stdout", "stderr")}
     assert options.hidden_streams == hidden | {(1, "stderr"), (3, "stderr")}

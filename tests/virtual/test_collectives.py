@@ -28,7 +28,11 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "errors": (("refusing", "failing"), 4, {}),
     "initialized": (("gloo_on_gpus", "initializing"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
-    "shape-only": (("shapes", "symmetric_shapes", "freeing"), 2, {"mode": "shape-only"}),
+    "shape-only": (
+        ("shapes", "symmetric_shapes", "freeing", "reduced_gradients"),
+        2,
+        {"mode": "shape-only"},
+    ),
     "symmetric": (("symmetric",), 4, {}),
     "nvswitch": (("buffers", "multicast", "timing"), 2, {"ANYRIG_TEST_GPU": "H100-SXM"}),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),

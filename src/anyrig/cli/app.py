@@ -19,6 +19,7 @@ from .migrate import migrate
 from .program_argument import ScriptCommand
 from .rehearse import rehearse
 from .run import run
+from .verify import verify
 from .virtual import virtual
 
 # torchrun takes both spellings of a flag: --nproc-per-node and --nproc_per_node.
@@ -44,6 +45,7 @@ app.command()(devices)
 app.command(context_settings=FLAG_CONTEXT)(doctor)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(verify)
 app.command()(check)
 app.command()(migrate)
 app.add_typer(virtual, name="virtual")

@@ -172,9 +172,9 @@ def rehearse(
     if prices is not None:
         if compared is None:
             raise typer.BadParameter("it needs --compare", param_hint=PRICES)
-        with _refused_as(PRICES):
+        with refused_as(PRICES):
             known_prices = Prices.read(prices)
-    all_ranks = [_plan_ranks(each, flags) for each in rigs] if flags.given else None
+    all_ranks = [plan_ranks(each, flags) for each in rigs] if flags.given else None
     ranks = None if all_ranks is None else all_ranks[0]
     fault = None if fail is None else read_fault(fail, ranks)
     if remedies and ranks is not None:
@@ -184,10 +184,10 @@ def rehearse(
         )
     for flag, path in {"--json": json, "--trace": trace, "--report": report}.items():
         if path is not None:
-            with _refused_as(flag):
+            with refused_as(flag):
                 check_file(path)
     if step_marker is not None:
-        with _refused_as("--step-marker"):
+        with refused_as("--step-marker"):
             check_name(step_marker)
     reporting = Reporting(quiet, json, trace, report, steps, step_marker)
     if ranks is not None and step_marker is not None:
@@ -219,7 +219,7 @@ def rehearse(
 
 
 @contextmanager
-def _refused_as(flag: str) -> Iterator[None]:
+def refused_as(flag: str) -> Iterator[None]:
     """Name `flag` in the error if the block raises a `ReportError`."""
     from ..errors import ReportError
 
@@ -229,7 +229,7 @@ def _refused_as(flag: str) -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
-def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
+def plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     """Return the placement of the ranks that `flags` ask for, and the options of their group."""
     from ..errors import GroupOptionError
     from ..processes.options import read_node_counts

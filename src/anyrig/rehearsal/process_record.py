@@ -16,6 +16,7 @@ from ..virtual.record_reading import (
     read_record,
 )
 from .step_ends import StepEnd
+from .work_log import StepWorks
 
 # The numbers of flows from here on are the same in all ranks of a collective
 # (csrc/collectives/collective.cpp).
@@ -48,6 +49,8 @@ class ProcessRecord:
         host_begin: how far the host had come then.
         ends: the ends of its steps.
         devices: the devices that it used.
+        works: what the kernels of one of its steps computed; None if unknown.
+        positions: the place in the rig of each device that it sees, by CUDA index.
     """
 
     rank: int
@@ -56,18 +59,34 @@ class ProcessRecord:
     host_begin: float
     ends: tuple[StepEnd, ...]
     devices: tuple[UsedDevice, ...]
+    works: StepWorks | None = None
+    positions: tuple[int, ...] = ()
 
 
 def record_of_process(
-    begin: float, host_begin: float, ends: Iterable[StepEnd], rank: int = 0
+    begin: float,
+    host_begin: float,
+    ends: Iterable[StepEnd],
+    rank: int = 0,
+    works: StepWorks | None = None,
 ) -> ProcessRecord:
     """Return what this process has done since `begin`, when its host had come to `host_begin`."""
+    seen = load_extension().devices()
     devices = []
-    for index, device in enumerate(load_extension().devices()):
+    for index, device in enumerate(seen):
         curve = read_memory_curve(index)
         if curve is not None:
             devices.append(UsedDevice(index, device.position, _since(host_begin, curve)))
-    return ProcessRecord(rank, read_record(), begin, host_begin, tuple(ends), tuple(devices))
+    return ProcessRecord(
+        rank,
+        read_record(),
+        begin,
+        host_begin,
+        tuple(ends),
+        tuple(devices),
+        works,
+        tuple(device.position for device in seen),
+    )
 
 
 def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:

@@ -28,6 +28,8 @@ from .facts import (
     Track,
     TypicalStep,
 )
+from .findings.analysis import analyse
+from .findings.find import find_all
 from .occupation import Occupation, occupation_of
 from .process_record import ProcessRecord, UsedDevice, merge_records
 from .step_ends import StepEnd, count_first_steps
@@ -67,6 +69,7 @@ def read_facts(
             device = rig.devices[used.position]
             devices.append(_device_facts(process.rank, used, device, occupation))
             memory.append(_memory_facts(process.rank, used))
+    analysis = analyse(record, processes, rig, steps, typical, devices)
     return replace(
         about,
         devices=tuple(devices),
@@ -77,6 +80,7 @@ def read_facts(
         intervals=texts.intervals(record) if with_timelines else Intervals(),
         texts=texts.all(),
         memory=tuple(memory),
+        findings=() if analysis is None else find_all(analysis),
     )
 
 

@@ -18,6 +18,7 @@ from ..virtual.record_reading import (
 )
 from .process_record import ProcessRecord, UsedDevice
 from .step_ends import StepEnd
+from .work_log import StepWorks
 
 _COMPLETE_FROM = "complete_from"
 
@@ -35,6 +36,8 @@ def write_record(path: Path, process: ProcessRecord) -> None:
         "host_begin": process.host_begin,
         "ends": [asdict(end) for end in process.ends],
         "devices": [asdict(device) for device in process.devices],
+        "works": None if process.works is None else asdict(process.works),
+        "positions": process.positions,
         "tracks": [asdict(track) for track in process.record.tracks],
         "names": process.record.names,
         "lines": process.record.lines,
@@ -75,6 +78,8 @@ def read_record_file(path: Path) -> ProcessRecord:
             UsedDevice(device["index"], device["position"], _curve_of(device["memory"]))
             for device in header["devices"]
         ),
+        None if header["works"] is None else StepWorks(**header["works"]),
+        tuple(header["positions"]),
     )
 
 

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..virtual.record_reading import done_seconds, forget_nodes, host_seconds
 from .step_ends import StepEnd
+from .work_log import StepWorks, WorkLog
 
 
 class EnoughSteps(SystemExit):
@@ -39,6 +40,7 @@ class StepWatch:
         self.ends: list[StepEnd] = []
         self._take_loaded = take_loaded
         self._most_steps = most_steps
+        self._log = WorkLog()
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._handle: RemovableHandle | None = None
 
@@ -51,6 +53,12 @@ class StepWatch:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+        self._log.stop()
+
+    @property
+    def works(self) -> StepWorks | None:
+        """What the kernels of one of the steps computed; None before the second step."""
+        return self._log.works
 
     def end_step(self) -> None:
         """Note the end of a step.
@@ -60,6 +68,7 @@ class StepWatch:
         """
         self.ends.append(StepEnd(done_seconds(), host_seconds(), *self._take_loaded()))
         forget_nodes()
+        self._log.end_step(len(self.ends))
         if self._most_steps is not None and len(self.ends) >= self._most_steps:
             self.stop()
             raise EnoughSteps(0)
@@ -68,6 +77,8 @@ class StepWatch:
         first = None if self._optimizer is None else self._optimizer()
         if first is None:
             self._optimizer = weakref.ref(optimizer)
+            groups = optimizer.param_groups
+            self._log.note_shapes(one.shape for group in groups for one in group["params"])
         elif first is not optimizer:
             return
         self.end_step()

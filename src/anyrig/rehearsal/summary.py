@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..units import format_bytes, format_seconds
-from .facts import ClockError, DeviceFacts, Facts, PeakMemory, StepFacts
+from .facts import ClockError, DeviceFacts, Facts, Finding, PeakMemory, StepFacts
 from .failing.description import describe_fault
 
 _WIDTH = 11  # of the first column
+_MOST_FINDINGS = 3
 
 
 def describe(facts: Facts) -> str:
@@ -27,10 +28,30 @@ def describe(facts: Facts) -> str:
     for device in facts.devices:
         rank = f"rank {device.rank}, " if _has_ranks(facts) else ""
         lines += _row(f"cuda:{device.index}", [rank + text for text in _describe_device(device)])
-    for finding in facts.findings:
-        where = "" if finding.line is None else f" at {finding.line}"
-        lines += _row(finding.code, [f"{finding.title}{where}", finding.remedy])
+    lines += _describe_findings(facts)
     return "\n".join(lines)
+
+
+def _describe_findings(facts: Facts) -> list[str]:
+    """Return the findings that save the most, and how many there are besides."""
+    ordered = sorted(facts.findings, key=lambda finding: -(finding.saved_seconds or 0.0))
+    lines = []
+    for finding in ordered[:_MOST_FINDINGS]:
+        where = "" if finding.line is None else f" at {finding.line}"
+        title = f"{finding.title}{where}{_describe_saving(finding, facts)}"
+        lines += _row(finding.code, [title, finding.remedy])
+    more = len(ordered) - _MOST_FINDINGS
+    if more > 0:
+        count = "1 more finding is" if more == 1 else f"{more} more findings are"
+        lines += _row("", [f"{count} in the files of --report and --json"])
+    return lines
+
+
+def _describe_saving(finding: Finding, facts: Facts) -> str:
+    if not finding.saved_seconds or facts.typical_step is None:
+        return ""
+    share = _percent(finding.saved_seconds / facts.typical_step.seconds)
+    return f": {format_seconds(finding.saved_seconds)} of a step ({share})"
 
 
 def _row(title: str, texts: Sequence[str]) -> list[str]:

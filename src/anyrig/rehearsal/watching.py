@@ -94,7 +94,9 @@ class Watch:
         from .process_record import record_of_process
 
         assert self.steps is not None
-        return record_of_process(self._begin, self._host_begin, self.steps.ends, rank)
+        return record_of_process(
+            self._begin, self._host_begin, self.steps.ends, rank, self.steps.works
+        )
 
     def facts(self, about: Facts) -> Facts:
         """Return `about` with what was recorded; unchanged if `start` was not called."""

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``@pytest.mark.gpus(2)`` and ``--rig``.
+"""The pytest plugin: ``@pytest.mark.gpus(2)``, ``same_as_one_device``, and ``--rig``.
 
 pytest loads this plugin at every start, even in projects that never use it, so the plugin imports
 nothing slow, above all not torch.
@@ -11,6 +11,7 @@ from contextlib import ExitStack, nullcontext
 import pytest
 
 from ..units import format_count
+from .same_as_one_device import MARKER, verify_item
 from .supply import DEFAULT_RIG, GpuSupply
 
 _SUPPLY = pytest.StashKey[GpuSupply]()
@@ -64,6 +65,28 @@ def pytest_configure(config: pytest.Config) -> None:
         "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "
         "ones; skipped where there are too few",
     )
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest) -> object:
+    """The accelerators of the process, or the CPU; as many as the marker ``gpus`` names."""
+    from ..devices.rig import Rig
+
+    found = Rig.parse("auto")
+    marker = request.node.get_closest_marker("gpus")
+    count = len(found) if marker is None else marker.args[0]
+    return Rig(found.devices[:count], found.reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked ``same_as_one_device`` on a rig and on one device."""
+    marker = pyfuncitem.get_closest_marker("same_as_one_device")
+    if marker is None:
+        return None
+    verify_item(pyfuncitem, marker)
+    return True
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

@@ -42,6 +42,10 @@ def _install():  # type: ignore[no-untyped-def]
         from importlib import import_module
 
         import_module("anyrig.rehearsal.record_folder").record_for_report()
+    if "ANYRIG_VERIFICATION" in os.environ:
+        from importlib import import_module
+
+        import_module("anyrig.verification.channel").record_this_process()
 
 
 if "ANYRIG_REHEARSAL" in os.environ:

@@ -16,6 +16,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 
+#include <string_view>
+
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -46,6 +48,19 @@ bool is_pinned_host(const at::Tensor& tensor) {
   return tensor.has_storage() && is_pinned(tensor.storage().data());
 }
 
+// Returns what the record of the clock calls a copy. A copy between host and device says what the
+// host's memory is, because that decides whether the copy can be asynchronous.
+std::string_view name_of_copy(bool to_device, bool is_pinned, bool non_blocking) {
+  if (is_pinned) {
+    return to_device ? "aten::copy_ (Pinned -> Device)" : "aten::copy_ (Device -> Pinned)";
+  }
+  if (non_blocking) {
+    return to_device ? "aten::copy_ (Pageable -> Device, non_blocking)"
+                     : "aten::copy_ (Device -> Pageable, non_blocking)";
+  }
+  return to_device ? "aten::copy_ (Pageable -> Device)" : "aten::copy_ (Device -> Pageable)";
+}
+
 // Charges the time of a copy. The host waits for a copy to or from it, unless the copy is
 // asynchronous and the memory pinned. CUDA copies pageable memory through a staging buffer and
 // returns afterwards.
@@ -68,6 +83,9 @@ void charge(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   const bool on_devices = is_virtual(source) && is_virtual(destination);
   const bool is_pinned = !on_devices && is_pinned_host(is_virtual(source) ? destination : source);
   const bool host_waits = !on_devices && !(non_blocking && is_pinned);
+  const RunningOperator to_or_from_host(
+      on_devices ? RunningOperator::name()
+                 : name_of_copy(is_virtual(destination), is_pinned, non_blocking));
   clock.copy(
       source.device(), destination.device(), bytes,
       {.host_waits = host_waits, .is_pageable = !on_devices && !is_pinned});

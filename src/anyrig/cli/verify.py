@@ -1,0 +1,161 @@
+"""`anyrig verify`: does a script train on a rig as on one GPU, and if not, why."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .chosen_device import named_in_errors
+from .command_line import read_command
+from .group_flags import GroupFlags, with_group_flags
+from .program_argument import MODULE, NO_PYTHON, rank_words
+from .rehearse import plan_ranks, refused_as
+from .run import single_rank_variables
+from .torchrun_flags import script_arguments
+
+if TYPE_CHECKING:
+    from ..processes.options import RunOptions
+    from ..rehearsal.placement import Placement
+    from ..rehearsal.program import Program
+    from ..verification.script_runs import Ended
+    from ..virtual.rig import VirtualRig
+
+_NO_ARGUMENTS = "(those after SCRIPT)"
+
+
+@with_group_flags
+def verify(
+    context: typer.Context,
+    flags: GroupFlags,
+    script: Annotated[
+        str,
+        typer.Argument(metavar="SCRIPT", help="A Python script; with -m, a module."),
+    ],
+    rig: Annotated[
+        str,
+        typer.Option(
+            "--rig",
+            metavar="RIG",
+            help="The virtual GPUs, as in anyrig rehearse: 4xA100-80GB, A100-40GB+2xT4, 2x16GiB. "
+            "The other run has the first of them.",
+        ),
+    ],
+    module: MODULE = False,
+    no_python: NO_PYTHON = False,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", min=1, max=1000, help="How many optimizer steps to compare."),
+    ] = 3,
+    single_arguments: Annotated[
+        str,
+        typer.Option(
+            "--single-arguments",
+            metavar="WORDS",
+            help="The script's arguments in the run on one GPU, as one word of the shell, such as "
+            '"--batch-size 32".',
+        ),
+    ] = _NO_ARGUMENTS,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the verdict as one JSON object."),
+    ] = None,
+) -> None:
+    """Compare a script's training steps on a virtual rig with those on one GPU.
+
+    Runs the unchanged script on the rig and on one GPU, with the same samples, initial values and
+    random numbers, in float64 if the script permits, and without dropout. Compares gradients and
+    parameters after each step of an optimizer. Exit status 0: the same; 1: not the same, with the
+    first tensor that differs and the cause; 2: could not be compared, with the reason.
+
+    With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU.
+    Otherwise it runs as under python, and may use all GPUs or start ranks itself.
+    """
+    from ..rehearsal.reporting import check_file
+    from ..verification.script_runs import ScriptRuns
+    from ..virtual.rig import VirtualRig
+
+    with named_in_errors("--rig"):
+        whole = VirtualRig.parse(rig)
+    one = VirtualRig((replace(whole.devices[0], node=0),))
+    ranks = plan_ranks(whole, flags) if flags.given else None
+    if json is not None:
+        with refused_as("--json"):
+            check_file(json)
+    words = script_arguments(context.args) if flags.given else context.args
+    one_words = words if single_arguments == _NO_ARGUMENTS else _split(single_arguments)
+    program = read_command([script, *words], is_module=module, is_python=not no_python)
+    alone = replace(program, arguments=tuple(one_words))
+    environment = {} if ranks is None else single_rank_variables()
+    runs = ScriptRuns(
+        (lambda: _run_here(program, whole, {}))
+        if ranks is None
+        else (lambda: _run_ranks(program, whole, *ranks)),
+        lambda: _run_here(alone, one, environment),
+        steps,
+        None if ranks is None else ranks[1].processes,
+    )
+    verdict = runs.verify()
+    typer.echo(str(verdict))
+    if json is not None:
+        json.write_text(json_module.dumps(verdict.as_json()) + "\n")
+    raise typer.Exit(verdict.exit_code)
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text, as a shell splits it."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text[:80]!r} cannot be split into words: {error}", param_hint="--single-arguments"
+        ) from None
+
+
+def _run_here(program: Program, rig: VirtualRig, environment: dict[str, str]) -> Ended:
+    """Run the program in a process of its own, as under python."""
+    from ..rehearsal.rehearsal import Rehearsal
+    from ..verification.script_runs import Ended
+
+    target = rank_words(program.name, is_module=program.is_module)
+    command = [sys.executable, "-m", "anyrig.cli.rank", *target, *program.arguments]
+    with Rehearsal(program, rig).of_processes():
+        done = subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    return Ended(done.returncode, done.stdout)
+
+
+def _run_ranks(
+    program: Program, rig: VirtualRig, placement: Placement, options: RunOptions
+) -> Ended:
+    """Run the program in every rank of a group, whose output goes to log files only."""
+    from ..processes.launcher import run_group
+    from ..rehearsal.rehearsal import Rehearsal
+    from ..verification.script_runs import Ended
+    from ..virtual.build import build_extension
+
+    build_extension()  # once, before the ranks would each wait for the build
+    if options.is_one_rank:
+        return _run_here(program, rig, single_rank_variables() | placement.environment_of(0))
+    target = rank_words(program.name, is_module=program.is_module)
+    command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target, *program.arguments]
+    streams = [
+        (rank, stream) for rank in range(options.processes) for stream in ("stdout", "stderr")
+    ]
+    with Rehearsal(program, rig).of_processes():
+        result = run_group(replace(options, hidden_streams=frozenset(streams)), command)
+    return Ended(result.exit_code, "" if result.failure is None else str(result.failure))

@@ -1,0 +1,1 @@
+"""What costs a program time, and what each change would save by the clock."""

@@ -1,0 +1,67 @@
+"""R02: copies from the host that block it, and could run while the step before computes.
+
+::
+
+    now        |copy|= compute =|copy|= compute =|
+    then       |= compute =|= compute =|
+               |copy|      |copy|               on a stream of its own, from pinned memory
+
+The saving: each copy gets the time of one from pinned memory, a stream of its own and a launch one
+step ahead; the work that follows it still waits for it, and the host does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..facts import Finding
+from .analysis import Analysis
+from .change import Change
+from .host_copies import (
+    PAGEABLE,
+    PINNED,
+    copies_named,
+    line_of_most,
+    pinned_seconds,
+    waits_for,
+)
+from .side_stream import edges_ahead
+
+CODE = "R02"
+
+
+def find(analysis: Analysis) -> Iterator[Finding]:
+    """Yield the finding if the steps would be shorter with copies ahead."""
+    copies = _blocking(analysis)
+    if not copies:
+        return
+    saved = analysis.saving(copied_ahead(analysis))
+    if not analysis.matters(saved):
+        return
+    share = sum(map(analysis.seconds_on_record, copies)) / analysis.schedule.steps
+    yield Finding(
+        CODE,
+        "Copies from the host block it",
+        line_of_most(analysis, copies),
+        saved,
+        None,
+        f"The host waits for copies of {1e3 * share:.3g} ms in each step, and no kernel runs "
+        "meanwhile.",
+        "Take the batches from anyrig.prefetch(loader, rig): it pins them, and copies the next "
+        "one while the GPU computes.",
+    )
+
+
+def copied_ahead(analysis: Analysis) -> Change:
+    """Return the change that copies one step ahead."""
+    copies = _blocking(analysis)
+    return Change(
+        removed=frozenset(waits_for(analysis, copies)),
+        seconds={place: pinned_seconds(analysis, place) for place in copies},
+        edges=edges_ahead(analysis, copies),
+    )
+
+
+def _blocking(analysis: Analysis) -> list[int]:
+    candidates = copies_named(analysis, lambda name: name in (PAGEABLE, PINNED))
+    return sorted(set(waits_for(analysis, candidates).values()))

@@ -1,0 +1,42 @@
+"""R10: convolutions on matrix units with the channels first, whose tensors are transformed.
+
+The saving: the cost model's time for the same convolutions with the channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..facts import Finding
+from .analysis import Analysis
+from .change import Change
+from .kernel_works import Work
+from .replaced import line_of_saving, replace_works
+
+CODE = "R10"
+
+_CONVOLUTION = 2  # `Family` in csrc/time/work.h
+
+
+def find(analysis: Analysis) -> Iterator[Finding]:
+    """Yield the finding if the steps would be shorter with the channels last."""
+    seconds = replace_works(analysis, lambda place, work: _with_channels_last(work))
+    saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
+    if not analysis.matters(saved):
+        return
+    yield Finding(
+        CODE,
+        "Convolutions have the channels first",
+        line_of_saving(analysis, seconds),
+        saved,
+        None,
+        "The matrix units take tensors with the channels last. cuDNN transforms the others before "
+        "and after each convolution.",
+        "Call model.to(memory_format=torch.channels_last), and the same for the batches.",
+    )
+
+
+def _with_channels_last(work: Work) -> Work | None:
+    if work["family"] != _CONVOLUTION or work["channels_last"]:
+        return None
+    return {**work, "channels_last": 1.0}

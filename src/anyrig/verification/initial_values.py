@@ -1,0 +1,30 @@
+"""The values with which the models of a run begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .joining import join
+from .records import RankRecord
+
+
+def initial_values(ranks: Sequence[RankRecord]) -> dict[str, Tensor]:
+    """Return the parameters before the first step; of copies that differ, the first rank's.
+
+    Parts of plain tensors, whose place in the whole is not known, are left out unless their
+    shapes tell it: the run on one device then has the values of the script.
+    """
+    names = dict.fromkeys(name for record in ranks for step in record.steps for name in step.before)
+    values = {}
+    for name in names:
+        pieces = {}
+        for record in ranks:
+            for step in record.steps:
+                if name in step.before:
+                    pieces[record.rank] = step.before[name]
+        joined = join(pieces, None)
+        if joined is not None:
+            values[name] = joined.whole
+    return values

@@ -1,0 +1,89 @@
+"""The names of the parameters of an optimizer, the same with and without wrappers of a module."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+# The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, and
+# activation checkpointing.
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+@dataclass(frozen=True)
+class NamedParameter:
+    """A parameter with its name.
+
+    Attributes:
+        name: its name in `root`, without the attributes of wrappers.
+        parameter: the parameter.
+        owner: the module that has it; None if no module does.
+        root: the outermost module around `owner`.
+    """
+
+    name: str
+    parameter: Tensor
+    owner: nn.Module | None = None
+    root: nn.Module | None = None
+
+
+def clean_name(name: str) -> str:
+    """Return the name of a parameter or module without the attributes of wrappers."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
+    """Return the parameters with their names in the outermost modules that contain them.
+
+    If several models have a parameter of the same name, the name begins with the model's class.
+    A parameter outside of all modules is named by its number.
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    found: dict[int, tuple[nn.Module, str, nn.Module]] = {}
+    for root in sorted(_outermost_modules(), key=lambda one: -_count_parameters(one)):
+        for prefix, module in root.named_modules():
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if id(parameter) in wanted and id(parameter) not in found:
+                    found[id(parameter)] = root, clean_name(name), module
+    roots_of_name: dict[str, set[int]] = {}
+    for root, name, _ in found.values():
+        roots_of_name.setdefault(name, set()).add(id(root))
+    named = []
+    for number, parameter in enumerate(parameters):
+        if id(parameter) not in found:
+            named.append(NamedParameter(f"parameter {number}", parameter))
+            continue
+        root, name, module = found[id(parameter)]
+        if len(roots_of_name[name]) > 1:
+            name = f"{type(unwrap(root)).__name__}.{name}"
+        named.append(NamedParameter(name, parameter, module, root))
+    return named
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the module inside its wrappers."""
+    while True:
+        inner = [child for name, child in module.named_children() if name in _WRAPPERS]
+        if not inner:
+            return module
+        module = inner[0]
+
+
+def _outermost_modules() -> Iterable[nn.Module]:
+    """Return the modules of this process that are not part of another."""
+    # Not isinstance, which would evaluate a property `__class__` of foreign objects.
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    inner = {
+        id(child)
+        for one in modules
+        for child in one.__dict__.get("_modules", {}).values()
+        if child is not None
+    }
+    return [one for one in modules if id(one) not in inner and "_modules" in one.__dict__]
+
+
+def _count_parameters(module: nn.Module) -> int:
+    return sum(1 for _ in module.parameters())

@@ -1,0 +1,334 @@
+"""`Recorder`, which watches the training steps of this process.
+
+::
+
+    DataLoader ──▶ batch          recorded, or replaced by the recorded one        loaders.py
+    model(batch)                  its samples; on one device, initial values first
+    loss.backward()               the loss
+    optimizer.step()  ─ before ─  gradients and parameters, by name          names.py, piece.py
+                      ─ after ──  parameters
+
+Dropout is off (`dropout.py`). Nothing here communicates.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from ..memory.source_line import current_line
+from .dropout import DropoutOff, random_state
+from .label_counts import LabelCounts
+from .loaders import RecordedLoaders, widen
+from .merging import Batches
+from .names import NamedParameter, clean_name, name_parameters, unwrap
+from .piece import Piece, piece_of, write_whole
+from .precision import dtypes_of
+from .records import LossRecord, ParameterFacts, RankRecord, StepRecord
+from .samples import count_labels, hash_samples
+
+
+class EnoughSteps(SystemExit):
+    """Ends a program after the steps to compare, with the exit status 0."""
+
+
+class Recorder:
+    """Records the steps of this process, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        steps: int,
+        *,
+        widens: bool,
+        ends_program: bool = False,
+        replayed: Batches | None = None,
+        initial: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            steps: how many steps to record.
+            widens: whether the program computes in float64; then float32 inputs are converted.
+            ends_program: whether to end the program after these steps.
+            replayed: the batches that data loaders deliver; None for their own.
+            initial: the values with which models begin; None for their own.
+        """
+        self._most_steps = steps
+        self._widens = widens
+        self._ends_program = ends_program
+        self._initial = initial
+        self._dropout = DropoutOff()
+        self._loaders = RecordedLoaders(
+            lambda: len(self._steps), widens, replayed, self._enough if ends_program else _nothing
+        )
+        self._thread = threading.get_ident()
+        self._handles: list[RemovableHandle] = []
+        self._original_backward: Any = None
+        self._original_float: Any = None
+        self._steps: list[StepRecord] = []
+        self._losses: list[LossRecord] = []
+        self._forwards: list[tuple[str, ...]] = []
+        self._sample_shape: tuple[int, ...] | None = None
+        self._labels = LabelCounts()
+        self._dtypes: set[str] = set()
+        self._norms: dict[str, None] = {}
+        self._draws = self._has_batch_statistics = self._shards_data = False
+        self._running: list[nn.Module] = []
+        self._random_before = ""
+        self._lines: weakref.WeakKeyDictionary[nn.Module, tuple[str | None, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._begun: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._depth = 0
+        self.place = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self._gradients: dict[str, Piece] = {}
+        self._before: dict[str, Piece] = {}
+        self._step_line: str | None = None
+        self._parameters: dict[str, ParameterFacts] = {}
+
+    def start(self) -> None:
+        """Record from now on."""
+        self._handles = [
+            register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        self._loaders.start()
+        self._dropout.start()
+        self._labels.start()
+        self._watch_losses()
+
+    def stop(self) -> None:
+        """Record nothing from now on. A second call has no effect."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._loaders.stop()
+        self._dropout.stop()
+        self._labels.stop()
+        if self._original_backward is not None:
+            torch.autograd.backward = self._original_backward
+            Tensor.float = self._original_float  # type: ignore[method-assign]
+            self._original_backward = None
+
+    @property
+    def step_count(self) -> int:
+        """How many steps were recorded."""
+        return len(self._steps)
+
+    def record(self, rank: int, world_size: int) -> RankRecord:
+        """Return what was recorded."""
+        return RankRecord(
+            rank,
+            world_size,
+            tuple(self._steps),
+            dict(self._parameters),
+            tuple(sorted(self._dtypes)),
+            tuple(self._norms),
+            self._has_batch_statistics,
+            self._shards_data,
+            self._draws,
+            self._dropout.was_called,
+            tuple(self._loaders.batches),
+        )
+
+    def _watch_losses(self) -> None:
+        backward = self._original_backward = torch.autograd.backward
+        to_float = self._original_float = Tensor.float
+
+        @functools.wraps(backward)
+        def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            if grad_tensors is None and isinstance(tensors, Tensor) and self._is_recording:
+                self._note_loss(tensors)
+            backward(tensors, grad_tensors, *args, **kwargs)
+
+        @functools.wraps(to_float)
+        def at_least_float(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if self._widens and tensor.dtype == torch.float64:
+                return tensor
+            return to_float(tensor, *args, **kwargs)
+
+        torch.autograd.backward = watched
+        Tensor.float = at_least_float  # type: ignore[method-assign, assignment]
+
+    @property
+    def _is_recording(self) -> bool:
+        return len(self._steps) < self._most_steps and threading.get_ident() == self._thread
+
+    def _note_loss(self, loss: Tensor) -> None:
+        if isinstance(loss, DTensor):
+            if not all(placement.is_replicate() for placement in loss.placements):
+                return
+            loss = loss.to_local()
+        if loss.numel() != 1:
+            return
+        if not self._steps and not self._losses:
+            self._dtypes |= dtypes_of(loss)
+        self._losses.append(LossRecord(float(loss.detach()), _line()))
+
+    def _before_forward(self, module: nn.Module, inputs: Any) -> Any:
+        if not self._is_recording:
+            return None
+        if not self._running:
+            self._running.append(module)
+            self._random_before = _random_states()
+            self._begin_module(module)
+            changed = widen(inputs) if self._widens else inputs
+        else:
+            self._running.append(module)
+            changed = None
+        if module not in self._lines and torch.is_grad_enabled():
+            self._lines[module] = _line(), len(self._lines)
+        return changed
+
+    def _after_forward(self, module: nn.Module, args: Any, *given: Any) -> None:
+        kwargs = given[0] if len(given) == 2 else {}  # PyTorch leaves it out after an exception
+        if threading.get_ident() != self._thread or not self._running:
+            return
+        while self._running and self._running.pop() is not module:
+            pass  # a module whose call raised, without its hook
+        if self._running or not (self._is_recording and torch.is_grad_enabled()):
+            return
+        self._draws |= self._random_before != _random_states()
+        hashed = hash_samples((args, kwargs))
+        if hashed is not None and module.training:
+            self._forwards.append(hashed[0])
+            self._sample_shape = hashed[1]
+
+    def _begin_module(self, module: nn.Module) -> None:
+        """Give a model its initial values before its first forward pass."""
+        if self._initial is None or module in self._begun:
+            return
+        self._begun.add(module)
+        kind = type(unwrap(module)).__name__
+        with torch.no_grad():
+            for long_name, parameter in module.named_parameters():
+                name = clean_name(long_name)
+                value = self._initial.get(name, self._initial.get(f"{kind}.{name}"))
+                if value is not None and value.shape == parameter.shape:
+                    write_whole(parameter, value)
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._depth += 1
+        if self._depth > 1 or not self._is_recording:
+            return
+        self._step_line = _line()
+        self._gradients, self._before = {}, {}
+        for one in self._named(optimizer):
+            self._take(one.name, one.parameter.grad, self._gradients)
+            if not self._steps or one.name not in self._steps[0].before:
+                self._take(one.name, one.parameter, self._before)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._depth -= 1
+        if self._depth > 0 or not self._is_recording:
+            return
+        if dist.is_available() and dist.is_initialized():
+            self.place = dist.get_rank(), dist.get_world_size()
+        after: dict[str, Piece] = {}
+        for one in self._named(optimizer):
+            self._take(one.name, one.parameter, after)
+        labels = self._labels.take() or tuple(
+            found
+            for one in self._loaders.batches
+            if one.step == len(self._steps) and (found := count_labels(one.batch)) is not None
+        )
+        self._steps.append(
+            StepRecord(
+                self._gradients,
+                self._before,
+                after,
+                tuple(self._losses),
+                tuple(self._forwards),
+                self._sample_shape,
+                labels,
+                self._dropout.take_states(),
+                self._step_line,
+            )
+        )
+        self._losses.clear()
+        self._forwards.clear()
+        if len(self._steps) == self._most_steps and self._ends_program:
+            self._enough()
+
+    def _enough(self) -> None:
+        self.stop()
+        raise EnoughSteps(0)
+
+    def _named(self, optimizer: Optimizer) -> list[NamedParameter]:
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        named = name_parameters(parameters)
+        for one in named:
+            if one.name in self._parameters:
+                continue
+            if one.owner is None:
+                self._parameters[one.name] = ParameterFacts("no module")
+                continue
+            self._shards_data |= _is_sharded_data(one)
+            if isinstance(one.owner, _BatchNorm) and one.owner.training:
+                self._has_batch_statistics = True
+            if is_norm_of_one_rank(one.owner):
+                self._norms.setdefault(one.name.rpartition(".")[0])
+            line, order = self._lines.get(one.owner, (None, -1))
+            self._parameters[one.name] = ParameterFacts(type(one.owner).__name__, line, order)
+        return named
+
+    def _take(self, name: str, tensor: Tensor | None, pieces: dict[str, Piece]) -> None:
+        piece = None if tensor is None else piece_of(tensor)
+        if piece is not None:
+            pieces[name] = piece
+            self._dtypes.add(str(piece.values.dtype).removeprefix("torch."))
+
+
+def is_norm_of_one_rank(module: nn.Module) -> bool:
+    """Return whether a batch norm uses the statistics of this rank's samples alone."""
+    return (
+        isinstance(module, _BatchNorm)
+        and module.training
+        and not isinstance(module, nn.SyncBatchNorm)
+    )
+
+
+def _is_sharded_data(one: NamedParameter) -> bool:
+    """Return whether FSDP2 alone divides a parameter, so that ranks share no samples."""
+    return (
+        isinstance(one.parameter, DTensor)
+        and one.parameter.device_mesh.ndim == 1
+        and isinstance(one.root, FSDPModule)
+    )
+
+
+def _line() -> str | None:
+    line = current_line()
+    return None if line is None else f"{Path(line.file).name}:{line.number}"
+
+
+def _random_states() -> str:
+    states = random_state(torch.device("cpu"))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states += random_state(torch.device("cuda", torch.cuda.current_device()))
+    return states
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,49 @@
+"""What the cost model of the virtual clock says about work that no program has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..hardware import coefficients_of, values_of
+from .build import load_extension
+from .gpu_facts import gpu_facts_of
+from .rig import VirtualDevice
+
+# One record of work: the fields of `Work` in csrc/time/work.h.
+WorkFields = Mapping[str, float]
+
+
+def predict_works(device: VirtualDevice, works: Sequence[WorkFields]) -> list[float]:
+    """Return the seconds that a device takes for each of the works, which have the same fields."""
+    if not works:
+        return []
+    core = load_extension()
+    columns = {name: [work[name] for work in works] for name in works[0]}
+    facts = gpu_facts_of(core, device.rates)
+    return list(core.predict_seconds(facts, core.Works(columns)))
+
+
+def predict_pinned_copy(device: VirtualDevice, bytes_: float) -> float:
+    """Return the seconds of a copy from pinned memory to a device: ``cost/copy_cost.cpp``."""
+    fraction = _coefficient(device, "copy.pcie_fraction")
+    rate = fraction * device.rates.pcie_bytes_per_second
+    return copy_start_seconds(device) + bytes_ / rate
+
+
+def copy_start_seconds(device: VirtualDevice) -> float:
+    """Return what a copy takes in addition to the time for its bytes."""
+    return _coefficient(device, "copy.start_seconds")
+
+
+def launch_seconds(device: VirtualDevice) -> float:
+    """Return how long the host takes to launch one more kernel of a call."""
+    return _coefficient(device, "host.launch_seconds")
+
+
+def multiprocessor_share(device: VirtualDevice) -> float:
+    """Return the part of a GPU that a collective takes from kernels at the same time."""
+    return _coefficient(device, "collective.multiprocessor_share")
+
+
+def _coefficient(device: VirtualDevice, name: str) -> float:
+    return float(values_of(coefficients_of(device.rates))[name][0])

@@ -1,0 +1,170 @@
+"""What kernels compute, and how they are launched: R08 to R11, and R13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from promises import BF16, Layers, check_promise, line_of, on_gpu, rehearse, training
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+FLOAT32 = torch.float32
+
+
+@contextmanager
+def tfloat32(products: bool, convolutions: bool) -> Iterator[None]:
+    backends = torch.backends
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = products, convolutions
+    try:
+        yield
+    finally:
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+
+def with_tfloat32(step: Callable[[], object], **on: bool) -> Callable[[], None]:
+    def run() -> None:
+        with tfloat32(**on):
+            step()
+
+    return run
+
+
+def test_products_in_float32() -> None:
+    def step() -> Callable[[], Tensor]:
+        return training(Layers(dtype=FLOAT32), on_gpu(4096, 4096, dtype=FLOAT32))
+
+    finding = check_promise(
+        "R09",
+        step(),
+        with_tfloat32(step(), products=True, convolutions=True),
+        line_of(Layers, "layer(x)"),
+    )
+    assert 'set_float32_matmul_precision("high")' in finding.remedy
+    assert "cudnn" not in finding.remedy
+
+
+class Convolutions(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(64, 128, 3, padding=1, dtype=dtype)
+        self.norm = nn.BatchNorm2d(128, dtype=dtype)
+        self.second = nn.Conv2d(128, 128, 3, padding=1, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        return torch.relu(self.second(x))  # the larger one
+
+
+def convolutions(layout: torch.memory_format, dtype: torch.dtype = BF16) -> Callable[[], Tensor]:
+    batch = on_gpu(64, 64, 56, 56, dtype=dtype)().to(memory_format=layout)
+    return training(Convolutions(dtype).to(memory_format=layout), lambda: batch)  # type: ignore[call-overload]
+
+
+def test_convolutions_with_the_channels_first() -> None:
+    check_promise(
+        "R10",
+        convolutions(torch.contiguous_format),
+        convolutions(torch.channels_last),
+        line_of(Convolutions, "# the larger one"),
+    )
+
+
+def test_convolutions_in_float32() -> None:
+    last = torch.channels_last
+    finding = check_promise(
+        "R09",
+        with_tfloat32(convolutions(last, FLOAT32), products=True, convolutions=False),
+        with_tfloat32(convolutions(last, FLOAT32), products=True, convolutions=True),
+        line_of(Convolutions, "# the larger one"),
+    )
+    assert "torch.backends.cudnn.allow_tf32" in finding.remedy
+
+
+class Narrow(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(4096, width, dtype=BF16)
+        self.down = nn.Linear(width, 4096, dtype=BF16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.up(x))
+        return self.down(x)  # the slower one
+
+
+def test_a_layer_slightly_larger_than_its_tiles() -> None:
+    def step(width: int) -> Callable[[], Tensor]:
+        return training(Narrow(width), on_gpu(4096, 4096))
+
+    finding = check_promise("R11", step(1032), step(1024), line_of(Narrow, "self.down(x)"))
+    assert finding.remedy.startswith("Use 1024 instead of 1032")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4096, 4096, dtype=BF16)
+        self.down = nn.Linear(4096, 4096, bias=False, dtype=BF16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, recomputes: bool, reenters: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.recomputes, self.options = recomputes, {"use_reentrant": reenters}
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, **self.options) if self.recomputes else block(x)
+        return x
+
+
+def test_activations_that_are_computed_twice() -> None:
+    def step(recomputes: bool) -> Callable[[], Tensor]:
+        return training(Checkpointed(recomputes), on_gpu(4096, 4096))
+
+    finding = check_promise("R13", step(True), step(False), line_of(Block, "self.down("))
+    assert "computes 6 calls of the forward pass again" in finding.text
+
+
+def test_a_large_batch_that_needs_its_checkpoints() -> None:
+    step = training(Checkpointed(True), on_gpu(4096, 4096))
+    step()
+    # Take the memory that is still free, so that the activations would not fit.
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
+    assert rehearse(step).findings == ()
+    del taken
+    torch.cuda.empty_cache()
+
+
+def small(batch: int = 64) -> tuple[Any, Callable[[], Tensor]]:
+    model = Layers(256, 10)
+    return model, training(model, on_gpu(batch, 256))
+
+
+def test_many_small_kernels() -> None:
+    _, fault = small()
+    _, step = small()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    # An optimizer without gradients: it launches nothing, and ends the step.
+    ends = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+
+    def replay() -> None:
+        graph.replay()
+        ends.step()
+
+    check_promise("R08", fault, replay, line_of(Layers, "layer(x)"))

@@ -1,0 +1,93 @@
+"""`verify` in one process that drives several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import anyrig
+from anyrig import Rig
+from anyrig.verification import verify
+
+FEATURES = 6
+
+
+def train(spread: Callable[[nn.Module, Rig], nn.Module], loss_of: object = None) -> object:
+    """Return a training of two steps with micro-batches, whose last ones are odd."""
+
+    def steps(rig: Rig) -> None:
+        device = rig.lead.torch_device
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 3)).to(device)
+        model = spread(net, rig)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        data = TensorDataset(torch.randn(39, FEATURES), torch.randint(3, (39,)))
+        for number, (x, y) in enumerate(DataLoader(data, 10)):
+            output = model(x.to(device))
+            loss = nn.functional.cross_entropy(output, y.to(output.device), reduction="sum")
+            (loss / 20).backward()
+            if number % 2:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return steps
+
+
+def torch_data_parallel(net: nn.Module, rig: Rig) -> nn.Module:
+    return nn.DataParallel(net, [device.index for device in rig])
+
+
+WAYS = {
+    "DataParallel": torch_data_parallel,
+    "replicas": lambda net, rig: anyrig.spread(net, rig),
+    "pipeline": lambda net, rig: anyrig.spread(net, rig, how="pipeline") if len(rig) > 1 else net,
+}
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_correct_spread_is_the_same(way: str) -> None:
+    verdict = verify(train(WAYS[way]), "cuda:0,1")
+    assert verdict, str(verdict)
+    assert (verdict.steps, verdict.dtype, verdict.bound) == (2, "float64", 1e-9)
+
+
+class Detached(nn.Module):
+    """A model whose first layer gets no gradient on two devices."""
+
+    def __init__(self, net: nn.Module, rig: Rig) -> None:
+        super().__init__()
+        self.net, self.is_spread = net, len(rig) > 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.net[0](x)
+        return self.net[2](hidden.detach() if self.is_spread else hidden)
+
+
+@pytest.mark.gpus(2)
+def test_what_differs_is_named_with_its_line() -> None:
+    verdict = verify(train(Detached), "cuda:0,1", dtype=torch.float32)
+    assert verdict.exit_code == 1
+    assert verdict.finding is not None
+    assert (verdict.finding.cause.code, verdict.finding.name) == ("no-gradient", "net.0.weight")
+    assert verdict.dtype == "float32"
+    assert "gradient net.0.weight of Linear, test_in_process.py:" in str(verdict)
+
+
+def test_a_training_without_steps_cannot_be_compared() -> None:
+    verdict = verify(lambda rig: None, "cpu")
+    assert verdict.exit_code == 2
+    assert "no optimizer's step was seen" in str(verdict)
+
+
+def test_nothing_is_watched_afterwards() -> None:
+    before = (nn.functional.dropout, torch.autograd.backward, torch.Tensor.float)
+    with pytest.raises(ZeroDivisionError):
+        verify(lambda rig: 1 / 0, "cpu")
+    assert (nn.functional.dropout, torch.autograd.backward, torch.Tensor.float) == before
+    assert torch.get_default_dtype() == torch.float32
