@@ -16,6 +16,11 @@ def found(text: str, *codes: str) -> list[tuple[str, int]]:
     return [(finding.code, finding.line) for finding in check_source(_source(text), _rules(codes))]
 
 
+def messages(text: str, *codes: str) -> list[str]:
+    """The text of each finding of some rules, or of all."""
+    return [finding.message for finding in check_source(_source(text), _rules(codes))]
+
+
 def fixed(text: str, *codes: str) -> str:
     """The text after all fixes of some rules, or of all."""
     done = rewritten(text, *codes)

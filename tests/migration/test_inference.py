@@ -1,7 +1,7 @@
 """What is a tensor, a loss or a loader is inferred, so that nothing else is reported."""
 
 import pytest
-from checked_texts import found, rewritten
+from checked_texts import found, messages, rewritten
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ from checked_texts import found, rewritten
         "import sys\nnames = xrange(3) if sys.version_info[0] < 3 else range(3)\n",
         "import six\nif six.PY2:\n    xrange(3)\n",
         "try:\n    read = raw_input\nexcept NameError:\n    read = input\n",
+        "try:\n    read = raw_input\nexcept:\n    read = input\n",
         "import torch\ntorch = None\ntorch.load('a')\n",
         "import torch\ndef f(torch):\n    torch.gels(1)\n",
         "import os, torch\nos.environ['NVIDIA_VISIBLE_DEVICES'] = '0'\n",
@@ -152,3 +153,12 @@ def test_what_a_condition_on_gpus_guards() -> None:
         return model.cuda()
     """
     assert found(program) == [("ARC201", 17)]
+
+
+def test_a_mask_of_bytes_raises_only_where_it_sets_a_number() -> None:
+    start = "import torch\nx = torch.ones(3)\nmask = torch.ones(3)\n"
+    (read,) = messages(f"{start}y = x[mask.byte()]\n", "ARC106")
+    (set_,) = messages(f"{start}x[mask.byte()] = 0\n", "ARC106")
+    assert "deprecated" in read
+    assert "RuntimeError" not in read
+    assert "raises RuntimeError where it sets a number" in set_

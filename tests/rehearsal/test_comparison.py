@@ -148,6 +148,12 @@ def test_a_rehearsal_that_wrote_no_facts_fails_with_its_last_line() -> None:
     assert describe_fit(unused) == "no GPU used"
 
 
+def test_a_rig_has_left_what_its_fullest_gpu_has_left() -> None:
+    devices = [{"peak": {"headroom_bytes": left * 2**30}} for left in (3, 1, 2)]
+    row = compare_rig(VirtualRig.parse("3xT4"), 0, {"devices": devices}, None, None)
+    assert describe_fit(row) == "yes, 1.00 GiB left"
+
+
 def test_errors_of_whole_programs_count_before_those_of_kernels() -> None:
     kernels = [ClockError("L4", "products", 0.02), ClockError("L4", "attention", 0.101)]
     assert describe_clock(kernels) == "2 to 10 % (kernels)"

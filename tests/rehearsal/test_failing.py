@@ -206,9 +206,9 @@ def test_a_slow_rank_is_described_by_the_steps_before_and_after() -> None:
         StepFacts(number, number == 1, begin, end, None, 0, 0.0, ())
         for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False), 1)
     ]
-    fault, events = Fault.parse("rank=0,step=4,slow=3"), [RankEvent(FAILED, 0, 0, 10)]
+    fault, events = Fault.parse("rank=0,step=3,slow=3"), [RankEvent(FAILED, 0, 0, 10)]
     assert describe_fault(account_for(fault, events, [], 600, steps)) == [
-        "rank 0 computed 3 times as long from step 4 on",
+        "rank 0 computed 3 times as long from step 3 on",
         "a step of the group took 1.00 s before and 2.00 s after: 2.00 times as long",
     ]
     few = describe_fault(account_for(fault, events, [], 600, steps[:2]))

@@ -79,6 +79,24 @@ def test_what_differs_is_named_with_its_line() -> None:
     assert "gradient net.0.weight of Linear, test_in_process.py:" in str(verdict)
 
 
+def test_a_learning_rate_that_differs_from_the_second_step_on() -> None:
+    rates = iter([(0.1, 0.2), (0.1, 0.1)])
+
+    def steps(_: Rig) -> None:
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight])
+        for rate in next(rates):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+
+    finding = verify(steps, "cpu").finding
+    assert finding is not None
+    assert (finding.cause.code, finding.step) == ("learning-rate", 2)
+    assert "each update is \u00d72 that on one device" in finding.cause.text
+
+
 def test_a_training_without_steps_cannot_be_compared() -> None:
     verdict = verify(lambda rig: None, "cpu")
     assert verdict.exit_code == 2

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from anyrig.verification.channel import VARIABLE
+from anyrig.verification.channel import VARIABLE, Channel
+from anyrig.verification.records import RankRecord
 from anyrig.verification.script_runs import Ended, ScriptRuns
 
 
@@ -44,3 +46,27 @@ def test_runs_that_cannot_be_compared(
     assert (verdict.exit_code, found) == (2, in_float64)
     assert reason in str(verdict)
     assert VARIABLE not in os.environ
+
+
+def test_both_runs_are_repeated_in_the_types_of_the_script() -> None:
+    found: list[bool] = []
+
+    def start() -> Ended:
+        channel = Channel(**json.loads(os.environ[VARIABLE]))
+        found.append(channel.widens)
+        if channel.widens:
+            return Ended(1, "RuntimeError: expected scalar type Double but found Float")
+        channel.write_record(RankRecord(0, 1, ()))
+        return Ended(0)
+
+    ScriptRuns(start, start, steps=3).verify()
+    assert found == [True, False, False]
+
+
+def test_of_a_restarted_rank_the_last_record_counts(tmp_path: Path) -> None:
+    channel = Channel(str(tmp_path), steps=3, widens=True)
+    for attempt, process in enumerate((8, 7)):
+        channel.write_record(RankRecord(0, 1, (), dtypes=(f"of attempt {attempt}",)))
+        (file,) = tmp_path.glob(f"0-{os.getpid()}.*")
+        os.utime(file.rename(tmp_path / f"0-{process}.rank"), ns=(attempt, attempt))
+    assert [record.dtypes for record in channel.read_records()] == [("of attempt 1",)]
