@@ -44,6 +44,7 @@ def rehearse(tmp_path: Path, *flags: str) -> tuple[subprocess.CompletedProcess[s
 
 
 @LINUX
+@pytest.mark.sweep  # waits for the time limit, and starts the ranks twice
 def test_a_cut_link_ends_at_the_time_limit_and_a_restarted_group_goes_on(tmp_path: Path) -> None:
     flags = ["--fail", "rank=1,step=3,link", "--timeout", "2", "--max-restarts", "1"]
     done, fault = rehearse(tmp_path, *flags)

@@ -41,6 +41,7 @@ def test_a_training_that_differs(rig: Rig) -> None:
 
 @pytest.mark.gpus(2)
 @pytest.mark.same_as_one_device(steps=1, ranks=True)
+@pytest.mark.sweep  # starts ranks of its own
 def test_a_training_in_ranks(rig: Rig) -> None:
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     model = nn.Linear(4, 3).to(rig.lead.torch_device)
