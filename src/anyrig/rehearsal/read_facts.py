@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
@@ -69,7 +70,13 @@ def read_facts(
             device = rig.devices[used.position]
             devices.append(_device_facts(process.rank, used, device, occupation))
             memory.append(_memory_facts(process.rank, used))
-    analysis = analyse(record, processes, rig, steps, typical, devices)
+    try:
+        analysis = analyse(record, processes, rig, steps, typical, devices)
+        findings = () if analysis is None else find_all(analysis)
+    except Exception as error:  # a mistake here must not cost the figures of a long rehearsal
+        findings = ()
+        said = f"{type(error).__name__}: {error}"
+        warnings.warn(f"no findings, because looking for them failed: {said}", stacklevel=2)
     return replace(
         about,
         devices=tuple(devices),
@@ -80,7 +87,7 @@ def read_facts(
         intervals=texts.intervals(record) if with_timelines else Intervals(),
         texts=texts.all(),
         memory=tuple(memory),
-        findings=() if analysis is None else find_all(analysis),
+        findings=findings,
     )
 
 

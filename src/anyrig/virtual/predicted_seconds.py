@@ -40,6 +40,11 @@ def launch_seconds(device: VirtualDevice) -> float:
     return _coefficient(device, "host.launch_seconds")
 
 
+def graph_node_seconds(device: VirtualDevice) -> float:
+    """Return what a kernel of a CUDA graph waits after the kernel before it."""
+    return _coefficient(device, "host.graph_node_seconds")
+
+
 def multiprocessor_share(device: VirtualDevice) -> float:
     """Return the part of a GPU that a collective takes from kernels at the same time."""
     return _coefficient(device, "collective.multiprocessor_share")

@@ -101,8 +101,8 @@ def test_a_layer_slightly_larger_than_its_tiles() -> None:
     def step(width: int) -> Callable[[], Tensor]:
         return training(Narrow(width), on_gpu(4096, 4096))
 
-    finding = check_promise("R11", step(1032), step(1024), line_of(Narrow, "self.down(x)"))
-    assert finding.remedy.startswith("Use 1024 instead of 1032")
+    finding = check_promise("R11", step(2056), step(2048), line_of(Narrow, "self.down(x)"))
+    assert finding.remedy.startswith("Use 2048 instead of 2056")
 
 
 class Block(nn.Module):

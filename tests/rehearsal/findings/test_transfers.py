@@ -81,3 +81,11 @@ def test_copies_that_could_run_ahead(place: Callable[[Tensor], Tensor]) -> None:
 def test_a_wait_that_costs_little_is_no_finding() -> None:
     step = training(Layers(), on_gpu(4096, 4096))
     assert rehearse(lambda: step().item()).findings == ()
+
+
+def test_a_mistake_while_looking_leaves_the_other_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyrig.rehearsal.read_facts.find_all", lambda analysis: 1 // 0)
+    with pytest.warns(UserWarning, match="no findings, because .* failed: ZeroDivisionError"):
+        facts = rehearse(quiet())
+    assert facts.findings == ()
+    assert facts.typical_step is not None

@@ -1,7 +1,7 @@
 """R08: kernels so small that their launches take longer than they do.
 
-The saving: the launches of kernels take no time, as in a CUDA graph, whose kernels follow each
-other without the host. The waits and the copies of other findings are taken out of both schedules
+The saving: the launches of kernels take no time, as in a CUDA graph, and each kernel waits for the
+time between two kernels of a graph. The waits and the copies of other findings are taken out of both schedules
 first: where they are the reason that launches show, the launches are not.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ...virtual.predicted_seconds import graph_node_seconds
 from ...virtual.record_reading import IntervalKind
 from ..facts import Finding
 from .analysis import Analysis
@@ -31,12 +32,14 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         for place in analysis.of_kind(IntervalKind.KERNEL)
         if tasks[place].launch is not None
     ]  # fmt: skip
-    launches = {launch: 0.0 for place in kernels if (launch := tasks[place].launch) is not None}
+    (card,) = analysis.cards.values()
+    captured = {place: tasks[place].seconds + graph_node_seconds(card) for place in kernels}
+    captured |= {launch: 0.0 for place in kernels if (launch := tasks[place].launch) is not None}
     remedied = (
         without_waits(analysis) | from_pinned_memory(analysis) | copied_ahead(analysis)
     )  # fmt: skip
     before = typical_seconds(analysis.schedule, remedied)
-    after = typical_seconds(analysis.schedule, remedied | Change(seconds=launches))
+    after = typical_seconds(analysis.schedule, remedied | Change(seconds=captured))
     saved = before - after
     if not analysis.matters(saved):
         return
