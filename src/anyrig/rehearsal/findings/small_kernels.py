@@ -1,8 +1,8 @@
 """R08: kernels so small that their launches take longer than they do.
 
 The saving: the launches of kernels take no time, as in a CUDA graph, and each kernel waits for the
-time between two kernels of a graph. The waits and the copies of other findings are taken out of both schedules
-first: where they are the reason that launches show, the launches are not.
+time between two kernels of a graph. The waits and the copies of other findings are taken out of
+both schedules first: where they are the reason that launches show, the launches are not.
 """
 
 from __future__ import annotations
