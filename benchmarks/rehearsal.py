@@ -28,7 +28,7 @@ from workloads.figures import bar_text, write_figures
 
 SCRIPT = str(Path(__file__).parent / "workloads" / "rehearsed_training.py")
 RIG = "A100-80GB"
-PAIRS = 5
+PAIRS = 3
 GPT2_BAR_SECONDS = 15.0
 SHARDED_BAR_SECONDS, SHARDED_BAR_BYTES = 60.0, 2 * 2**30
 WATCHING_BAR = 0.10

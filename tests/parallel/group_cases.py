@@ -657,7 +657,7 @@ def case_streams_that_end_apart_would_lose_samples() -> None:
             next(loader)
     else:
         next(loader)
-    with pytest.raises(RankMismatchError, match=r"of 3 batches, but rank 1 one of 4\. Give"):
+    with pytest.raises(RankMismatchError, match=r"of 3 batches, but rank 1 has one of 4\. Give"):
         anyrig.distribute(DataLoader(numbers(3 + min(rank(), 1))))
 
 

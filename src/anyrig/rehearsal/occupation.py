@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..virtual.record_reading import IntervalKind, Record
 
-_WORK = (IntervalKind.KERNEL, IntervalKind.COPY, IntervalKind.COLLECTIVE)
+_WORK = frozenset({IntervalKind.KERNEL, IntervalKind.COPY, IntervalKind.COLLECTIVE})
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,16 @@ def occupation_of(record: Record, rank: int, device: int, begin: float, end: flo
     }
     intervals = record.intervals
     kernels, launched = [], []
-    for number, track in enumerate(intervals.track):
-        if track not in tracks or intervals.kind[number] not in _WORK:
+    begins, ends, launches = intervals.begin, intervals.end, intervals.launch
+    for number, (track, kind) in enumerate(zip(intervals.track, intervals.kind, strict=True)):
+        if track not in tracks or kind not in _WORK or ends[number] <= begin:
             continue
-        began, ended = intervals.begin[number], intervals.end[number]
-        if ended <= begin:
-            continue
-        launch = intervals.launch[number]
-        since = min(began, intervals.end[launch]) if launch >= 0 else began
-        launched.append((max(since, begin), min(ended, end)))
-        if intervals.kind[number] == IntervalKind.KERNEL:
-            kernels.append((max(began, begin), min(ended, end)))
+        began, ended = max(begins[number], begin), min(ends[number], end)
+        launch = launches[number]
+        since = max(min(began, ends[launch]), begin) if launch >= 0 else began
+        launched.append((since, ended))
+        if kind == IntervalKind.KERNEL:
+            kernels.append((began, ended))
     whole = end - begin
     busy = union_seconds(kernels) / whole
     active = union_seconds(launched) / whole

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
-from operator import attrgetter
 
 from ..virtual.known_errors import error_shares
-from ..virtual.record_reading import IntervalKind, Record, RecordedTrack
+from ..virtual.record_reading import IntervalKind, Record, RecordedIntervals, RecordedTrack
 from ..virtual.rig import VirtualDevice, VirtualRig
 from . import facts as of
 from .critical_path import Piece, Timeline
@@ -42,14 +43,23 @@ _KIND_NAMES: dict[int, str] = {
     IntervalKind.WAIT: of.WAIT,
     IntervalKind.HOST: of.HOST,
 }
-_KIND_MODULE_AND_LINE = attrgetter("kind", "module", "line")
 
 
-def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]) -> Facts:
-    """Return `about` with all that is known about the processes of a program."""
+def read_facts(
+    about: Facts,
+    rig: VirtualRig,
+    processes: Sequence[ProcessRecord],
+    *,
+    with_timelines: bool = True,
+) -> Facts:
+    """Return `about` with all that is known about the processes of a program.
+
+    Without `with_timelines`, the intervals and the critical paths are left out: a summary does not
+    show them.
+    """
     record = merge_records(processes)
     texts = _RecordTexts(record)
-    steps = _steps_of(record, texts, processes)
+    steps = _steps_of(record, texts if with_timelines else None, processes)
     typical = _typical_step(steps)
     window = _window_of(record, steps, typical)
     devices, memory = [], []
@@ -67,7 +77,7 @@ def read_facts(about: Facts, rig: VirtualRig, processes: Sequence[ProcessRecord]
         steps=steps,
         typical_step=typical,
         tracks=_name_tracks(record.tracks),
-        intervals=texts.intervals(record),
+        intervals=texts.intervals(record) if with_timelines else Intervals(),
         texts=texts.all(),
         memory=tuple(memory),
         findings=() if analysis is None else find_all(analysis),
@@ -106,21 +116,39 @@ class _RecordTexts(Texts):
             flow=ordered(columns.flow),
         )
 
-    def piece(self, record: Record, piece: Piece) -> PathPiece:
-        """Return a piece of a critical path as facts."""
-        seconds = piece.end - piece.begin
-        if piece.interval is None:
-            kind = of.WAIT if piece.is_wait else of.HOST
-            return PathPiece(kind, seconds, None, None, None, None)
-        number, columns = piece.interval, record.intervals
-        return PathPiece(
+    def path(self, record: Record, pieces: Iterable[Piece]) -> tuple[PathPiece, ...]:
+        """Return a critical path as facts, with neighbours of one kind, module and line joined.
+
+        What the neighbours do not have in common, of the track and the name, becomes None.
+        """
+        columns, joined = record.intervals, []
+        for (kind, module, line), group in groupby(pieces, key=partial(self._place, columns)):
+            seconds = 0.0
+            tracks, names = set(), set()
+            for begin, end, number, _ in group:
+                seconds += end - begin
+                tracks.add(None if number is None else columns.track[number])
+                names.add(None if number is None else _named(self._names, columns.name[number]))
+            joined.append(PathPiece(kind, seconds, _only(tracks), _only(names), module, line))
+        return tuple(joined)
+
+    def _place(
+        self, columns: RecordedIntervals, piece: Piece
+    ) -> tuple[str, int | None, int | None]:
+        """Return the kind, the module and the line of a piece of a critical path."""
+        number = piece.interval
+        if number is None:
+            return (of.WAIT if piece.is_wait else of.HOST), None, None
+        return (
             _KIND_NAMES[columns.kind[number]],
-            seconds,
-            columns.track[number],
-            _named(self._names, columns.name[number]),
             _named(self._modules, columns.module[number]),
             _named(self._lines, columns.line[number]),
         )
+
+
+def _only(values: set[int | None]) -> int | None:
+    """Return the one value of a set; None if there are several."""
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _named(names: list[int], number: int) -> int | None:
@@ -128,10 +156,19 @@ def _named(names: list[int], number: int) -> int | None:
 
 
 def _steps_of(
-    record: Record, texts: _RecordTexts, processes: Sequence[ProcessRecord]
+    record: Record, texts: _RecordTexts | None, processes: Sequence[ProcessRecord]
 ) -> tuple[StepFacts, ...]:
-    """Return the steps that all processes have taken; a step ends with the last of them."""
-    timeline = Timeline(record)
+    """Return the steps that all processes have taken; a step ends with the last of them.
+
+    Without `texts`, they have no critical paths.
+    """
+    timeline = None if texts is None else Timeline(record)
+
+    def path(begin: float, end: float) -> tuple[PathPiece, ...]:
+        if texts is None or timeline is None:
+            return ()
+        return texts.path(record, timeline.critical_path(begin, end))
+
     ends_by_step = list(zip(*(process.ends for process in processes), strict=False))
     moments = [max(end.seconds for end in ends) for ends in ends_by_step]
     begins = [min(process.begin for process in processes), *moments]
@@ -146,10 +183,7 @@ def _steps_of(
             samples=_sum_samples(ends),
             waits=max(found[i] for found in waits),
             loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
-            path=join_pieces(
-                texts.piece(record, piece)
-                for piece in timeline.critical_path(begins[i], moments[i])
-            ),
+            path=path(begins[i], moments[i]),
         )
         for i, ends in enumerate(ends_by_step)
     )
@@ -161,35 +195,19 @@ def _count_waits(process: ProcessRecord) -> list[int]:
     A value that is read after the optimizer's step counts in the next step, if there is one.
     """
     intervals = process.record.intervals
-    waits = [
+    waits = sorted(
         intervals.begin[i] for i, kind in enumerate(intervals.kind) if kind == IntervalKind.WAIT
-    ]
+    )
     begins = [process.host_begin, *(end.host_seconds for end in process.ends)]
     if len(process.ends) == 1:
         begins[1] = float("inf")
-    return [sum(begin <= wait < end for wait in waits) for begin, end in pairwise(begins)]
+    before = [bisect_left(waits, begin) for begin in begins]
+    return [until - since for since, until in pairwise(before)]
 
 
 def _sum_samples(ends: Sequence[StepEnd]) -> int | None:
     samples = [end.samples for end in ends if end.samples is not None]
     return sum(samples) if len(samples) == len(ends) else None
-
-
-def join_pieces(pieces: Iterable[PathPiece]) -> tuple[PathPiece, ...]:
-    """Join neighbours of one kind, module and line.
-
-    What they do not have in common, of the track and the name, becomes None.
-    """
-    joined = []
-    for (kind, module, line), group in groupby(pieces, key=_KIND_MODULE_AND_LINE):
-        first, *others = group
-        seconds, track, name = first.seconds, first.track, first.name
-        for piece in others:
-            seconds += piece.seconds
-            track = track if piece.track == track else None
-            name = name if piece.name == name else None
-        joined.append(PathPiece(kind, seconds, track, name, module, line) if others else first)
-    return tuple(joined)
 
 
 def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:

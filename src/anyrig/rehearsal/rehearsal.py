@@ -151,7 +151,7 @@ class Rehearsal:
             from .read_facts import read_facts
 
             with without_collections():  # each would visit all objects of torch
-                facts = read_facts(facts, self.rig, used)
+                facts = read_facts(facts, self.rig, used, with_timelines=self.reporting.has_files)
         if account is not None:
             facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)

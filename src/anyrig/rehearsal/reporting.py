@@ -36,10 +36,14 @@ class Reporting:
     step_marker: str | None = None
 
     @property
+    def has_files(self) -> bool:
+        """Whether a file is to be written."""
+        return any(file is not None for file in (self.json, self.trace, self.report))
+
+    @property
     def is_wanted(self) -> bool:
         """Whether there is anything to watch the program for."""
-        outputs = (self.json, self.trace, self.report, self.steps)
-        return not self.quiet or any(output is not None for output in outputs)
+        return not self.quiet or self.has_files or self.steps is not None
 
     def write(self, facts: Facts) -> None:
         """Print the summary to standard error and write the files, each of them atomically.

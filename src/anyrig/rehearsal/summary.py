@@ -70,7 +70,8 @@ def _describe_steps(facts: Facts) -> list[str]:
     texts = [f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"]
     if typical.samples_per_second is not None:
         texts[0] += f"; {typical.samples_per_second:,.0f} samples/s"
-    chosen = [step for step in facts.steps if step.number in typical.of_steps]
+    numbers = set(typical.of_steps)
+    chosen = [step for step in facts.steps if step.number in numbers]
     waits = sorted({step.waits for step in chosen})
     if waits[-1] > 0:
         count = f"{waits[0]} to {waits[-1]} times" if len(waits) > 1 else _times(waits[0])

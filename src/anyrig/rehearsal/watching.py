@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from html import escape
 from importlib.metadata import version
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -131,6 +132,15 @@ class Report:
         from .summary import describe
 
         return describe(self.facts)
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, as notebooks show it; before that, the text."""
+        if not self.facts.devices:  # the block has not ended, or used no GPU
+            return f"<pre>{escape(str(self))}</pre>"
+        from .page.document import format_page
+
+        page = escape(format_page(self.facts.as_json()))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 50em; border: 0"></iframe>'
 
 
 @contextmanager

@@ -84,7 +84,7 @@ class Channel:
         write_atomically(file, pickle.dumps(record))
 
     def read_records(self) -> list[RankRecord]:
-        """Return the records of the run, one for each rank: of a restarted rank, the last."""
+        """Return the records of the run, one for each rank; a restarted rank has its last."""
         files = sorted(
             Path(self.folder).glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns
         )

@@ -1,4 +1,4 @@
-"""What kernels compute, and how they are launched: R08 to R11, and R13."""
+"""What kernels compute, and how they are launched: R08 to R11, R13 and R14."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
-from promises import BF16, Layers, check_promise, line_of, on_gpu, rehearse, training
+from promises import BF16, Layers, check_promise, line_of, on_gpu, rehearse, seconds_of, training
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -173,3 +174,16 @@ def test_many_small_kernels() -> None:
         ends.step()
 
     check_promise("R08", fault, replay, line_of(Layers, "layer(x)"))
+
+
+@pytest.mark.usefixtures("has_free_memory")
+def test_memory_for_a_larger_batch() -> None:
+    before, after = (rehearse(training(Layers(), on_gpu(n, 4096))) for n in (512, 1024))
+    (finding,) = before.findings
+    assert (finding.code, finding.line) == ("R14", line_of(Layers, "layer(x)"))
+    saved = seconds_of(before) - seconds_of(after) / 2
+    assert finding.saved_seconds == pytest.approx(saved, abs=0.02 * seconds_of(before))
+
+
+def test_a_batch_that_fills_the_memory() -> None:
+    assert rehearse(training(Layers(), on_gpu(512, 4096))).findings == ()

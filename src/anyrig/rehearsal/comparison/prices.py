@@ -28,7 +28,7 @@ class Prices:
     """What GPUs cost.
 
     Attributes:
-        currency: the name of the currency, as ``USD``.
+        currency: the name of the currency, such as ``USD``.
         per_hour: the price of one hour, by the name of the GPU in a rig.
     """
 

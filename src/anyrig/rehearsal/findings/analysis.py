@@ -20,7 +20,8 @@ from .kernel_works import (
     kernels_of_like_step,
     kernels_of_step,
 )
-from .schedule import Schedule, StepSpan, schedule_of
+from .schedule import Schedule, StepSpan
+from .schedule_building import schedule_of
 
 # A saving below this part of the step is no finding.
 LEAST_SHARE = 0.02
@@ -105,7 +106,7 @@ class Analysis:
     def repriced(self, works: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[int, float]:
         """Return the seconds of kernels with other works, by place.
 
-        What a kernel lost to a collective at the same time, it still loses.
+        A kernel that a concurrent collective slowed down stays slowed down by as much.
         """
         by_device: dict[tuple[int, int], list[int]] = {}
         for place in works:

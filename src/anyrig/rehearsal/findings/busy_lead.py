@@ -106,9 +106,11 @@ def _lead_work(
     copies = [
         i
         for i, (_, place) in enumerate(launched)
-        if i > forward[-1] and tasks[place].kind == IntervalKind.COPY
+        if i > forward[-1] and analysis.flow(place) >= 0
+        if tasks[place].kind == IntervalKind.COPY
     ]
-    to_lead = [i for i in copies if not in_backward[i]]
+    backward = in_backward.index(True) if True in in_backward else 0
+    to_lead = [i for i in copies if i < backward]
     lines = {analysis.line(launched[i][1]) for i in to_lead}
     back = [i for i in copies if in_backward[i] and analysis.line(launched[i][1]) in lines]
     if not to_lead or not back:

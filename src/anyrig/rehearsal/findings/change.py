@@ -26,7 +26,7 @@ class Change:
     edges: Mapping[int, tuple[Edge, ...]] = field(default_factory=dict)
 
     def __or__(self, other: Change) -> Change:
-        """Return both changes together; the other one counts where both change a task."""
+        """Return both changes together; where both change a task, `other` does."""
         return Change(
             self.removed | other.removed,
             {**self.seconds, **other.seconds},

@@ -9,6 +9,7 @@ from . import (
     blocking_copies,
     busy_lead,
     channels_first,
+    free_memory,
     host_waits,
     late_reduction,
     matrix_units,
@@ -37,6 +38,7 @@ FINDERS: tuple[Callable[[Analysis], Iterator[Finding]], ...] = (
     tile_sizes.find,
     late_reduction.find,
     recomputation.find,
+    free_memory.find,
 )
 
 

@@ -25,7 +25,7 @@ def waits_for(analysis: Analysis, copies: Iterable[int]) -> dict[int, int]:
 
 
 def copies_named(analysis: Analysis, is_wanted: Callable[[str], bool]) -> list[int]:
-    """Return the copies whose names are wanted."""
+    """Return the places of the copies for whose names `is_wanted` is true."""
     return [
         place
         for place in analysis.of_kind(IntervalKind.COPY)
