@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from anyrig.cli import verify as command
+from anyrig.cli.app import app
+from anyrig.verification.script_runs import Ended, ScriptRuns
+from anyrig.verification.verdict import Verdict
 from anyrig.virtual.build import build_extension
 
 RANKS = """
@@ -65,6 +70,31 @@ def test_ranks_that_sum_gradients(tmp_path: Path) -> None:
     facts = json.loads(report.read_text())
     assert facts["finding"]["cause"]["code"] == "factor"
     assert (facts["exit_code"], facts["world_size"], facts["dtype"]) == (1, 2, "float64")
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_exit_status_is_the_verdicts_and_one_gpu_is_the_first_of_the_rig(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rigs: list[str] = []
+
+    def run_here(program: object, rig: object, environment: object) -> Ended:
+        rigs.append(str(rig))
+        return Ended(0)
+
+    def run_both(runs: ScriptRuns) -> Verdict:
+        runs.on_rig()
+        runs.on_one()
+        return Verdict(status)
+
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")  # the command sets it for its process
+    monkeypatch.setattr(command, "_run_here", run_here)
+    monkeypatch.setattr(ScriptRuns, "verify", run_both)
+    script = tmp_path / "train.py"
+    script.touch()
+    done = CliRunner().invoke(app, ["verify", "--rig", "2xT4+A100-40GB", str(script)])
+    assert done.exit_code == status, done.output
+    assert rigs == ["2xT4+A100-40GB", "T4"]
 
 
 @pytest.mark.sweep

@@ -40,6 +40,15 @@ def test_an_argument_that_is_passed_twice_is_copied_once(gpu: torch.device) -> N
         assert (second[0] if isinstance(second, list) else second) is first
 
 
+@pytest.mark.gpus(2)
+def test_arguments_on_another_gpu_are_moved(gpu: torch.device) -> None:
+    there, here = torch.ones(3, device=torch.device(gpu.type, 1)), torch.ones(3, device=gpu)
+    (moved, kept), named = move_arguments((there, here), {"again": there}, gpu)
+    assert moved.device == gpu
+    assert kept is here
+    assert named["again"] is moved
+
+
 @pytest.mark.gpus(1)
 def test_a_copy_to_the_cpu_waits_even_if_asked_not_to(gpu: torch.device) -> None:
     x = torch.ones(1024, 1024, device=gpu)

@@ -22,6 +22,13 @@ def test_parts_are_pasted_to_their_places() -> None:
     assert joined.is_divided
 
 
+def test_of_parts_that_two_ranks_have_the_first_ranks_counts() -> None:
+    parts = {0: piece(WHOLE[:2]), 1: piece(-WHOLE[:2]), 2: piece(WHOLE[2:], (2, 0))}
+    joined = join(parts, WHOLE)
+    assert joined is not None
+    assert joined.whole.equal(WHOLE.double())
+
+
 def test_parts_of_a_flat_tensor() -> None:
     flat = WHOLE.view(-1)
     parts = {0: piece(flat[:5], flat_start=0), 1: piece(flat[5:], flat_start=5)}

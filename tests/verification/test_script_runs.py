@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from anyrig.verification.channel import VARIABLE, Channel
 from anyrig.verification.records import RankRecord
 from anyrig.verification.script_runs import Ended, ScriptRuns
+from forked_programs import run_forked
 
 
 def widths(ended: Iterator[Ended]) -> tuple[list[bool], ScriptRuns]:
@@ -70,3 +73,18 @@ def test_of_a_restarted_rank_the_last_record_counts(tmp_path: Path) -> None:
         (file,) = tmp_path.glob(f"0-{os.getpid()}.*")
         os.utime(file.rename(tmp_path / f"0-{process}.rank"), ns=(attempt, attempt))
     assert [record.dtypes for record in channel.read_records()] == [("of attempt 1",)]
+
+
+SEEDED = """
+import random, torch
+from anyrig.verification.channel import record_this_process
+
+record_this_process()
+print(torch.initial_seed(), random.random())
+"""
+
+
+def test_the_random_numbers_of_a_rank_are_seeded_with_it(tmp_path: Path) -> None:
+    channel = json.dumps(asdict(Channel(str(tmp_path), steps=1, widens=False)))
+    done = run_forked("-c", SEEDED, RANK="3", LOCAL_RANK="1", **{VARIABLE: channel})
+    assert done.stdout.split() == ["3", str(random.Random(3).random())], done.stderr

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyrig.rehearsal.facts import Facts, Finding
-from anyrig.rehearsal.findings.analysis import analyse
+from anyrig.rehearsal.findings.analysis import Analysis, analyse
 from anyrig.rehearsal.process_record import merge_records
 from anyrig.rehearsal.watching import Watch, _facts_of_process
 from anyrig.virtual.installed import installation
@@ -54,22 +54,31 @@ def on_gpu(*shape: int, dtype: torch.dtype = BF16) -> Callable[[], Tensor]:
     return lambda: batch
 
 
-def rehearse(step: Step, steps: int = 5) -> Facts:
-    """Run some steps. Their schedule is that of the record, so that savings can be computed."""
+def watched(step: Step, steps: int = 5) -> tuple[Watch, Facts]:
+    """Run some steps; return what was recorded, and what was found in it."""
     watching = Watch()
     watching.start()
     for _ in range(steps):
         step()
     watching.stop()
-    facts = watching.facts(_facts_of_process())
+    return watching, watching.facts(_facts_of_process())
+
+
+def analysis_of(watching: Watch, facts: Facts) -> Analysis | None:
+    """Return the analysis of a record, for steps that take as long as the facts say."""
     installed = installation()
     assert installed is not None
     processes = [watching.record()]
-    analysis = analyse(
+    return analyse(
         merge_records(processes), processes, installed.rig, facts.steps, facts.typical_step,
         facts.devices,
     )  # fmt: skip
-    assert analysis is not None
+
+
+def rehearse(step: Step, steps: int = 5) -> Facts:
+    """Run some steps. Their schedule is that of the record, so that savings can be computed."""
+    watching, facts = watched(step, steps)
+    assert analysis_of(watching, facts) is not None
     return facts
 
 

@@ -137,11 +137,16 @@ def test_activations_that_are_computed_twice() -> None:
 
 def test_a_large_batch_that_needs_its_checkpoints() -> None:
     step = training(Checkpointed(True), on_gpu(4096, 4096))
-    step()
+
+    def with_an_empty_gpu_beside() -> None:
+        step()
+        torch.ones(1, device="cuda:1")
+
+    with_an_empty_gpu_beside()
     # Take the memory that is still free, so that the activations would not fit.
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
-    assert rehearse(step).findings == ()
+    assert rehearse(with_an_empty_gpu_beside).findings == ()
     del taken
     torch.cuda.empty_cache()
 

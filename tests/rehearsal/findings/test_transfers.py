@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from promises import BF16, Layers, check_promise, line_of, on_gpu, rehearse, training
-from torch import Tensor
+from torch import Tensor, nn
 
 import anyrig
 
@@ -65,6 +65,23 @@ def test_a_copy_without_pinned_memory_blocks() -> None:
         training(Layers(), from_host(Tensor.pin_memory, blocks=False)),
         line_of(from_host, "# the copy"),
     )
+
+
+class SmallThenLarge(nn.Module):
+    """Small kernels, whose launches show unless the host is ahead, and large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = Layers(256, 10), Layers(2048, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.small(x[:64, :256]).sum() + self.large(x).sum()
+
+
+def test_launches_that_show_because_a_copy_blocks_are_no_finding() -> None:
+    host = torch.ones(4096, 2048, dtype=BF16)
+    step = training(SmallThenLarge(), lambda: host.to("cuda", non_blocking=True))
+    assert [finding.code for finding in rehearse(step).findings] == ["R03"]
 
 
 @pytest.mark.parametrize("place", [same, Tensor.pin_memory])
