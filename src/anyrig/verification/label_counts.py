@@ -41,7 +41,9 @@ class LabelCounts:
         @functools.wraps(original)
         def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
             if not target.is_floating_point() and input.requires_grad:
-                ignored = kwargs.get("ignore_index", _DEFAULT_IGNORED)
+                # The arguments are weight, size_average and ignore_index in both functions.
+                given = args[2] if len(args) > 2 else _DEFAULT_IGNORED
+                ignored = kwargs.get("ignore_index", given)
                 self._counts.append(int((target != ignored).sum()))
             return original(input, target, *args, **kwargs)
 
