@@ -15,6 +15,7 @@ from test_node_watch import KILLED
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from anyrig.processes.agent import GRACE_SECONDS, RankAgent, Step, next_step
+from anyrig.processes.attempts import Attempt
 from anyrig.processes.rank_end import RankEnd
 
 HOST = socket.gethostname()
@@ -58,6 +59,7 @@ def agent_with(others: Others | None, log: list[object]) -> Any:
     agent._keeps_output = False
     agent._interrupted = None
     agent.failure = None
+    agent.attempts = [Attempt(0.0)]
     agent._remaining_restarts = 2
     agent._worker_group = SimpleNamespace(workers=[], spec=SimpleNamespace(max_restarts=3))
     agent._wait_for_failures = lambda: log.append("settled")

@@ -1,4 +1,4 @@
-"""Tests in this folder run in a process with a shape-only rig: see ../test_findings.py."""
+"""Tests in this folder run in a process with a shape-only rig: see ../test_finding_promises.py."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def overwrite(device: str) -> Tensor:
 def test_a_warning_names_the_line_that_wrote(device: str) -> None:
     with (
         pytest.warns(
-            HazardWarning, match=r"(?s)overwritten by mul_ .* test_watch.py:\d+"
+            HazardWarning, match=r"(?s)overwritten by mul_ .* test_watch_hazards.py:\d+"
         ) as caught,
         watch_hazards(sums=device == "cpu"),
     ):
