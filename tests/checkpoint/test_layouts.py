@@ -75,7 +75,7 @@ def failures(work: Path, ranks: int) -> dict[str, str]:
 
 
 @pytest.mark.gpus(2)
-@pytest.mark.parametrize("ranks", [3, 2])
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("case", CASES)
 def test_on_ranks(case: str, ranks: int, work: Path) -> None:
     found = failures(work, ranks)

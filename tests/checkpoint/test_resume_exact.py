@@ -38,7 +38,7 @@ def resume_after_kills(folder: Path, how: str, kills: int) -> None:
     assert done.stdout.count("killed") == kills
 
 
-@pytest.mark.parametrize("how", ["replicate", "shard"])
+@pytest.mark.parametrize("how", [pytest.param("replicate", marks=pytest.mark.sweep), "shard"])
 def test_killed_ranks_resume_on_another_number(how: str, tmp_path: Path) -> None:
     resume_after_kills(tmp_path, how, 3)
 

@@ -48,6 +48,7 @@ assert math.isclose(anyrig.launch(train, rig="cpu", nproc_per_device=2), train()
 
 
 WAYS["notebook"] = ["-"]
+SLOW_WAYS = {"torchrun"}  # which starts the same ranks as anyrig run
 
 
 def output_of(way: str) -> set[str]:
@@ -73,6 +74,13 @@ def expected() -> str:
     return line
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "python"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=pytest.mark.sweep if way in SLOW_WAYS else ())
+        for way in WAYS
+        if way != "python"
+    ],
+)
 def test_one_script(way: str, expected: str) -> None:
     assert output_of(way) == {expected}

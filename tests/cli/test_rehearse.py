@@ -110,7 +110,7 @@ STRONGEST_FIRST = "['NVIDIA GeForce RTX 4090', 'Tesla T4']"  # as ranks number t
     ("form", "expected"),
     [
         ("python -m tool", [IN_ORDER]),
-        ("torchrun --nproc-per-node 1 tool.py", [IN_ORDER]),
+        pytest.param("torchrun --nproc-per-node 1 tool.py", [IN_ORDER], marks=pytest.mark.sweep),
         (
             "--nproc-per-device 1 -m tool",
             [f"[rank {rank}] {STRONGEST_FIRST}" for rank in range(2)],

@@ -27,6 +27,7 @@ MIB = 2**20
 GIB = 2**30
 
 
+@pytest.mark.sweep
 def test_twenty_budgets_against_every_choice() -> None:
     program = "import recomputed_models; recomputed_models.compare()"
     ended = run_forked("-c", program, cwd=Path(__file__).parent)

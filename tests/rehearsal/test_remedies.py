@@ -27,7 +27,7 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("program", "remedies"),
     [
-        ("transformer", ["recomputation"]),
+        pytest.param("transformer", ["recomputation"], marks=pytest.mark.sweep),
         pytest.param(
             "transformer",
             ["half the batch", "mixed precision", "gradients set to None"],
