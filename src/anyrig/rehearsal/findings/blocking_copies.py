@@ -13,18 +13,12 @@ step ahead; the work that follows it still waits for it, and the host does not.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..facts import Finding
 from .analysis import Analysis
 from .change import Change
-from .host_copies import (
-    PAGEABLE,
-    PINNED,
-    copies_named,
-    line_of_most,
-    pinned_seconds,
-    waits_for,
-)
+from .host_copies import PAGEABLE, PINNED, as_if_pinned, copies_named, line_of_most, waits_for
 from .side_stream import edges_ahead
 
 CODE = "R02"
@@ -55,11 +49,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
 def copied_ahead(analysis: Analysis) -> Change:
     """Return the change that copies one step ahead."""
     copies = _blocking(analysis)
-    return Change(
-        removed=frozenset(waits_for(analysis, copies)),
-        seconds={place: pinned_seconds(analysis, place) for place in copies},
-        edges=edges_ahead(analysis, copies),
-    )
+    return replace(as_if_pinned(analysis, copies), edges=edges_ahead(analysis, copies))
 
 
 def _blocking(analysis: Analysis) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from ...virtual.predicted_seconds import predict_pinned_copy
 from ...virtual.record_reading import IntervalKind
 from .analysis import Analysis
+from .change import Change
 
 PINNED = "aten::copy_ (Pinned -> Device)"
 PAGEABLE = "aten::copy_ (Pageable -> Device)"
@@ -33,8 +34,15 @@ def copies_named(analysis: Analysis, is_wanted: Callable[[str], bool]) -> list[i
     ]  # fmt: skip
 
 
-def pinned_seconds(analysis: Analysis, place: int) -> float:
-    """Return how long a copy from the host takes from pinned memory."""
+def as_if_pinned(analysis: Analysis, copies: list[int]) -> Change:
+    """Return the change that copies from pinned memory, for which the host does not wait."""
+    return Change(
+        removed=frozenset(waits_for(analysis, copies)),
+        seconds={place: _pinned_seconds(analysis, place) for place in copies},
+    )
+
+
+def _pinned_seconds(analysis: Analysis, place: int) -> float:
     device = analysis.device(place)
     assert device is not None
     return predict_pinned_copy(analysis.cards[device], analysis.bytes(place))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..facts import Finding
 from .analysis import Analysis
 from .change import Change
-from .host_copies import NON_BLOCKING, copies_named, line_of_most, pinned_seconds, waits_for
+from .host_copies import NON_BLOCKING, as_if_pinned, copies_named, line_of_most
 
 CODE = "R03"
 
@@ -36,11 +36,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
 
 def from_pinned_memory(analysis: Analysis) -> Change:
     """Return the change that pins what is copied."""
-    copies = _pageable(analysis)
-    return Change(
-        removed=frozenset(waits_for(analysis, copies)),
-        seconds={place: pinned_seconds(analysis, place) for place in copies},
-    )
+    return as_if_pinned(analysis, _pageable(analysis))
 
 
 def _pageable(analysis: Analysis) -> list[int]:
