@@ -57,6 +57,7 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
     expected = 0.72 / 3600 * 1e6 / fits["samples_per_second"]
     assert fits["cost_per_million_samples"] == pytest.approx(expected)
     assert fits["facts"]["typical_step"]["seconds"] == fits["step_seconds"]
+    assert fits["facts"].keys().isdisjoint({"tracks", "texts", "intervals", "memory"})
     assert fits["headroom_bytes"] == fits["facts"]["devices"][0]["peak"]["headroom_bytes"]
 
     # Parameters, gradients, two moments and a temporary tensor of 256 MiB each; no context.
@@ -84,6 +85,7 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
         ('currency = "EUR"\n[per_hour]\n2xT4 = 1', "several GPUs"),
         ('currency = "EUR"\n[per_hour]\nT4 = -1', "T4 is -1 an hour"),
         ('currency = "EUR"\n[per_hour]\nT4 = nan', "T4 is nan an hour"),
+        ('currency = "EUR"\n[per_hour]\nT4 = inf', "T4 is inf an hour"),
         ('currency = "EUR"\n[per_hour]\nT4 = true', "T4 is True, and must be a number"),
         ('currency = "EUR"\n[per_hour]\nT4 = "1"', "T4 is '1', and must be a number"),
         ('currency = "EUR"\n[per_hour]\nT4 = 1\nt4 = 2', "names T4 twice"),

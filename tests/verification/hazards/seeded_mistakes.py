@@ -177,6 +177,11 @@ RIGHT: dict[str, dict[str, str]] = {
         "step": "scaler.step(optimizer); scaler.update()",
     },
     "evaluated": {"evaluate": "model.eval()" + textwrap.dedent(EVALUATION.format(mark=""))},
+    "tried once in training mode, then evaluated": {
+        "after": "with torch.no_grad(): model(torch.ones(4, 4, device=device))",
+        "evaluate": "model.eval()" + textwrap.dedent(EVALUATION.format(mark="")),
+    },
+    "unused": {"after": "model.spare = nn.Linear(4, 4).to(device)"},
     "teacher": {
         "after": "import copy; teacher = copy.deepcopy(model)",
         "loss": "with torch.no_grad(): targets = [teacher(x) for _ in range(3)]",

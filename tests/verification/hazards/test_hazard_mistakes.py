@@ -33,6 +33,13 @@ def test_a_scaler_that_skips_every_step_is_found(device: str) -> None:
 
 
 @DEVICES
+def test_a_scaler_that_skips_its_first_five_steps_raises_no_alarm(device: str) -> None:
+    source = textwrap.dedent(SKIPPED).replace("range(14)", "range(5)")
+    hazards, _ = run(source, f"first skipped {device}", device)
+    assert hazards == []
+
+
+@DEVICES
 @pytest.mark.parametrize("program", RIGHT)
 def test_a_right_program_raises_no_alarm(program: str, device: str) -> None:
     hazards, _ = run(source_of(RIGHT[program]), f"{program} {device}", device)
