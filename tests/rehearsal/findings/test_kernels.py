@@ -187,3 +187,8 @@ def test_memory_for_a_larger_batch() -> None:
 
 def test_a_batch_that_fills_the_memory() -> None:
     assert rehearse(training(Layers(), on_gpu(512, 4096))).findings == ()
+
+
+def test_double_precision_is_no_finding() -> None:
+    step = training(Layers(2048, dtype=torch.float64), on_gpu(2048, 2048, dtype=torch.float64))
+    assert "R09" not in {finding.code for finding in rehearse(step).findings}
