@@ -100,6 +100,9 @@ def test_an_interrupt_while_calls_are_queued_cancels_them(monkeypatch: pytest.Mo
         patch.setattr(DeviceThreads, "start_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run([lambda: None, lambda: called.append(1), lambda: called.append(2)], side)
-    side.wait()  # would wait forever for calls that were never queued
+    waiting = threading.Thread(target=side.wait, daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert not waiting.is_alive()  # it does not wait for calls that were never queued
     assert run([lambda: 1, lambda: 2, lambda: 3], side) == [1, 2, 3]
     assert called == []
