@@ -55,13 +55,16 @@ def test_they_know_that_they_are_inside() -> None:
 
 
 def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
-    side, go, ended = SideBySide(DEVICES), threading.Event(), threading.Event()
+    side = SideBySide(DEVICES)
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
+        begun.set()
         go.wait(20)
         ended.set()
 
     def interrupt() -> None:
+        assert begun.wait(20)  # a call that has not begun is cancelled
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
