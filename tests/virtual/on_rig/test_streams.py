@@ -102,6 +102,19 @@ def test_elapsed_time_needs_recorded_events_with_timing() -> None:
         timed.elapsed_time(torch.cuda.Event(enable_timing=True))
 
 
+def test_elapsed_time_needs_the_end_of_both_events() -> None:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.cuda._sleep(14_100_000)  # 10 ms
+    end.record()
+    start.synchronize()
+    for events in ((start, end), (end, start)):
+        with pytest.raises(torch.AcceleratorError, match="device not ready"):
+            events[0].elapsed_time(events[1])
+    end.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(10, rel=0.01)
+
+
 def test_two_devices_work_at_the_same_time(square: torch.Tensor) -> None:
     other = square.to("cuda:1")
 
