@@ -98,6 +98,22 @@ def test_replays_on_two_streams_share_the_multiprocessors() -> None:
     assert seconds(replay_twice) == close(20 * product_gpu_seconds(SIZE))
 
 
+def test_kernels_of_two_captured_streams_share_the_multiprocessors() -> None:
+    x, y, z = square(), square(), square()
+    side = torch.cuda.Stream()
+
+    def work() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(10):
+                torch.mm(x, x, out=y)
+        for _ in range(10):
+            torch.mm(x, x, out=z)
+        torch.cuda.current_stream().wait_stream(side)
+
+    assert seconds(captured(work).replay) == close(20 * product_gpu_seconds(SIZE))
+
+
 def test_a_captured_copy_counts_as_a_copy() -> None:
     on_host = torch.empty(2**26, dtype=torch.uint8, pin_memory=True)
     on_gpu = torch.empty(2**26, dtype=torch.uint8, device="cuda")
