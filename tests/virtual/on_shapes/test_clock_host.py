@@ -206,3 +206,23 @@ def test_a_wait_ends_while_another_thread_is_busy() -> None:
     took: list[float] = []
     in_threads(spin, wait)
     assert took[0] < 10  # at most 50 ms each, plus Python's time to hand over the GIL
+
+
+def test_a_short_wait_gives_way_no_longer_than_on_a_gpu() -> None:
+    done = threading.Event()
+
+    def spin() -> None:
+        while not done.is_set():
+            pass
+
+    def wait() -> None:
+        for _ in range(10):
+            torch.cuda._sleep(1410)  # 1 us
+            started = time.monotonic()
+            torch.cuda.current_stream().synchronize()
+            took.append(time.monotonic() - started)
+        done.set()
+
+    took: list[float] = []
+    in_threads(spin, wait)
+    assert min(took) < 0.04  # Python's time to hand over the GIL, and not 50 ms
