@@ -183,7 +183,7 @@ class KeyMismatchError(CheckpointError):
 
 
 class UnsafeFileError(CheckpointError):
-    """A file would run code when it is read, or leads out of its folder."""
+    """Reading a file would run code, or the file names a path outside its folder."""
 
 
 class LaunchError(AnyrigError, RuntimeError):
