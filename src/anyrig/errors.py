@@ -153,7 +153,7 @@ class RemedyError(AnyrigError, RuntimeError):
 
 
 class ReportError(AnyrigError, RuntimeError):
-    """A rehearsal cannot be reported in this way."""
+    """The file or the prices for a rehearsal's report cannot be used."""
 
 
 class VerificationError(AnyrigError, RuntimeError):
