@@ -43,7 +43,7 @@ class RecordFolder:
     def shared(cls, most_steps: int | None = None) -> Iterator[RecordFolder]:
         """Make a folder for the processes that are started within the block, and remove it then.
 
-        With `most_steps`, these processes end after so many steps.
+        With `most_steps`, these processes end after this many steps.
         """
         path = Path(tempfile.mkdtemp(prefix="anyrig-records-"))
         os.environ[VARIABLE] = str(path)
