@@ -70,9 +70,10 @@ class _Messages:
 
     def __init__(self, ranks: int) -> None:
         size = ranks * _MESSAGE.size
-        self.tensors = torch.empty(2, size, dtype=torch.uint8, device="cpu").unbind()
+        tensors = torch.empty(2, size, dtype=torch.uint8, device="cpu").unbind()
         view = ctypes.c_char * size
-        self.received, self.sent = (view.from_address(each.data_ptr()) for each in self.tensors)
+        self.received, self.sent = (view.from_address(each.data_ptr()) for each in tensors)
+        self.target, self.source = tensors
 
 
 @dataclass(eq=False)
@@ -119,8 +120,8 @@ class Exchange:
         self._messages = messages
         # All-to-all, because gloo's all-gather and all-reduce need several rounds of messages,
         # which took four times the processor time. The function in `dist` takes half as much again.
-        group = context.carrier or dist.group.WORLD
-        self._work = group.alltoall_base(*messages.tensors, [], [])
+        group: Any = context.carrier or dist.group.WORLD
+        self._work = group.alltoall_base(messages.target, messages.source, [], [])
 
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
