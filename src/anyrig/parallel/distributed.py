@@ -141,6 +141,8 @@ class DistributedModule(RankModule):
             run.is_armed = True
 
         def end() -> None:
+            if run.late_weights is not None:
+                run.late_weights.end()
             # DDP would rebuild its buckets in the next forward, where a rank that calls the model
             # alone would wait for the others.
             try:
@@ -150,8 +152,6 @@ class DistributedModule(RankModule):
                 if explain_unfinished(error, ()) is None:
                     raise
                 # Gradients were missing, which the next forward reports.
-            if run.late_weights is not None:
-                run.late_weights.end()
 
         # Queued twice, to run after DDP, which queues its own callback in the backward pass.
         queue_callback(lambda: queue_callback(end))
@@ -179,13 +179,11 @@ class DistributedModule(RankModule):
         # A rank without samples must add zeros, even if a mean over none made its gradients NaN.
         if not (exchange.samples and exchange.own_reduces and run.is_armed):
             return False
-        for each in self.module.parameters():
+        for each in run.fixed.parameters:
             # A hook would see the gradient before it is weighted; the attributes are private.
-            hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
-            if hooks or each.grad is not None:
+            if each.grad is not None or each._backward_hooks or each._post_accumulate_grad_hooks:
                 return False
         late.begin(exchange, meet)
-        queue_callback(late.meet)
         return True
 
     def _arm_again(self, ddp: DistributedDataParallel) -> None:

@@ -293,8 +293,7 @@ class RankModule(TransparentModule):
 
         def bring(tensor: Tensor) -> Tensor:
             here = copy_in_order(tensor, device)
-            weighted = exchange is not None and here.requires_grad
-            return take_weight_off(here, exchange) if exchange and weighted else here
+            return take_weight_off(here, exchange) if exchange and here.requires_grad else here
 
         inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
         return inputs, kwargs, 1 if samples is None else samples

@@ -16,6 +16,8 @@ different calls could be matched.
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +34,7 @@ from ...processes.group.caller_place import place_of_caller
 from ...processes.group.membership import Context
 from ..shares.measure import StepTime
 
-_LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits
+_MESSAGE = struct.Struct("9q3d")  # an `_Announcement` and three numbers
 
 
 class Phase(IntEnum):
@@ -63,7 +65,15 @@ class _Announcement(NamedTuple):
         return f"{what}{without} of spread model {self.model}"
 
 
-_NOTHING = _Announcement()
+class _Messages:
+    """What an exchange receives and sends, in tensors whose memory Python reads and writes."""
+
+    def __init__(self, ranks: int) -> None:
+        size = ranks * _MESSAGE.size
+        tensors = torch.empty(2, size, dtype=torch.uint8, device="cpu").unbind()
+        view = ctypes.c_char * size
+        self.received, self.sent = (view.from_address(each.data_ptr()) for each in tensors)
+        self.target, self.source = tensors
 
 
 @dataclass(eq=False)
@@ -83,7 +93,7 @@ class Exchange:
     # forward it belongs to.
     is_armed: bool = False
     time: StepTime | None = None  # of this rank's own work, without waiting
-    loss_numbers: Tensor | None = None  # what each rank gave to `start`, of shape (ranks, 3)
+    extra_of_ranks: Sequence[tuple[float, ...]] = ()  # the numbers that each rank gave to `start`
     # The forwards of other spread modules whose outputs this forward was given.
     before: list[Exchange] = field(default_factory=list)
     # Whether an input depends on such outputs and on another tensor that requires a gradient.
@@ -92,31 +102,26 @@ class Exchange:
     leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
     outer_weight: float | None = None  # of the outputs' gradients, if buckets are weighted
     number: int = 0  # of this exchange in the group; 0 before `start`
-    _own: _Announcement = _NOTHING
-    _numbers: Tensor | None = None
+    _own: _Announcement | None = None
+    _messages: _Messages | None = None
     _work: Any = None
     _announced: list[_Announcement] | None = None
 
-    def start(self, phase: Phase, learns: bool = True, loss_numbers: Tensor | None = None) -> None:
-        """Announce to the other ranks that this rank has reached `phase`, and whether gradients are
-        enabled there. `loss_numbers`, float64 of shape (3,) on the CPU, is sent along.
-        """
+    def start(self, phase: Phase, learns: bool = True, extra: Sequence[float] = (0, 0, 0)) -> None:
+        """Announce that this rank is at `phase`, with gradients if `learns`, and send `extra`."""
+        context = self.context
         point = (phase, self.model, self.forward, learns)
         flags = (self.own_loss, self.own_reduces, self.is_armed)
         self._own = _Announcement(True, self.samples or 0, *point, *flags)
-        self.context.counts[MEETING] += 1
-        self.number = self.context.counts[MEETING]
-        sent = _NOTHING if self.samples is None else self._own
-        numbers = torch.tensor([*sent, *[0] * _LOSS_NUMBERS], dtype=torch.int64, device="cpu")
-        if loss_numbers is not None:
-            numbers[-_LOSS_NUMBERS:] = loss_numbers.view(torch.int64)
-        ranks = self.world_size
-        self._numbers = numbers.new_zeros(ranks, len(numbers))
+        self.number = context.counts[MEETING] = context.counts[MEETING] + 1
+        sent = _Announcement() if self.samples is None else self._own
+        messages = context.messages.pop() if context.messages else _Messages(self.world_size)
+        messages.sent.raw = _MESSAGE.pack(*sent, *extra) * self.world_size
+        self._messages = messages
         # All-to-all, because gloo's all-gather and all-reduce need several rounds of messages,
-        # which took four times the processor time.
-        self._work = dist.all_to_all_single(
-            self._numbers.view(-1), numbers.repeat(ranks), group=self.context.carrier, async_op=True
-        )
+        # which took four times the processor time. The function in `dist` takes half as much again.
+        group: Any = context.carrier or dist.group.WORLD
+        self._work = group.alltoall_base(messages.target, messages.source, [], [])
 
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
@@ -124,22 +129,22 @@ class Exchange:
         Raise RankWaitError, which names a rank that did not come in time, or RankMismatchError if
         the ranks announced different calls.
         """
-        if self._work is None:
+        if self._messages is None:
             return
-        assert self._numbers is not None
         with self.waiting():
-            wait_for_hosts(self._work, str(self._own), self.number)
-        announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
-        self._announced = [_Announcement(*numbers) for numbers in announced]
-        self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)
-        self._work = None
-        mismatch = _describe_mismatch(self._announced)
-        if mismatch:
+            wait_for_hosts(self._work, self._own, self.number)
+        received = [*_MESSAGE.iter_unpack(self._messages.received)]
+        self.context.messages.append(self._messages)  # for the next exchange
+        self._announced = announced = [_Announcement(*numbers[:-3]) for numbers in received]
+        self.extra_of_ranks = [numbers[-3:] for numbers in received]
+        self._messages = self._work = None
+        # From `phase` to `learns`, which `str` describes.
+        if len({each[2:6] for each in announced if each.takes_part}) > 1:
             raise RankMismatchError(
-                f"{mismatch}; rank {self.context.group.rank} is at {place_of_caller()}. Their "
-                "collectives would mix. Let all ranks make the same calls of spread models; on one "
-                "rank alone, call model.module under torch.no_grad(), unless it is in shards. "
-                f"{UNEVEN_BATCHES}"
+                f"{_describe(announced)}; rank {self.context.group.rank} is at "
+                f"{place_of_caller()}. Their collectives would mix. Let all ranks make the same "
+                "calls of spread models; on one rank alone, call model.module under "
+                f"torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
 
     def meet(self, phase: Phase) -> None:
@@ -158,7 +163,7 @@ class Exchange:
 
     def _all(self) -> list[_Announcement]:
         if self._announced is None:
-            if self._work is None:
+            if self._messages is None:
                 self.start(Phase.BACKWARD)
             self.finish()
         assert self._announced is not None
@@ -211,14 +216,12 @@ class Exchange:
         return sum(self.samples_of_ranks)
 
 
-def _describe_mismatch(announced: Sequence[_Announcement]) -> str:
-    """Return which ranks announced which call if these differ; else ``""``."""
+def _describe(announced: Sequence[_Announcement]) -> str:
+    """Return which ranks announced which call."""
     ranks: dict[str, list[str]] = {}
     for rank, each in enumerate(announced):
         if each.takes_part:
             ranks.setdefault(str(each), []).append(str(rank))
-    if len(ranks) < 2:
-        return ""
     return ", while ".join(
         f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} came to {call}"
         for call, same in ranks.items()

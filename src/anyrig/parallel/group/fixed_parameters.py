@@ -83,9 +83,9 @@ class FixedParameters:
 
     def _remember(self) -> None:
         # References to all objects, so that no new object gets the identity of an old one.
-        layers = [*self._module.modules()]
-        self._held = [*layers, *self._module.parameters()]
-        self._places = [(layer._parameters, layer._modules) for layer in layers]
+        self._layers_now = [*self._module.modules()]
+        self.parameters = [*self._module.parameters()]
+        self._places = [(layer._parameters, layer._modules) for layer in self._layers_now]
         self._seen = self._outline()
 
     def _outline(self) -> list[int]:

@@ -40,13 +40,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from ...errors import SpreadError
 from ...transfer.tree import format_path, list_leaves, map_leaves
+from ..backward_callback import queue_callback
 from .exchange import Exchange
 
 # Called when a backward pass begins; returns the weight of the outputs' gradients.
@@ -218,16 +218,17 @@ class LateWeights:
         self.meet()
         self._exchange = None
 
-    def _reduce(self, bucket: Any) -> Future[Tensor]:
+    def _reduce(self, bucket: Any) -> Any:
         buffer = bucket.buffer()
         self.meet()
-        weight = self.weight_in_this_pass()
-        weight = 1.0 if weight is None else weight
+        weight = self.weight_in_this_pass() or 1.0  # not 0: this rank has samples
         if self.hook is not None:
             hook, state = self.hook
             buffer.mul_(weight)
-            reduced: Future[Tensor] = hook(state, bucket)
-            return reduced
+            return hook(state, bucket)
         buffer.mul_(weight / self._group.size())
-        work = dist.all_reduce(buffer, group=self._group, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+        # Waits before DDP reads the buffer. `Future.then` would need Python on gloo's thread.
+        queue_callback(self._group.allreduce([buffer]).wait)
+        ready: Future[Tensor] = Future()
+        ready.set_result(buffer)
+        return ready

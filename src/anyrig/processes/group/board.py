@@ -345,8 +345,10 @@ def board_of(group: Group) -> Board:
 
 
 @waits_for_ranks
-def wait_for_hosts(work: Any, what: str, number: int) -> None:
+def wait_for_hosts(work: Any, call: object, number: int) -> None:
     """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+
+    ``str(call)`` names the call that waits.
 
     A collective that times out does not report which rank is missing, but the store shows it.
 
@@ -358,6 +360,7 @@ def wait_for_hosts(work: Any, what: str, number: int) -> None:
     if _is_done_soon(work):
         return
     board = board_of(current_context().group)
+    what = str(call)
     waiting, place = Waiting(MEETING, number), board.reach(what)
     try:
         while not _is_done_soon(work):

@@ -49,6 +49,7 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     board: Any = None  # see `board_of`
     carrier: Any = None  # see `open_carrier`
+    messages: list[Any] = field(default_factory=list)  # see `Exchange.start`
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
     balance: Any = None  # the balance of the loader that yielded the last batch

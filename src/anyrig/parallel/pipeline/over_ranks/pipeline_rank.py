@@ -215,11 +215,9 @@ class PipelineRank(StagedModule):
             forward=pipeline.forwards,
         )
         mode = float(self.module.training)  # decides whether pipelines exchange buffers
-        facts = torch.tensor([float(key), mode, 0.0], dtype=torch.float64, device="cpu")
-        exchange.start(Phase.FORWARD, torch.is_grad_enabled(), facts)
+        exchange.start(Phase.FORWARD, torch.is_grad_enabled(), (float(key), mode, 0.0))
         exchange.finish()
-        assert exchange.loss_numbers is not None
-        keys, modes, _ = exchange.loss_numbers.T.tolist()
+        keys, modes, _ = zip(*exchange.extra_of_ranks, strict=True)
         counts = exchange.samples_of_ranks
         here = pipeline.links.row.ranks[pipeline.links.row.place]
         for rank in range(len(counts)):
