@@ -15,6 +15,7 @@ from .observer import Observer
 from .ranks import RankFacts, RankWatch
 from .replacements import Replacements
 from .summed_values import SummedValues
+from .tensor_numbers import TensorNumbers
 from .virtual_values import VirtualValues
 
 
@@ -85,7 +86,8 @@ class HazardWatch:
         self._summed = SummedValues(self._report) if sums else None
         self._ranks = RankWatch()
         self._virtual: VirtualValues | None = None
-        checks: list[Check] = [*every_check(self._report), self._ranks]
+        self._numbers = TensorNumbers()
+        checks: list[Check] = [*every_check(self._report, self._numbers), self._ranks]
         if VirtualValues.are_there():
             self._virtual = VirtualValues(self._report)
             checks.append(self._virtual)
@@ -100,6 +102,7 @@ class HazardWatch:
                 "block first"
             )
         self._observer.start(self._replacements)
+        self._numbers.start(self._replacements)
         if self._virtual is not None:
             self._virtual.start(self._replacements)
         if self._summed is not None:
