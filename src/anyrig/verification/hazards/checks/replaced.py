@@ -93,6 +93,8 @@ class ReplacedCheck(Check):
         owner.step = self._step
         if owner.looked_at < self._made.count:
             owner.steps = 0
+        elif not owner.replacements:
+            return
         if owner.is_reported or owner.steps >= _STEPS_BEFORE_REPORT or self._is_at_home(owner):
             owner.looked_at = self._made.count
             return
