@@ -128,6 +128,15 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
+    "a model copied during the training, and kept": (
+        ADAM
+        | {
+            "before": "import copy",
+            "clear": "optimizer.zero_grad()\n"
+            "if step == 1: first = model; model = copy.deepcopy(model)  # replaced",
+        },
+        HazardKind.REPLACED,
+    ),
     "values loaded as new parameters": (
         ADAM
         | {
@@ -263,6 +272,12 @@ RIGHT: dict[str, dict[str, str]] = {
         "before": "nn.init.orthogonal_(model.last.weight)",
         "after": "nn.utils.parametrizations.orthogonal(model.last)\n"
         "nn.utils.parametrizations.spectral_norm(model.first)",
+    },
+    "a copy that the program itself updates": {
+        "after": "import copy",
+        "clear": "fast = copy.deepcopy(model); fast(x).square().mean().backward()\n"
+        "for p in fast.parameters(): p.data.sub_(p.grad, alpha=0.1)\n"
+        "optimizer.zero_grad()",
     },
     "copied in each step": {
         "after": "import copy",

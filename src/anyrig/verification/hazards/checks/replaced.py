@@ -41,7 +41,8 @@ class _Owner:
         homes: the modules of its parameters when they were last looked up, and their names there.
         looked_at: the number of parameters that had been made then; -1 before the first look.
         replacements: the names of the parameters that stand where its own stood, by their numbers.
-        lost: how many of its own parameters are in no module.
+        lost: how many of its own parameters are in no module, or in one that is not trained.
+        is_kept: whether a module still has them, and none of them gets a gradient.
     """
 
     optimizer: weakref.ref[Optimizer]
@@ -54,6 +55,7 @@ class _Owner:
     step: Place | None = None
     replacements: dict[int, str] = field(default_factory=dict)
     lost: int = 0
+    is_kept: bool = False
     is_reported: bool = False
 
 
@@ -95,12 +97,15 @@ class ReplacedCheck(Check):
             owner.steps = 0
         elif not owner.replacements:
             return
-        if owner.is_reported or owner.steps >= _STEPS_BEFORE_REPORT or self._is_at_home(owner):
+        own = [each for each in parameters_of(optimizer) if isinstance(each, nn.Parameter)]
+        is_idle = all(each.grad is None for each in own)
+        is_sound = self._is_at_home(owner) and not is_idle
+        if owner.is_reported or owner.steps >= _STEPS_BEFORE_REPORT or is_sound:
             owner.looked_at = self._made.count
             return
         owner.looked_at = self._made.count
         owner.steps += 1
-        self._look(optimizer, owner)
+        self._look(own, owner, is_idle)
         if owner.steps == _STEPS_BEFORE_REPORT:
             self._decide(owner)
 
@@ -142,8 +147,7 @@ class ReplacedCheck(Check):
         now = None if module is None else vars(module)["_parameters"].get(name)
         return now is not None and now is self._numbers.tensor(number)
 
-    def _look(self, optimizer: Optimizer, owner: _Owner) -> None:
-        own = [each for each in parameters_of(optimizer) if isinstance(each, nn.Parameter)]
+    def _look(self, own: Sequence[Tensor], owner: _Owner, is_idle: bool) -> None:
         homes = find_homes()
         lost = []
         for each in own:
@@ -156,8 +160,12 @@ class ReplacedCheck(Check):
             for each in own
             if id(each) in homes
         }
-        owner.lost = len(lost)
-        owner.replacements = self._find_new(own, lost, owner.made_after) if lost else {}
+        owner.is_kept = is_idle and not lost  # perhaps a copy of the model is trained
+        owner.lost = len(own) if owner.is_kept else len(lost)
+        if owner.is_kept:
+            owner.replacements = self._find_new((), own, owner.made_after) if own else {}
+        else:
+            owner.replacements = self._find_new(own, lost, owner.made_after) if lost else {}
 
     def _find_new(
         self, own: Sequence[Tensor], lost: Sequence[Tensor], made_after: int
@@ -201,10 +209,14 @@ class ReplacedCheck(Check):
 
 
 def _describe(owner: _Owner, replaced: Place | None) -> Hazard:
+    names = list_names(sorted(owner.replacements.values()))
     what = (
-        f"{owner.lost} parameters of {owner.name} belong to no model any more, so their steps and "
-        f"their state are lost: the model was given new parameters, which get gradients and no "
-        f"updates: {list_names(sorted(owner.replacements.values()))}"
+        f"the {owner.lost} parameters of {owner.name} get no gradients, since a copy of their "
+        f"model is trained, whose parameters get gradients and no updates: {names}"
+        if owner.is_kept
+        else f"{owner.lost} parameters of {owner.name} belong to no model any more, so their steps "
+        "and their state are lost: the model was given new parameters, which get gradients and no "
+        f"updates: {names}"
     )
     remedy = (
         "make the optimizer after the model has its final parameters; if they change during the "
