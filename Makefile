@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-operators test-remedies test-torch check rules bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check rules bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ test-gpu: $(VENV)/.installed-test
 # More combinations of what `make test` tries.
 test-sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m sweep --numprocesses 2 --dist loadfile
+
+# Each test, and what it forks, within `watch_hazards`; see tests/watched_tests.py.
+test-hazards: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --watch-hazards --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # OPERATORS=--all runs every dtype and form; see tests/operators/sweep.py.
 test-operators: $(VENV)/.installed-test

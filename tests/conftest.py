@@ -5,7 +5,10 @@ import os
 import signal
 from importlib import import_module
 
+import pytest
 import torch
+
+from watched_tests import WatchedTests
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that: the tests
 # that interrupt one would wait in vain.
@@ -19,6 +22,17 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # `make test` has a process for each core: more threads would wait for each other. Not in the
 # environment, which programs of tests would inherit.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--watch-hazards", action="store_true", help="fail tests that make a mistake silently"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--watch-hazards"):
+        config.pluginmanager.register(WatchedTests())
 
 
 def pytest_runtest_setup() -> None:

@@ -19,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from watched_process import watched_process
 
 _ONE_PROGRAM = threading.Lock()  # the others wait
 
@@ -129,8 +132,6 @@ def run_program(
     """Run a program in this process; return its exit status."""
     import torch.distributed as dist
 
-    from anyrig.rehearsal.program import Program
-
     os.setsid()
     for file, number in ((os.devnull, 0), (output, 1), (errors, 2)):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -141,6 +142,15 @@ def run_program(
     os.chdir(cwd)
     dist.set_debug_level_from_env()
     del sys.modules["__main__"]
+    # Ranks watch themselves.
+    with nullcontext() if Path(command[0]).name == "forked_ranks.py" else watched_process():
+        return run_command(command)
+
+
+def run_command(command: list[str]) -> int:
+    """Run a program as ``python`` would, in this process."""
+    from anyrig.rehearsal.program import Program
+
     if command[0] == "-m":
         return Program(command[1], tuple(command[2:]), is_module=True).run()
     if command[0] != "-c":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import forked_programs
+from watched_process import watched_process
 
 
 class RanksError(Exception):
@@ -84,7 +85,8 @@ def run_rank(rank: int, ports: list[Connection], call: Any, arguments: list[Any]
         ANYRIG_DEVICE="cpu",
     )
     hold_destroyed_groups()
-    call(*arguments)
+    with watched_process():
+        call(*arguments)
 
 
 if __name__ == "__main__":

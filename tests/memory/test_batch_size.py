@@ -54,6 +54,7 @@ class Training:
     def step(self, samples: int) -> None:
         next(iter(self.loader))
         x = torch.randn(samples + 1, 2048, device="cuda") * random.random() * numpy.random.rand()
+        self.optimizer.zero_grad(set_to_none=False)  # so that a step writes to the gradients
         self.scaler.scale(self.net(x).square().mean()).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()

@@ -100,6 +100,7 @@ def test_a_slow_rank_computes_longer_by_its_factor(
             for _ in range(20):
                 (weight @ weight).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
             seconds.append(clock().done_seconds - done)
             done = clock().done_seconds
     finally:

@@ -66,6 +66,17 @@ def test_both_runs_are_repeated_in_the_types_of_the_script() -> None:
     assert found == [True, False, False]
 
 
+def test_a_script_that_needs_several_ranks_is_told_how_to_run_alone() -> None:
+    def on_rig() -> Ended:
+        Channel(**json.loads(os.environ[VARIABLE])).write_record(RankRecord(0, 2, ()))
+        return Ended(0)
+
+    verdict = ScriptRuns(on_rig, lambda: Ended(1, "ValueError: 2 stages"), steps=3).verify()
+    assert verdict.exit_code == 2
+    assert "fails on one device" in verdict.reason
+    assert "--single-arguments" in verdict.reason
+
+
 def test_of_a_restarted_rank_the_last_record_counts(tmp_path: Path) -> None:
     channel = Channel(str(tmp_path), steps=3, widens=True)
     for attempt, process in enumerate((8, 7)):

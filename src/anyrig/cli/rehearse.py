@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .chosen_device import chosen_device, named_in_errors
+from .chosen_device import named_in_errors
 from .command_line import read_command
 from .compare import PRICES, compare_and_exit, plan_comparison, read_rigs
 from .fail import account_for_fault, read_fault
+from .flag_errors import refused_as
 from .group_flags import GroupFlags, with_group_flags
 from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
-from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
+from .torchrun_flags import script_arguments
+from .virtual_ranks import plan_ranks
 
 if TYPE_CHECKING:
     from ..processes.launcher import GroupResult
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
     from ..verification.hazards.program_watch import HazardOptions
-    from ..virtual.rig import VirtualRig
 
 
 @with_group_flags
@@ -224,63 +224,6 @@ def rehearse(
         raise typer.Exit(_run_here(rehearsal, watched))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     raise typer.Exit(_run_ranks(rehearsal, *ranks, role, fault, watched))
-
-
-@contextmanager
-def refused_as(flag: str) -> Iterator[None]:
-    """Name `flag` in the error if the block raises a `ReportError`."""
-    from ..errors import ReportError
-
-    try:
-        yield
-    except ReportError as error:
-        raise typer.BadParameter(str(error), param_hint=flag) from None
-
-
-def plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
-    """Return the placement of the ranks that `flags` ask for, and the options of their group."""
-    from ..errors import GroupOptionError
-    from ..processes.options import read_node_counts
-    from ..rehearsal.placement import Placement
-
-    nodes = flags.nodes
-    if nodes is None:
-        nodes = "1" if flags.standalone else str(rig.node_count)
-    fewest, most = read_node_counts(nodes)
-    if rig.node_count < fewest:
-        raise GroupOptionError(
-            f"--nnodes {nodes} needs at least {fewest} nodes, and the rig {rig} has "
-            f"{rig.node_count}; give the rig more nodes, as in 2x(8xH100-SXM)"
-        )
-    source, device = chosen_device(flags.device)
-    with named_in_errors(source):
-        placement = Placement.on(
-            rig,
-            "auto" if device is None else device,
-            partial(count_ranks, flags),
-            min(most, rig.node_count),
-        )
-    endpoint = flags.rdzv_endpoint
-    if endpoint is None and flags.master_address is None:
-        endpoint = "node0:29400"
-    elif endpoint == "localhost:0":  # valid here for several nodes too: all are on this computer
-        endpoint = "localhost"
-    options = run_options(replace(flags, nodes=nodes, rdzv_endpoint=endpoint), placement.processes)
-    hidden = hidden_streams(flags, placement.processes)
-    # One launcher starts the ranks of all virtual nodes.
-    return placement, replace(
-        options,
-        nodes="1",
-        rdzv_endpoint=None,
-        local_address=None,
-        node_rank=None,
-        hidden_streams=frozenset(
-            (rank, stream)
-            for rank, local_rank in enumerate(placement.local_ranks)
-            for stream in ("stdout", "stderr")
-            if (local_rank, stream) in hidden
-        ),
-    )
 
 
 def _run_here(rehearsal: Rehearsal, watched: HazardOptions | None) -> int:

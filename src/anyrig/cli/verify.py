@@ -15,11 +15,12 @@ import typer
 
 from .chosen_device import named_in_errors
 from .command_line import read_command
+from .flag_errors import refused_as
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import MODULE, NO_PYTHON, rank_words
-from .rehearse import plan_ranks, refused_as
 from .run import single_rank_variables
 from .torchrun_flags import script_arguments
+from .virtual_ranks import plan_ranks
 
 if TYPE_CHECKING:
     from ..processes.options import RunOptions

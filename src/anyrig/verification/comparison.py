@@ -17,6 +17,7 @@ from ..errors import VerificationError
 from .bounds import allowed, bound_of, differs, norm, norm_of_all
 from .joining import Joined, join
 from .piece import Piece
+from .pipeline_stages import check_names_of_stages
 from .records import RankRecord, StepRecord
 
 INITIAL, GRADIENT, PARAMETER = "initial value", "gradient", "parameter"
@@ -90,6 +91,7 @@ def compare(rig: Sequence[RankRecord], one: RankRecord) -> Comparison:
             "no optimizer's step was seen on every rank and on one device; the script must call "
             "step() of a torch.optim.Optimizer"
         )
+    check_names_of_stages(rig)
     dtype, bound = bound_of(name for record in (*rig, one) for name in record.dtypes)
     for step in range(steps):
         of_ranks = {record.rank: record.steps[step] for record in rig}

@@ -22,6 +22,7 @@ from .causes.ranks import (
 from .causes.samples import repeated_or_missed, same_samples_everywhere, unequal_counts
 from .comparison import PARAMETER, Comparison, compare
 from .evidence import Evidence, sample_facts
+from .pipeline_stages import ranks_of_first_stage
 from .records import RankRecord
 from .verdict import Cause, Finding, Verdict
 
@@ -161,6 +162,7 @@ def _dead(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | N
 
 def _common_mistake(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | None:
     """Return a mistake that leaves the gradients correct."""
+    rig = ranks_of_first_stage(rig)
     if len(rig) < 2:
         return None
     for number in range(steps):

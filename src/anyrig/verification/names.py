@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-# The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, and
-# activation checkpointing.
-_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+# The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, activation
+# checkpointing, and torch.export, which `torch.distributed.pipelining.pipeline` calls.
+_WRAPPERS = {
+    *("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"),
+    "_export_root",
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ def clean_name(name: str) -> str:
 def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
     """Return the parameters with their names in the outermost modules that contain them.
 
-    If several models have a parameter of the same name, the name begins with the model's class.
-    A parameter outside of all modules is named by its number.
+    If several models have a parameter of the same name, the name begins with the model's class; and
+    it ends with a number, in the order of `parameters`, if the classes are the same, too. A
+    parameter outside of all modules is named by its number.
     """
     wanted = {id(parameter) for parameter in parameters}
     found: dict[int, tuple[nn.Module, str, nn.Module]] = {}
@@ -52,6 +57,7 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
     for root, name, _ in found.values():
         roots_of_name.setdefault(name, set()).add(id(root))
     named = []
+    counts: Counter[str] = Counter()
     for number, parameter in enumerate(parameters):
         if id(parameter) not in found:
             named.append(NamedParameter(f"parameter {number}", parameter))
@@ -59,6 +65,8 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
         root, name, module = found[id(parameter)]
         if len(roots_of_name[name]) > 1:
             name = f"{type(unwrap(root)).__name__}.{name}"
+            counts[name] += 1
+            name += f" ({counts[name]})" if counts[name] > 1 else ""
         named.append(NamedParameter(name, parameter, module, root))
     return named
 

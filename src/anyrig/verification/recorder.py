@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,7 +37,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from ..memory.source_line import current_line
+from ..memory.census import find_instances
+from ..memory.source_line import current_line, is_library_code
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
 from .label_counts import LabelCounts
@@ -43,6 +46,7 @@ from .loaders import RecordedLoaders, widen
 from .merging import Batches
 from .names import NamedParameter, clean_name, name_parameters, unwrap
 from .piece import Piece, piece_of, write_whole
+from .pipeline_stages import stage_of, stages_of_parameters
 from .precision import dtypes_of
 from .records import LossRecord, ParameterFacts, RankRecord, StepRecord
 from .samples import count_labels, hash_samples
@@ -98,6 +102,7 @@ class Recorder:
         self._lines: weakref.WeakKeyDictionary[nn.Module, tuple[str | None, int]] = (
             weakref.WeakKeyDictionary()
         )
+        self._stages: weakref.WeakKeyDictionary[nn.Module, int | None] = weakref.WeakKeyDictionary()
         self._begun: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._depth = 0
         self.place = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -165,7 +170,9 @@ class Recorder:
 
         @functools.wraps(to_float)
         def at_least_float(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            if self._widens and tensor.dtype == torch.float64:
+            # Not in PyTorch: a gradient scaler, for example, needs numbers in float32.
+            caller = sys._getframe(1).f_code
+            if self._widens and tensor.dtype == torch.float64 and not is_library_code(caller):
                 return tensor
             return to_float(tensor, *args, **kwargs)
 
@@ -188,7 +195,7 @@ class Recorder:
         self._losses.append(LossRecord(float(loss.detach()), _line()))
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> Any:
-        if not self._is_recording:
+        if not self._is_recording or is_exporting():
             return None
         if not self._running:
             self._running.append(module)
@@ -204,7 +211,7 @@ class Recorder:
 
     def _after_forward(self, module: nn.Module, args: Any, *given: Any) -> None:
         kwargs = given[0] if len(given) == 2 else {}  # PyTorch leaves it out after an exception
-        if threading.get_ident() != self._thread or not self._running:
+        if is_exporting() or threading.get_ident() != self._thread or not self._running:
             return
         while self._running and self._running.pop() is not module:
             pass  # a module whose call raised, without its hook
@@ -212,9 +219,16 @@ class Recorder:
             return
         self._draws |= self._random_before != _random_states()
         hashed = hash_samples((args, kwargs))
-        if hashed is not None and module.training:
-            self._forwards.append(hashed[0])
-            self._sample_shape = hashed[1]
+        if hashed is None or not module.training:
+            return
+        if module not in self._stages:
+            self._stages[module] = stage_of(module)
+        if self._stages[module]:
+            return  # the outputs of another stage are no samples
+        if self._stages[module] == 0 and not self._steps and self._forwards == [hashed[0]]:
+            return  # PyTorch computes the first micro-batch once to see shapes, and then again
+        self._forwards.append(hashed[0])
+        self._sample_shape = hashed[1]
 
     def _begin_module(self, module: nn.Module) -> None:
         """Give a model its initial values before its first forward pass."""
@@ -222,10 +236,17 @@ class Recorder:
             return
         self._begun.add(module)
         kind = type(unwrap(module)).__name__
+        of_optimizers = {
+            id(one.parameter): one.name
+            for optimizer in find_instances(Optimizer)[Optimizer]
+            for one in name_parameters(_parameters_of(optimizer))
+        }
         with torch.no_grad():
             for long_name, parameter in module.named_parameters():
                 name = clean_name(long_name)
-                value = self._initial.get(name, self._initial.get(f"{kind}.{name}"))
+                value = self._initial.get(of_optimizers.get(id(parameter), name))
+                if value is None:
+                    value = self._initial.get(f"{kind}.{name}")
                 if value is not None and value.shape == parameter.shape:
                     write_whole(parameter, value)
 
@@ -278,8 +299,9 @@ class Recorder:
 
     def _pieces(self, optimizer: Optimizer) -> Iterator[tuple[str, Piece, Piece | None]]:
         """Yield the name of each parameter, this rank's piece of it and of its gradient."""
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = _parameters_of(optimizer)
         flat: dict[int, tuple[FlatPart, ...]] = {}
+        stages = stages_of_parameters()
         for one in name_parameters(parameters):
             if one.root is not None and id(one.root) not in flat:
                 flat |= {id(one.root): (), **find_flat_parts(one.root)}
@@ -293,26 +315,35 @@ class Recorder:
                 continue
             whole = piece_of(one.parameter)
             if whole is not None:
-                self._note_facts(one.name, one.owner, shards_data=_is_sharded_data(one))
+                stage = stages.get(id(one.parameter))
+                self._note_facts(
+                    one.name, one.owner, shards_data=_is_sharded_data(one), stage=stage
+                )
                 self._note_type(whole)
                 yield one.name, whole, None if gradient is None else piece_of(gradient)
 
-    def _note_facts(self, name: str, owner: nn.Module | None, *, shards_data: bool) -> None:
+    def _note_facts(
+        self, name: str, owner: nn.Module | None, *, shards_data: bool, stage: int | None = None
+    ) -> None:
         if name in self._parameters:
             return
         self._shards_data |= shards_data
         if owner is None:
-            self._parameters[name] = ParameterFacts("no module")
+            self._parameters[name] = ParameterFacts("no module", stage=stage)
             return
         if isinstance(owner, _BatchNorm) and owner.training:
             self._has_batch_statistics = True
         if is_norm_of_one_rank(owner):
             self._norms.setdefault(name.rpartition(".")[0])
         line, order = self._lines.get(owner, (None, -1))
-        self._parameters[name] = ParameterFacts(type(owner).__name__, line, order)
+        self._parameters[name] = ParameterFacts(type(owner).__name__, line, order, stage)
 
     def _note_type(self, piece: Piece) -> None:
         self._dtypes.add(str(piece.values.dtype).removeprefix("torch."))
+
+
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
 
 
 def is_norm_of_one_rank(module: nn.Module) -> bool:

@@ -61,11 +61,13 @@ class ParameterFacts:
         module: the class of its module.
         line: the line that called the module; None if unknown.
         order: the place of the module in the order of the forward pass; -1 if it was not called.
+        stage: the stage of `torch.distributed.pipelining` that has it; None outside of all stages.
     """
 
     module: str
     line: str | None = None
     order: int = -1
+    stage: int | None = None
 
 
 @dataclass(frozen=True)

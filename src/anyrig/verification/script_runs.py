@@ -17,6 +17,11 @@ from .records import RankRecord
 from .verdict import Verdict
 
 _MOST_LINES = 25
+# What a script that needs several ranks, such as one per stage of a pipeline, has to change.
+_ALONE = (
+    "there it runs as one rank, so take the number of ranks or of pipeline stages from WORLD_SIZE, "
+    "or give the script other arguments there: --single-arguments"
+)
 # What the errors of PyTorch about types have in common, as in "expected scalar type Double".
 _OF_TYPES = re.compile(r"dtype|scalar type|Double|Float|float64|float32")
 
@@ -99,10 +104,8 @@ class ScriptRuns:
         if ended.status != 0 and not is_complete:
             tail = "\n".join(ended.output.strip().splitlines()[-_MOST_LINES:])
             kind = _TypesError if _OF_TYPES.search(tail) else VerificationError
-            raise kind(
-                f"the script fails {where}, with status {ended.status}; run it with anyrig "
-                f"rehearse first\n{tail}"
-            )
+            remedy = _ALONE if channel.replays else "run it with anyrig rehearse first"
+            raise kind(f"the script fails {where}, with status {ended.status}; {remedy}\n{tail}")
         if not records:
             raise VerificationError(
                 f"no optimizer's step was seen {where}; the script must call step() of a "

@@ -55,6 +55,11 @@ EVALUATION = """
             model(x){mark}
 """
 
+ADAM = {
+    "optimizer": "torch.optim.Adam(model.parameters(), 0.01)  # made",
+    "step": "optimizer.step()  # step",
+}
+
 # The mistake, what replaces the sound lines, and the kind of the hazard.
 MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
     "data in forward": ({"cut": "h = h.data  # cut"}, HazardKind.CUT),
@@ -96,18 +101,85 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
     "a layer made after the optimizer": (
         {
             "optimizer": "torch.optim.Adam(model.parameters(), 0.01)  # made",
-            "after": "model.last = nn.Linear(8, 2).to(device)",
+            "after": "model.more = nn.Linear(8, 2).to(device)",
+            "cut": "x = self.more(h) if hasattr(self, 'more') else x",
+            "loss": "loss = loss + model.more(torch.ones(1, 8, device=device)).sum()",
             "step": "optimizer.step()  # step",
         },
         HazardKind.UNOWNED,
     ),
+    "a layer replaced after the optimizer was made": (
+        ADAM | {"after": "model.last = nn.Linear(8, 3).to(device)  # replaced"},
+        HazardKind.REPLACED,
+    ),
+    "a layer replaced during the training": (
+        ADAM
+        | {
+            "clear": "optimizer.zero_grad()\n"
+            "if step == 2: model.last = nn.Linear(8, 2).to(device)  # replaced"
+        },
+        HazardKind.REPLACED,
+    ),
+    "a model copied during the training": (
+        ADAM
+        | {
+            "before": "import copy",
+            "clear": "model.zero_grad()\nif step == 2: model = copy.deepcopy(model)  # replaced",
+        },
+        HazardKind.REPLACED,
+    ),
+    "a model copied during the training, and kept": (
+        ADAM
+        | {
+            "before": "import copy",
+            "clear": "optimizer.zero_grad()\n"
+            "if step == 1: first = model; model = copy.deepcopy(model)  # replaced",
+        },
+        HazardKind.REPLACED,
+    ),
+    "values loaded as new parameters": (
+        ADAM
+        | {
+            "after": "model.load_state_dict(Net().to(device).state_dict(), assign=True)  # replaced"
+        },
+        HazardKind.REPLACED,
+    ),
+    "a conversion that makes new parameters": (
+        ADAM
+        | {
+            "after": "torch.__future__.set_overwrite_module_params_on_conversion(True)\n"
+            "model.double().float()  # replaced\n"
+            "torch.__future__.set_overwrite_module_params_on_conversion(False)",
+        },
+        HazardKind.REPLACED,
+    ),
+    "a weight divided into direction and length": (
+        ADAM | {"after": "nn.utils.parametrizations.weight_norm(model.last)  # replaced"},
+        HazardKind.REPLACED,
+    ),
     "an optimizer of another model": (
         {
             "before": "optimizer = torch.optim.AdamW(model.parameters())  # made",
-            "optimizer": "optimizer; model = Net().to(device)",
+            "optimizer": "optimizer\nmodel = Net().to(device)  # replaced",
             "step": "optimizer.step()  # step",
         },
         HazardKind.REPLACED,
+    ),
+    "an optimizer of a model with a copy": (
+        {
+            "before": "import copy; optimizer = torch.optim.AdamW(model.parameters())  # made",
+            "optimizer": "optimizer\nfirst = model\nmodel = copy.deepcopy(model)  # replaced",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.REPLACED,
+    ),
+    "made again for each step": (
+        {
+            "clear": "optimizer = torch.optim.Adam(model.parameters(), 0.1 / (step + 1))  # made\n"
+            "optimizer.zero_grad()",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.REBUILT,
     ),
     "never cleared": (
         {
@@ -170,6 +242,71 @@ RIGHT: dict[str, dict[str, str]] = {
         "after": "other = torch.optim.Adam([*model.first.parameters(), *model.norm.parameters()])",
         "clear": "optimizer.zero_grad(); other.zero_grad()",
         "step": "optimizer.step(); other.step()",
+    },
+    "a layer replaced, and the optimizer made again": {
+        "clear": "if step == 2:\n"
+        "    model.last = nn.Linear(8, 2).to(device)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), 0.01)\n"
+        "optimizer.zero_grad()",
+    },
+    "a layer replaced, and given to the optimizer": {
+        "clear": "if step == 2:\n"
+        "    model.last = nn.Linear(8, 2).to(device)\n"
+        "    optimizer.add_param_group({'params': model.last.parameters()})\n"
+        "optimizer.zero_grad()",
+    },
+    "a layer replaced, and given to another optimizer late": {
+        "clear": "if step == 1: model.last = nn.Linear(8, 2).to(device)\n"
+        "if step == 2: other = torch.optim.SGD(model.last.parameters(), 0.01)\n"
+        "model.zero_grad()",
+    },
+    "moved to and fro": {"clear": "model.cpu(); model.to(device); optimizer.zero_grad()"},
+    "swapped": {
+        "optimizer": "torch.optim.Adam(model.parameters())",
+        "clear": "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+        "if step == 2: loss = None; model.double(); model.float()\n"
+        "torch.__future__.set_swap_module_params_on_conversion(False)\n"
+        "model.zero_grad()",
+    },
+    "parametrized": {
+        "before": "nn.init.orthogonal_(model.last.weight)",
+        "after": "nn.utils.parametrizations.orthogonal(model.last)\n"
+        "nn.utils.parametrizations.spectral_norm(model.first)",
+    },
+    "a copy that the program itself updates": {
+        "after": "import copy",
+        "clear": "fast = copy.deepcopy(model); fast(x).square().mean().backward()\n"
+        "for p in fast.parameters(): p.data.sub_(p.grad, alpha=0.1)\n"
+        "optimizer.zero_grad()",
+    },
+    "copied in each step": {
+        "after": "import copy",
+        "step": "optimizer.step(); best = copy.deepcopy(model)",
+    },
+    "copies of parameters with another precision": {
+        "optimizer": "torch.optim.Adam([nn.Parameter(p.detach().double()) for p in "
+        "model.parameters()])\ncopies = optimizer.param_groups[0]['params']",
+        "clear": "model.zero_grad()",
+        "step": "for p, c in zip(model.parameters(), copies): c.grad = p.grad.double()\n"
+        "optimizer.step()\n"
+        "for p, c in zip(model.parameters(), copies): p.data.copy_(c)",
+    },
+    "made again in every second step": {
+        "clear": "if step % 2 == 0: optimizer = torch.optim.Adam(model.parameters())\n"
+        "optimizer.zero_grad()",
+    },
+    "without momentum, made again in every step": {
+        "clear": "optimizer = torch.optim.SGD(model.parameters(), 0.01)\noptimizer.zero_grad()",
+    },
+    "made again for the first values": {
+        "after": "import copy; first = copy.deepcopy(model.state_dict())",
+        "clear": "model.load_state_dict(first); optimizer = torch.optim.Adam(model.parameters())\n"
+        "optimizer.zero_grad()",
+    },
+    "made again with the last state": {
+        "clear": "last, optimizer = optimizer, torch.optim.Adam(model.parameters())\n"
+        "if step: optimizer.load_state_dict(last.state_dict())\n"
+        "optimizer.zero_grad()",
     },
     "scaled": {
         "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'))",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+import torch
 from seeded_mistakes import MISTAKES, RIGHT, SKIPPED, run, source_of
+from torch import nn
 
 from anyrig.verification import HazardKind
 
@@ -50,3 +52,17 @@ def test_a_right_program_raises_no_alarm(program: str, device: str) -> None:
 def test_a_right_program_raises_no_alarm_with_sums(program: str) -> None:
     hazards, _ = run(source_of(RIGHT[program]), f"{program} sums", "cpu", sums=True)
     assert hazards == []
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "Adagrad", "RMSprop"])
+def test_pytorch_refuses_state_that_a_move_leaves_behind(kind: str) -> None:
+    """So there is no hazard to report."""
+    model = nn.Linear(4, 2)
+    momentum = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(torch.optim, kind)(model.parameters(), 0.1, **momentum)
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    model.cuda()
+    with pytest.raises(RuntimeError, match="device"):
+        optimizer.step()

@@ -9,6 +9,7 @@ from ..evidence import Evidence
 from ..verdict import Cause
 
 _SMALLEST_SCALE = 128.0
+_NEAR = 1e-4  # how near a whole number a factor must be, relative to it
 _TIMES = "\u00d7"
 
 
@@ -24,9 +25,11 @@ def constant_factor(evidence: Evidence) -> Cause | None:
     trained = [name for name in others if _is_trained(evidence, name)]
     which = names[0] if len(names) == 1 else f"{len(names)} parameters"
     subject = f"only the gradient of {which} is" if trained else "all gradients are"
+    factor, is_certain = _without_rounding(factor, evidence.comparison.bound)
     ranks, batches = evidence.world_size, evidence.micro_batches
     text, remedy = _explain(factor, ranks, batches, is_subset=bool(trained))
-    return Cause("factor", f"{subject} {_written(factor)} what one device computes: {text}", remedy)
+    text = f"{subject} {_written(factor)} what one device computes: {text}"
+    return Cause("factor", text, remedy, is_certain)
 
 
 def learning_rate(evidence: Evidence) -> Cause | None:
@@ -45,13 +48,16 @@ def learning_rate(evidence: Evidence) -> Cause | None:
         if ratio is None:
             return None
         ratios.append(ratio)
-    if max(ratios) - min(ratios) > 1e-4 * max(map(abs, ratios)):
+    bound = evidence.comparison.bound
+    if max(ratios) - min(ratios) > max(1e-4, bound) * max(map(abs, ratios)):
         return None
+    ratio, is_certain = _without_rounding(ratios[0], bound)
     return Cause(
         "learning-rate",
-        f"after equal gradients, each update is {_written(ratios[0])} that on one device",
+        f"after equal gradients, each update is {_written(ratio)} that on one device",
         "use one learning rate for one global batch. If the script multiplies it by the number of "
         "ranks on purpose, give the run on one device the same rate with --single-arguments",
+        is_certain,
     )
 
 
@@ -63,9 +69,21 @@ def _common_factor(evidence: Evidence) -> float | None:
     known = [factor for factor in factors if factor is not None]
     if not known or len(known) < len(factors):
         return None
-    if max(known) - min(known) > 1e-3 * max(map(abs, known)):
+    if max(known) - min(known) > max(1e-3, evidence.comparison.bound) * max(map(abs, known)):
         return None
     return sum(known) / len(known)
+
+
+def _without_rounding(factor: float, bound: float) -> tuple[float, bool]:
+    """Return a factor, or the whole number or inverse that rounding makes of it.
+
+    Also returns whether it is certain: not if coarse types such as bfloat16 leave other factors.
+    """
+    for whole, inverse in ((round(factor), False), (round(1 / (factor or 1)), True)):
+        exact = 1 / whole if inverse and whole else float(whole)
+        if whole >= 1 and abs(factor - exact) <= max(_NEAR, bound / 10) * exact:
+            return exact, abs(factor - exact) <= _NEAR * exact
+    return factor, True
 
 
 def _is_trained(evidence: Evidence, name: str) -> bool:
@@ -129,11 +147,11 @@ def _explain(factor: float, ranks: int, batches: int, *, is_subset: bool) -> tup
 
 def _nearest_whole(value: float) -> int | None:
     nearest = round(value)
-    return nearest if nearest >= 1 and abs(value - nearest) <= 1e-4 * nearest else None
+    return nearest if nearest >= 1 and abs(value - nearest) <= _NEAR * nearest else None
 
 
 def _written(factor: float) -> str:
-    whole, inverse = _nearest_whole(factor), _nearest_whole(1 / factor)
+    whole, inverse = _nearest_whole(factor), _nearest_whole(1 / factor) if factor else None
     if whole is not None:
         return f"{_TIMES}{whole}"
     return f"{_TIMES}1/{inverse}" if inverse is not None else f"{_TIMES}{factor:.6g}"

@@ -6,6 +6,7 @@
       ├─ saved values ──── kernel_values.py    virtual GPUs: the kernels see every write
       │                    summed_values.py    other devices, if asked: sums of the bytes
       ├─ observer.py ───── what the program does with PyTorch, as events
+      ├─ tensor_numbers.py how checks remember parameters and gradients
       └─ checks/ ───────── one hazard per file: keeps what it needs of the events, and decides
                            in a function without effects
 """

@@ -22,6 +22,9 @@ class Check:
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Hear that a backward pass begins at `roots`."""
 
+    def parameter_made(self, parameter: Tensor) -> None:
+        """Hear that a parameter was made."""
+
     def optimizer_made(self, optimizer: Optimizer, place: Place) -> None:
         """Hear that an optimizer was made."""
 

@@ -17,6 +17,7 @@ class HazardKind(Enum):
     NO_GRADIENT = "an optimizer steps without gradients"
     UNOWNED = "parameters belong to no optimizer"
     REPLACED = "an optimizer has parameters that the model no longer has"
+    REBUILT = "an optimizer is made again for each step"
     UNSTEPPED_SCALER = "a gradient scaler never lets its optimizer step"
     ACCUMULATED = "gradients of earlier steps are never cleared"
     TRAINING_MODE = "a model is evaluated in training mode"

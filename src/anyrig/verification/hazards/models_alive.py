@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...memory.census import find_instances, take_census
+from ...memory.census import find_instances, is_replica, take_census
 
 
 def find_optimizers() -> list[Optimizer]:
@@ -18,6 +18,16 @@ def find_optimizers() -> list[Optimizer]:
 def find_models() -> tuple[nn.Module, ...]:
     """Return the modules that exist and that are part of no other module."""
     return take_census().own_models
+
+
+def find_homes() -> dict[int, tuple[nn.Module, str]]:
+    """Return the modules that have each parameter, by its id, and its name there."""
+    return {
+        id(parameter): (module, name)
+        for module in find_instances(nn.Module)[nn.Module]
+        if "_parameters" in vars(module) and not is_replica(module)
+        for name, parameter in vars(module)["_parameters"].items()
+    }
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

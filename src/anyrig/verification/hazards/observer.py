@@ -43,6 +43,7 @@ class Observer:
     def start(self, replacements: Replacements) -> None:
         """Call the checks from now on, until the replacements are undone."""
         replacements.replace(torch.autograd, "backward", self._watched_backward)
+        replacements.replace(nn.Parameter, "__new__", self._watched_parameter)
         self._watch_optimizers(replacements)
         self._watch_scalers(replacements)
         self._watch_cuts(replacements)
@@ -74,6 +75,17 @@ class Observer:
 
         setattr(backward, _MARK, True)
         return backward
+
+    def _watched_parameter(self, original: Callable[..., Tensor]) -> Any:
+        @functools.wraps(original)
+        def make(*arguments: Any, **options: Any) -> Tensor:
+            parameter = original(*arguments, **options)
+            if not is_compiling():
+                for check in self._checks:
+                    check.parameter_made(parameter)
+            return parameter
+
+        return staticmethod(make)
 
     def _watch_optimizers(self, replacements: Replacements) -> None:
         def before_step(optimizer: Optimizer, *_: Any) -> None:

@@ -17,6 +17,7 @@ from .observer import Observer
 from .ranks import RankFacts, RankWatch
 from .replacements import Replacements
 from .summed_values import SummedValues
+from .tensor_numbers import TensorNumbers
 
 
 class Hazards(Sequence[Hazard]):
@@ -86,7 +87,8 @@ class HazardWatch:
         self._summed = SummedValues(self._report) if sums else None
         self._ranks = RankWatch()
         self._kernels: KernelValues | None = None
-        checks: list[Check] = [*every_check(self._report), self._ranks]
+        self._numbers = TensorNumbers()
+        checks: list[Check] = [*every_check(self._report, self._numbers), self._ranks]
         saved = find_saved_values()
         if saved is not None:
             self._kernels = KernelValues(saved, self._report)
@@ -102,6 +104,7 @@ class HazardWatch:
                 "block first"
             )
         self._observer.start(self._replacements)
+        self._numbers.start(self._replacements)
         if self._kernels is not None:
             self._kernels.start(self._replacements)
         if self._summed is not None:

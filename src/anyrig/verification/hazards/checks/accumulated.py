@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 
 from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
-from ..models_alive import parameters_of
+from ..models_alive import find_homes, parameters_of
+from ..tensor_numbers import TensorNumbers
+from .cuts import leaves_of
 
 # Gradients may be added over two steps on purpose, but hardly over this many.
 _INTERVALS_BEFORE_REPORT = 2
@@ -27,14 +29,15 @@ class _Gradient:
     """The gradient of one parameter after a step of its optimizer.
 
     Attributes:
+        parameter, gradient: their numbers.
         version: its version at the end of the step.
         is_used: whether a backward pass has begun since then.
         is_cleared: whether it was changed, replaced or removed before that pass.
         intervals: how many intervals in a row it was not cleared.
     """
 
-    parameter: weakref.ref[Tensor]
-    gradient: weakref.ref[Tensor]
+    parameter: int
+    gradient: int
     version: int
     is_used: bool = False
     is_cleared: bool = False
@@ -46,8 +49,9 @@ class _Gradient:
 class AccumulatedCheck(Check):
     """Follows one gradient of each optimizer from step to step."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, numbers: TensorNumbers) -> None:
         self._report = report
+        self._numbers = numbers
         self._kept: weakref.WeakKeyDictionary[Optimizer, _Gradient] = weakref.WeakKeyDictionary()
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
@@ -55,22 +59,25 @@ class AccumulatedCheck(Check):
         for kept in list(self._kept.values()):
             if not kept.is_used:
                 kept.is_used, kept.backward = True, place
-                kept.is_cleared = kept.is_cleared or not _is_unchanged(kept)
+                kept.is_cleared = kept.is_cleared or not self._is_unchanged(kept)
+                is_last = kept.intervals == _INTERVALS_BEFORE_REPORT - 1
+                if is_last and not (kept.is_cleared or kept.is_reported):
+                    kept.is_cleared = not self._may_be_added_to(kept, roots)
 
     def zeroed(self, owner: Optimizer | nn.Module, place: Place) -> None:
         """Count the gradients of an optimizer, or of all if a module clears its own, as cleared."""
         if isinstance(owner, Optimizer):
             cleared = [self._kept[owner]] if owner in self._kept else []
         else:
-            own = {id(parameter) for parameter in owner.parameters()}
-            cleared = [kept for kept in self._kept.values() if id(kept.parameter()) in own]
+            own = {self._numbers.number(parameter) for parameter in owner.parameters()}
+            cleared = [kept for kept in self._kept.values() if kept.parameter in own]
         for kept in cleared:
             kept.is_cleared = True
 
     def data_read(self, tensor: Tensor) -> None:
         """Count a gradient whose `data` is read as cleared: `grad.data.zero_()` has no version."""
         for kept in self._kept.values():
-            if kept.gradient() is tensor:
+            if self._numbers.tensor(kept.gradient) is tensor:
                 kept.is_cleared = True
 
     def before_step(self, optimizer: Optimizer, place: Place) -> None:
@@ -86,7 +93,7 @@ class AccumulatedCheck(Check):
     def after_step(self, optimizer: Optimizer) -> None:
         """Remember the gradient as the optimizer leaves it."""
         kept = self._kept.get(optimizer)
-        parameter = None if kept is None else kept.parameter()
+        parameter = None if kept is None else self._numbers.tensor(kept.parameter)
         if parameter is None or parameter.grad is None:
             having = (each for each in parameters_of(optimizer) if each.grad is not None)
             parameter = next(having, None)
@@ -96,20 +103,31 @@ class AccumulatedCheck(Check):
         gradient = parameter.grad
         if gradient.is_inference():
             return
-        now = _Gradient(weakref.ref(parameter), weakref.ref(gradient), gradient._version)
+        number = self._numbers.number
+        now = _Gradient(number(parameter), number(gradient), gradient._version)
         if kept is not None:
             now.intervals, now.is_reported = kept.intervals, kept.is_reported
         self._kept[optimizer] = now
 
+    def _may_be_added_to(self, kept: _Gradient, roots: Sequence[Tensor]) -> bool:
+        """Return whether a backward pass may add to a gradient.
 
-def _is_unchanged(kept: _Gradient) -> bool:
-    parameter, gradient = kept.parameter(), kept.gradient()
-    return (
-        parameter is not None
-        and gradient is not None
-        and parameter.grad is gradient
-        and gradient._version == kept.version
-    )
+        The program itself writes the gradients of copies with another precision, for example.
+        """
+        parameter = self._numbers.tensor(kept.parameter)
+        return id(parameter) in find_homes() or any(
+            leaf is parameter for root in roots for leaf in leaves_of(root.grad_fn)
+        )
+
+    def _is_unchanged(self, kept: _Gradient) -> bool:
+        parameter = self._numbers.tensor(kept.parameter)
+        gradient = self._numbers.tensor(kept.gradient)
+        return (
+            parameter is not None
+            and gradient is not None
+            and parameter.grad is gradient
+            and gradient._version == kept.version
+        )
 
 
 def _describe(name: str, kept: _Gradient, step: Place) -> Hazard:

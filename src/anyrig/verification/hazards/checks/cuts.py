@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ..check import Check
 from ..hazard import Place
+from ..tensor_numbers import TensorNumbers
 
 # How often the graph is searched per line, and how many of its nodes.
 _MOST_SEARCHES, _MOST_NODES = 2, 20_000
@@ -20,13 +20,14 @@ _MOST_SEARCHES, _MOST_NODES = 2, 20_000
 class _Cut:
     how: str
     searches: int = 0
-    leaves: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
+    leaves: set[int] = field(default_factory=set)  # their numbers
 
 
 class Cuts(Check):
     """The leaves of the graphs of detached tensors, by the line that detached them."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: TensorNumbers) -> None:
+        self._numbers = numbers
         self._cuts: dict[Place, _Cut] = {}
 
     def cut(self, tensor: Tensor, how: str, place: Place) -> None:
@@ -36,20 +37,20 @@ class Cuts(Check):
         cut = self._cuts.setdefault(place, _Cut(how))
         if cut.searches < _MOST_SEARCHES:
             cut.searches += 1
-            cut.leaves |= {id(leaf): weakref.ref(leaf) for leaf in leaves_of(tensor.grad_fn)}
+            cut.leaves |= {self._numbers.number(leaf) for leaf in leaves_of(tensor.grad_fn)}
 
     def find(self, parameter: Tensor) -> tuple[Place, str] | None:
         """Return the first line that cut off something that depends on a parameter, and how."""
+        number = self._numbers.number(parameter)
         for place, cut in self._cuts.items():
-            reference = cut.leaves.get(id(parameter))
-            if reference is not None and reference() is parameter:
+            if number in cut.leaves:
                 return place, cut.how
         return None
 
 
 def leaves_of(node: Any) -> Iterator[Tensor]:
     """Yield the leaves at the ends of the graph below `node`."""
-    seen, waiting = {node}, [node]
+    seen, waiting = {node}, [node] if node is not None else []
     while waiting and len(seen) < _MOST_NODES:
         for following, _ in waiting.pop().next_functions:
             if following is None or following in seen:

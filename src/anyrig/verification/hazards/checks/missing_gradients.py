@@ -17,7 +17,10 @@ from torch.optim import Optimizer
 from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import find_models, find_optimizers, list_names, names_of, parameters_of
+from ..tensor_numbers import TensorNumbers
 from .cuts import Cuts
+from .new_parameters import NewParameters
+from .replaced import ReplacedCheck
 
 # An optimizer without a single gradient is reported after this many steps, or at the end.
 _STEPS_BEFORE_REPORT = 3
@@ -30,7 +33,7 @@ class _Steps:
     Attributes:
         name: its class.
         made: where it was made.
-        waiting: its parameters that have had no gradient at any of its steps, by id.
+        waiting: the numbers of its parameters that have had no gradient at any of its steps.
         size: the number of its parameters when `waiting` was made.
         count: its steps that followed a backward pass.
         blame: why parameters are waiting, as far as is known.
@@ -40,7 +43,7 @@ class _Steps:
     optimizer: weakref.ref[Optimizer]
     name: str
     made: Place | None
-    waiting: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
     size: int = 0
     count: int = 0
     backward: Place | None = None
@@ -58,14 +61,25 @@ class _Blame:
     how: str = ""
     names: tuple[str, ...] = ()
     is_replaced: bool = False
+    replaced: Place | None = None
 
 
 class MissingGradientsCheck(Check):
     """Follows which parameters of each optimizer get gradients."""
 
-    def __init__(self, report: Report, cuts: Cuts) -> None:
+    def __init__(
+        self,
+        report: Report,
+        numbers: TensorNumbers,
+        cuts: Cuts,
+        new: NewParameters,
+        replaced: ReplacedCheck,
+    ) -> None:
         self._report = report
+        self._numbers = numbers
         self._cuts = cuts
+        self._new = new
+        self._replaced = replaced
         self._steps: dict[int, _Steps] = {}
         self._made: weakref.WeakKeyDictionary[Optimizer, Place] = weakref.WeakKeyDictionary()
         self._backward: Place | None = None
@@ -87,14 +101,14 @@ class MissingGradientsCheck(Check):
         steps = self._find(optimizer)
         steps.count += 1
         steps.backward, steps.step = self._backward, place
-        _drop_those_with_gradients(steps)
+        self._drop_those_with_gradients(steps)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Look again, since a step with a closure computes its gradients itself, and decide."""
         steps = self._steps.get(id(optimizer))
         if steps is None or not steps.waiting or steps.optimizer() is not optimizer:
             return
-        _drop_those_with_gradients(steps)
+        self._drop_those_with_gradients(steps)
         waiting = len(steps.waiting)
         if waiting != steps.blamed or steps.count <= _STEPS_BEFORE_REPORT:
             steps.blame, steps.blamed = self._find_blame(steps), waiting
@@ -117,12 +131,12 @@ class MissingGradientsCheck(Check):
         parameters = parameters_of(optimizer)
         if steps.size != len(parameters):
             steps.size = len(parameters)
-            steps.waiting = {id(each): weakref.ref(each) for each in parameters}
+            steps.waiting = set(map(self._numbers.number, parameters))
         return steps
 
     def _find_blame(self, steps: _Steps) -> _Blame | None:
         missing = [
-            each for reference in steps.waiting.values() if (each := reference()) is not None
+            each for number in steps.waiting if (each := self._numbers.tensor(number)) is not None
         ]
         for each in missing:
             cut = self._cuts.find(each)
@@ -132,42 +146,52 @@ class MissingGradientsCheck(Check):
                 return _Blame(place, how, tuple(names_of(cut_off)))
         if not missing or len(missing) < steps.size:
             return None  # parts of a model may be unused
-        return _Blame(is_replaced=_has_replacements(missing))
+        others = _find_replacements(missing)
+        places = (self._new.find(self._numbers.number(each)) for each in others)
+        return _Blame(is_replaced=bool(others), replaced=next(places, None))
+
+    def _drop_those_with_gradients(self, steps: _Steps) -> None:
+        if steps.waiting:
+            steps.waiting = {
+                number
+                for number in steps.waiting
+                if (each := self._numbers.tensor(number)) is not None
+                and each.grad is None
+                and each.requires_grad
+            }
+            if not steps.waiting:
+                steps.blame = None
 
     def _decide(self, steps: _Steps) -> None:
         if steps.blame is None or steps.is_reported:
             return
         steps.is_reported = True
+        optimizer = steps.optimizer()
         if steps.blame.cut is not None:
             self._report(_describe_cut(steps, steps.blame))
+        elif optimizer is not None and self._replaced.has_reported(optimizer):
+            return
         elif steps.blame.is_replaced:
-            self._report(_describe_replaced(steps))
+            self._report(_describe_replaced(steps, steps.blame))
         else:
             self._report(_describe_without(steps, self._has_new_leaf))
 
 
-def _drop_those_with_gradients(steps: _Steps) -> None:
-    if steps.waiting:
-        steps.waiting = {
-            key: reference
-            for key, reference in steps.waiting.items()
-            if (each := reference()) is not None and each.grad is None and each.requires_grad
-        }
-        if not steps.waiting:
-            steps.blame = None
+def _find_replacements(parameters: list[Tensor]) -> list[Tensor]:
+    """Return parameters of models with the same shapes, with gradients, that no optimizer has.
 
-
-def _has_replacements(parameters: list[Tensor]) -> bool:
-    """Return whether a model has gradients for tensors like these that no optimizer has."""
+    Returns none if the shape of one of `parameters` is missing.
+    """
     owned = {id(each) for optimizer in find_optimizers() for each in parameters_of(optimizer)}
     shapes = Counter(tuple(each.shape) for each in parameters)
-    others = Counter(
-        tuple(each.shape)
+    others = [
+        each
         for model in find_models()
         for each in model.parameters()
         if each.grad is not None and id(each) not in owned
-    )
-    return bool(shapes) and not shapes - others
+    ]
+    found = Counter(tuple(each.shape) for each in others)
+    return [each for each in others if tuple(each.shape) in shapes] if shapes <= found else []
 
 
 def _places(*places: Place | None) -> tuple[Place, ...]:
@@ -187,14 +211,15 @@ def _describe_cut(steps: _Steps, blame: _Blame) -> Hazard:
     return Hazard(HazardKind.CUT, what, _places(blame.cut, steps.step), remedy)
 
 
-def _describe_replaced(steps: _Steps) -> Hazard:
+def _describe_replaced(steps: _Steps, blame: _Blame) -> Hazard:
     what = (
         f"none of the {steps.size} parameters of {steps.name} got a gradient in {steps.count} "
         "steps, but a model has gradients for other tensors of the same shapes: it was moved, "
         "wrapped or built again after the optimizer was made"
     )
     remedy = "make the optimizer after the model has its final parameters"
-    return Hazard(HazardKind.REPLACED, what, _places(steps.made, steps.step), remedy)
+    places = _places(steps.made, blame.replaced, steps.step)
+    return Hazard(HazardKind.REPLACED, what, places, remedy)
 
 
 def _describe_without(steps: _Steps, is_new_leaf: bool) -> Hazard:

@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import find_models, find_optimizers, list_names, parameters_of
+from ..tensor_numbers import TensorNumbers
+from .replaced import ReplacedCheck
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class _Suspect:
 class UnownedCheck(Check):
     """Looks at all models at the first step of each optimizer."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, numbers: TensorNumbers, replaced: ReplacedCheck) -> None:
         self._report = report
+        self._numbers = numbers
+        self._replaced = replaced
         self._sizes: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Optimizer, Place] = weakref.WeakKeyDictionary()
-        self._suspects: dict[int, _Suspect] = {}  # by the id of the parameter
+        self._suspects: dict[int, _Suspect] = {}  # by the number of the parameter
         self._has_backward = False
         self._step = Place("step", None)
 
@@ -65,21 +69,23 @@ class UnownedCheck(Check):
         for model in find_models():
             for name, parameter in unowned_parameters(model, own, owned):
                 suspect = _Suspect(name, type(model).__name__, made, self._step)
-                self._suspects.setdefault(id(parameter), suspect)
+                self._suspects.setdefault(self._numbers.number(parameter), suspect)
 
     def end(self) -> None:
         """Report the parameters that no optimizer has had until now."""
         for optimizer in find_optimizers():
             self._clear(optimizer)
         names = defaultdict(list)
-        for suspect in self._suspects.values():
+        for number, suspect in self._suspects.items():
+            if self._replaced.explains(number):
+                continue
             names[suspect.model, suspect.made, suspect.step].append(suspect.name)
         for (model, made, step), which in names.items():
             self._report(_describe(model, sorted(which), made, step))
 
     def _clear(self, optimizer: Optimizer) -> None:
         for parameter in parameters_of(optimizer):
-            self._suspects.pop(id(parameter), None)
+            self._suspects.pop(self._numbers.number(parameter), None)
 
 
 def unowned_parameters(

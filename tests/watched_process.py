@@ -1,0 +1,27 @@
+"""Watch a process that a test has forked, if the test is watched; see `watched_tests.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Names the folder in which each process leaves the hazards that it has found.
+VARIABLE = "HAZARDS_OF_TESTS"
+
+
+@contextmanager
+def watched_process() -> Iterator[None]:
+    """Watch this process for hazards, if a folder is named, until the block ends."""
+    folder = os.environ.pop(VARIABLE, None)  # this process's children are not watched
+    if folder is None:
+        yield
+        return
+    from anyrig.verification import watch_hazards
+
+    try:
+        with watch_hazards(warn=False) as hazards:
+            yield
+    finally:
+        Path(folder, str(os.getpid())).write_text("\n".join(map(str, hazards)))

@@ -1,0 +1,69 @@
+"""Watch the tests themselves for hazards: ``pytest --watch-hazards``.
+
+Each test runs within `watch_hazards`, and fails if there is a hazard that it does not look for. The
+programs and ranks that a test forks are watched too, each by itself. Left out are the tests that
+watch for hazards themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watched_process import VARIABLE
+
+_WATCH_THEMSELVES = ("tests/verification/hazards/", "tests/cli/test_hazards.py")
+
+
+class WatchedTests:
+    """The plugin that ``--watch-hazards`` adds."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._counts = Counter(tests=0, processes=0)
+        os.environ[VARIABLE] = self._folder.name
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        if item.nodeid.startswith(_WATCH_THEMSELVES):
+            return (yield)
+        from anyrig.verification import watch_hazards
+
+        self._counts["tests"] += 1
+        with watch_hazards(warn=False) as hazards:
+            result = yield
+        found = [*map(str, hazards), *self._take_from_processes()]
+        if found:
+            pytest.fail("\n".join(found), pytrace=False)
+        return result
+
+    def _take_from_processes(self) -> Iterator[str]:
+        """Yield the hazards of the processes that were forked since the last call."""
+        for file in sorted(Path(self._folder.name).iterdir()):
+            self._counts["processes"] += 1
+            if text := file.read_text():
+                yield text
+            file.unlink()
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist
+            session.config.workeroutput[VARIABLE] = dict(self._counts)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._counts.update(getattr(node, "workeroutput", {}).get(VARIABLE, {}))
+
+    def pytest_unconfigure(self) -> None:
+        self._folder.cleanup()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        tests, processes = self._counts["tests"], self._counts["processes"]
+        terminalreporter.write_line(
+            f"watched for hazards: {tests} tests and {processes} processes of theirs"
+        )
