@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ..virtual.record_reading import IntervalKind, Record
 
-_WORK = frozenset({IntervalKind.KERNEL, IntervalKind.COPY, IntervalKind.COLLECTIVE})
+_KERNEL = int(IntervalKind.KERNEL)  # numbers compare faster than members
+_WORK = frozenset({_KERNEL, int(IntervalKind.COPY), int(IntervalKind.COLLECTIVE)})
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,23 @@ def occupation_of(record: Record, rank: int, device: int, begin: float, end: flo
     """Return what a rank's device does from `begin` to `end`, in seconds."""
     if end <= begin:
         return Occupation(0.0, 0.0, 1.0)
-    tracks = {
-        number
-        for number, track in enumerate(record.tracks)
-        if (track.rank, track.device) == (rank, device)
-    }
-    intervals = record.intervals
+    is_own = [(track.rank, track.device) == (rank, device) for track in record.tracks]
+    columns = record.intervals
     kernels, launched = [], []
-    begins, ends, launches = intervals.begin, intervals.end, intervals.launch
-    for number, (track, kind) in enumerate(zip(intervals.track, intervals.kind, strict=True)):
-        if track not in tracks or kind not in _WORK or ends[number] <= begin:
+    ends = columns.end
+    # A long program has half a million intervals, so this loop calls no functions.
+    for track, kind, began, ended, launch in zip(
+        columns.track, columns.kind, columns.begin, ends, columns.launch, strict=True
+    ):
+        if not is_own[track] or kind not in _WORK or ended <= begin:
             continue
-        began, ended = max(begins[number], begin), min(ends[number], end)
-        launch = launches[number]
-        since = max(min(began, ends[launch]), begin) if launch >= 0 else began
+        began = began if began > begin else begin
+        ended = ended if ended < end else end
+        since = began
+        if launch >= 0 and ends[launch] < began:
+            since = ends[launch] if ends[launch] > begin else begin
         launched.append((since, ended))
-        if kind == IntervalKind.KERNEL:
+        if kind == _KERNEL:
             kernels.append((began, ended))
     whole = end - begin
     busy = union_seconds(kernels) / whole
@@ -64,7 +66,8 @@ def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
     """Return how long at least one of the spans (begin, end) lasts."""
     seconds, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
-        if end > max(begin, until):
-            seconds += end - max(begin, until)
+        since = begin if begin > until else until
+        if end > since:
+            seconds += end - since
             until = end
     return seconds

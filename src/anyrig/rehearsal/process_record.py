@@ -96,7 +96,7 @@ def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
     """
     before = sum(one.seconds < begin for one in curve.samples)
     kept = curve.samples[max(0, before - 1) :]
-    samples = tuple(replace(one, seconds=max(begin, one.seconds)) for one in kept)
+    samples = tuple(one if one.seconds >= begin else replace(one, seconds=begin) for one in kept)
     if before <= 1:
         return MemoryCurve(curve.peak, samples)
     return MemoryCurve(max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes)), samples)
@@ -135,11 +135,11 @@ def merge_records(processes: Sequence[ProcessRecord]) -> Record:
         launch=joined(lambda one: one.launch, [len(one) for one in all_intervals]),
         flow=array(
             "q",
-            (
-                flows.number_of(process, flow)
+            [
+                -1 if flow < 0 else flows.number_of(process, flow)
                 for process, one in enumerate(all_intervals)
                 for flow in one.flow
-            ),
+            ],
         ),
         track=joined(lambda one: one.track, [len(one.tracks) for one in records]),
         name=joined(lambda one: one.name, [len(one.names) for one in records]),
@@ -168,7 +168,5 @@ class _FlowNumbers:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def number_of(self, process: int, flow: int) -> int:
-        if flow < 0:
-            return -1
         owner = -1 if flow >= _SHARED_FLOWS else process
         return self._numbers.setdefault((owner, flow), len(self._numbers))

@@ -201,9 +201,9 @@ def _count_waits(process: ProcessRecord) -> list[int]:
 
     A value that is read after the optimizer's step counts in the next step, if there is one.
     """
-    intervals = process.record.intervals
+    intervals, wait = process.record.intervals, int(IntervalKind.WAIT)
     waits = sorted(
-        intervals.begin[i] for i, kind in enumerate(intervals.kind) if kind == IntervalKind.WAIT
+        [begin for begin, kind in zip(intervals.begin, intervals.kind, strict=True) if kind == wait]
     )
     begins = [process.host_begin, *(end.host_seconds for end in process.ends)]
     if len(process.ends) == 1:

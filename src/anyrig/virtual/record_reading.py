@@ -194,7 +194,8 @@ def read_record() -> Record:
         for name, column in found["intervals"].items()
     }
     first = found["first"]
-    columns["launch"] = array("q", (max(-1, launch - first) for launch in columns["launch"]))
+    if first > 0:
+        columns["launch"] = array("q", [max(-1, launch - first) for launch in columns["launch"]])
     # An interval that ran in parallel to the first one may be missing.
     complete_from = columns["end"][0] if found["dropped_any"] else 0.0
     return Record(

@@ -39,6 +39,7 @@ class Analysis:
     Attributes:
         record: the record of all processes.
         schedule: the tasks of the steps.
+        scheduled_seconds: how long a typical step takes in the schedule without a change.
         step_seconds: how long a typical step takes.
         samples: the samples of a step; None if unknown.
         kernels: the works of the tasks that are kernels, by place; empty if unknown.
@@ -50,6 +51,7 @@ class Analysis:
 
     record: Record
     schedule: Schedule
+    scheduled_seconds: float
     step_seconds: float
     samples: int | None
     kernels: Mapping[int, Kernel]
@@ -60,7 +62,7 @@ class Analysis:
 
     def saving(self, change: Change) -> float:
         """Return by how many seconds a typical step gets shorter with a change."""
-        return typical_seconds(self.schedule) - typical_seconds(self.schedule, change)
+        return self.scheduled_seconds - typical_seconds(self.schedule, change)
 
     def matters(self, seconds: float) -> bool:
         """Return whether a saving is large enough for a finding."""
@@ -106,7 +108,8 @@ class Analysis:
     def repriced(self, works: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[int, float]:
         """Return the seconds of kernels with other works, by place.
 
-        A kernel that a concurrent collective slowed down stays slowed down by as much.
+        A kernel that a concurrent collective slowed down stays slowed down by as much. Places with
+        the same list of works are predicted once.
         """
         by_device: dict[tuple[int, int], list[int]] = {}
         for place in works:
@@ -115,10 +118,12 @@ class Analysis:
             by_device.setdefault(device, []).append(place)
         seconds = {}
         for device, places in by_device.items():
-            flat = [_fields_of(work) for place in places for work in works[place]]
+            distinct = {id(works[place]): works[place] for place in places}
+            flat = [_fields_of(work) for one in distinct.values() for work in one]
             predicted = iter(predict_works(self.cards[device], flat))
+            sums = {key: sum(next(predicted) for _ in one) for key, one in distinct.items()}
             for place in places:
-                new = sum(next(predicted) for _ in works[place])
+                new = sums[id(works[place])]
                 old = self.kernels[place].seconds
                 seconds[place] = self.schedule.tasks[place].seconds * new / old
         return seconds
@@ -158,12 +163,14 @@ def analyse(
     expected = typical_seconds_of([steps[number - 1].seconds for number in range(first, last + 1)])
     tracks = {record.tracks[task.track] for task in schedule.tasks}
     used = {(track.rank, track.device) for track in tracks if track.device is not None}
-    is_off = abs(typical_seconds(schedule) - expected) > _TOLERANCE * expected
+    scheduled = typical_seconds(schedule)
+    is_off = abs(scheduled - expected) > _TOLERANCE * expected
     if is_off or not used <= cards.keys():
         return None
     return Analysis(
         record,
         schedule,
+        scheduled,
         expected,
         steps[last - 1].samples,
         {
@@ -195,14 +202,15 @@ def _choose_steps(
 
     They are the last typical ones that are like the step whose works were read.
     """
-    numbers = _intervals_by_step(record, processes)
     last = typical.of_steps[-1]
     first = max(typical.of_steps[0], last - _MOST_STEPS + 1)
+    read = [process.works.step for process in processes if process.works is not None]
+    numbers = _intervals_by_step(record, processes, {*read, *range(first, last + 1)})
     while first < last and sum(len(numbers[n]) for n in range(first, last + 1)) > _MOST_INTERVALS:
         first += 1
     known: dict[int, Kernel] = {}
     for process in processes:
-        if process.works is None or process.works.step not in numbers:
+        if process.works is None:
             return {}, first, last
         own = _of_rank(record, numbers[process.works.step], process.rank)
         found = kernels_of_step(record, process, own)
@@ -223,17 +231,23 @@ def _of_rank(record: Record, numbers: Iterable[int], rank: int) -> list[int]:
     return [number for number in numbers if tracks[track[number]].rank == rank]
 
 
-def _intervals_by_step(record: Record, processes: Sequence[ProcessRecord]) -> dict[int, list[int]]:
-    """Return the intervals of the devices by the step that launched them."""
-    columns, tracks = record.intervals, record.tracks
+def _intervals_by_step(
+    record: Record, processes: Sequence[ProcessRecord], steps: set[int]
+) -> dict[int, list[int]]:
+    """Return the intervals of the devices by the step that launched them, for some steps."""
+    columns = record.intervals
     hosts = {process.rank: _hosts_of(process) for process in processes}
-    found: dict[int, list[int]] = {
-        number: [] for number in range(1, 1 + max(len(one.ends) for one in processes))
-    }
+    hosts_of_track = [
+        None if track.device is None else hosts[track.rank] for track in record.tracks
+    ]
+    found: dict[int, list[int]] = {number: [] for number in steps}
+    earliest = min(one[min(steps) - 1] for one in hosts.values() if len(one) >= min(steps))
+    begins = columns.begin
     for number, launch in enumerate(columns.launch):
-        if launch < 0 or tracks[columns.track[number]].device is None:
+        if launch < 0 or begins[launch] < earliest:
             continue
-        step = bisect_right(hosts[tracks[columns.track[number]].rank], columns.begin[launch])
+        moments = hosts_of_track[columns.track[number]]
+        step = 0 if moments is None else bisect_right(moments, begins[launch])
         if step in found:
             found[step].append(number)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from .schedule import Edge, Follows, Schedule, Task
+from .schedule import Edge, Follows, Schedule
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,22 @@ def end_moments(schedule: Schedule, change: Change | None = None) -> list[float]
     change = change or Change()
     ends: list[float] = []
     for place, task in enumerate(schedule.tasks):
-        ends.append(_end_of(place, task, change, ends))
+        edges = change.edges.get(place, task.edges) if change.edges else task.edges
+        start = task.floor
+        if place in change.removed:
+            for edge in edges:
+                if edge.follows is Follows.TRACK:
+                    start = max(start, ends[edge.task])
+            ends.append(start)
+            continue
+        for _, other, head_start in edges:
+            ready = ends[other] - head_start
+            if ready > start:
+                start = ready
+        end = start + task.delay + change.seconds.get(place, task.seconds)
+        if task.tail > 0 and task.launch is not None:
+            end = max(end, ends[task.launch] + task.tail)
+        ends.append(end)
     return ends
 
 
@@ -63,19 +78,3 @@ def typical_seconds(schedule: Schedule, change: Change | None = None) -> float:
     """
     seconds = step_seconds(schedule, change)
     return statistics.median(seconds[1:] or seconds)
-
-
-def _end_of(place: int, task: Task, change: Change, ends: list[float]) -> float:
-    edges = change.edges.get(place, task.edges)
-    start = task.floor
-    if place in change.removed:
-        for edge in edges:
-            if edge.follows == Follows.TRACK:
-                start = max(start, ends[edge.task])
-        return start
-    for edge in edges:
-        start = max(start, ends[edge.task] - edge.head_start)
-    end = start + task.delay + change.seconds.get(place, task.seconds)
-    if task.tail > 0 and task.launch is not None:
-        end = max(end, ends[task.launch] + task.tail)
-    return end

@@ -37,12 +37,15 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     (device,) = analysis.devices
     if 2 * device.peak.total_bytes > device.capacity_bytes or any(small_kernels.find(analysis)):
         return
-    works = {}
+    works: dict[int, list[Work]] = {}
+    known: dict[int, list[Work]] = {}  # by the identity of the kernel, which all steps share
     for place, kernel in analysis.kernels.items():
-        doubled = [_doubled(work, analysis.layer_sizes) for work in kernel.works]
-        if any(work is None for work in doubled):
-            return
-        works[place] = [work for work in doubled if work is not None]
+        if id(kernel) not in known:
+            doubled = [_doubled(work, analysis.layer_sizes) for work in kernel.works]
+            if any(work is None for work in doubled):
+                return
+            known[id(kernel)] = [work for work in doubled if work is not None]
+        works[place] = known[id(kernel)]
     kernels = analysis.repriced(works)
     copies = {
         place: 2 * analysis.schedule.tasks[place].seconds

@@ -11,7 +11,7 @@ this needs is what they write, which must be free at the peak.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...units import format_bytes
 from ...virtual.record_reading import IntervalKind
@@ -40,9 +40,10 @@ _Key = tuple[object, ...]
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter without recomputing, and memory allows it."""
     again: dict[int, int] = {}
+    sizes = _number_sizes(analysis)
     for (_, step), (forward, backward) in _calls(analysis).items():
         if step >= 0:
-            again |= _recomputed(analysis, forward, backward)
+            again |= _recomputed(analysis, sizes, forward, backward)
     if not again:
         return
     needed = _bytes_written(analysis, again) / analysis.schedule.steps
@@ -83,14 +84,14 @@ def _calls(analysis: Analysis) -> dict[tuple[int, int], tuple[list[int], list[in
 
 
 def _recomputed(
-    analysis: Analysis, forward: Sequence[int], backward: Sequence[int]
+    analysis: Analysis, sizes: Mapping[int, int], forward: Sequence[int], backward: Sequence[int]
 ) -> dict[int, int]:
     """Return the kernels of a backward pass that recompute, with what they recompute."""
-    keys = [_key(analysis, place) for place in forward]
+    keys = [_key(analysis, sizes, place) for place in forward]
     at: dict[_Key, list[int]] = defaultdict(list)
     for i, key in enumerate(keys):
         at[key].append(i)
-    keys_of_backward = [_key(analysis, place) for place in backward]
+    keys_of_backward = [_key(analysis, sizes, place) for place in backward]
     found: dict[int, int] = {}
     j = 0
     while j < len(backward):
@@ -118,10 +119,21 @@ def _run(forward: Sequence[_Key], backward: Sequence[_Key], i: int, j: int) -> i
     return count
 
 
-def _key(analysis: Analysis, place: int) -> _Key:
-    works = analysis.kernels[place].works
-    sizes = tuple(tuple(sorted(work.items())) for work in works)
-    return analysis.device(place), analysis.name(place), analysis.module(place), sizes
+def _key(analysis: Analysis, sizes: Mapping[int, int], place: int) -> _Key:
+    size = sizes[id(analysis.kernels[place])]
+    return analysis.device(place), analysis.name(place), analysis.module(place), size
+
+
+def _number_sizes(analysis: Analysis) -> dict[int, int]:
+    """Return a number for each kernel, by its identity: the same for kernels of the same works."""
+    kernels = {id(kernel): kernel for kernel in analysis.kernels.values()}
+    numbers: dict[_Key, int] = {}
+    return {
+        key: numbers.setdefault(
+            tuple(tuple(sorted(work.items())) for work in kernel.works), len(numbers)
+        )
+        for key, kernel in kernels.items()
+    }
 
 
 def _bytes_written(analysis: Analysis, places: dict[int, int]) -> float:

@@ -47,8 +47,7 @@ class Edge(NamedTuple):
     head_start: float = 0.0
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One interval of the record.
 
     Attributes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ...virtual.record_reading import Cause, IntervalKind, Record
 from .schedule import Edge, Follows, KernelBatch, Schedule, StepSpan, Task
+
+# What occupies one thing after the other: the moments of the ends, in order, and the intervals.
+_Lane = tuple[list[float], list[int]]
 
 _PARALLEL = (IntervalKind.COPY, IntervalKind.COLLECTIVE)
 _NO_TIME = 1e-12  # seconds, the rounding errors of sums
@@ -37,24 +39,24 @@ class _Builder:
         self._record, self._span = record, span
         self._columns = record.intervals
         self._batches = batches
-        self._step_of = self._find_steps()
-        self._order = sorted(self._step_of, key=lambda number: (self._moment_of(number), number))
-        self._place = {number: place for place, number in enumerate(self._order)}
-        # What ended before the host began with the steps has delayed none of their tasks.
+        # What ended before the host began with the steps is none of their tasks, and delayed none.
         earliest = min((hosts[0] for hosts in span.hosts.values() if hosts), default=0.0)
         ends = self._columns.end
         self._recent = [number for number, end in enumerate(ends) if end >= earliest]
+        self._step_of = self._find_steps()
+        self._order = sorted(self._step_of, key=lambda number: (self._moment_of(number), number))
+        self._place = {number: place for place, number in enumerate(self._order)}
         self._ended_at: dict[float, list[int]] = defaultdict(list)
         for number in self._recent:
             self._ended_at[ends[number]].append(number)
-        self._last: dict[object, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+        self._lanes: dict[object, _Lane] = defaultdict(lambda: ([], []))
+        self._lanes_of: dict[tuple[int, int, int], list[_Lane]] = {}
 
     def build(self) -> Schedule:
         # Ends in order, for each track and resource: what came before the steps counts too.
         columns = self._columns
         for number in sorted(self._recent, key=columns.end.__getitem__):
-            for key in self._resources_of(number):
-                ends, numbers = self._last[key]
+            for ends, numbers in self._lanes_with(number):
                 ends.append(columns.end[number])
                 numbers.append(number)
         tasks = [self._task_of(number) for number in self._order]
@@ -66,13 +68,15 @@ class _Builder:
         """Return the step of each interval of the scheduled steps."""
         columns, tracks = self._columns, self._record.tracks
         found: dict[int, int] = {}
-        for number, track in enumerate(columns.track):
-            hosts = self._span.hosts.get(tracks[track].rank, ())
-            if tracks[track].device is None and hosts:
+        for number in self._recent:
+            track = tracks[columns.track[number]]
+            hosts = self._span.hosts.get(track.rank, ())
+            if track.device is None and hosts:
                 step = bisect_right(hosts, columns.begin[number]) - 1
                 if 0 <= step < len(hosts) - 1:
                     found[number] = step
-        for number, launch in enumerate(columns.launch):
+        for number in self._recent:
+            launch = columns.launch[number]
             if launch in found:
                 found[number] = found[launch]
         return found
@@ -83,18 +87,22 @@ class _Builder:
         is_wait = columns.kind[number] == IntervalKind.WAIT
         return (columns.end if is_wait else columns.begin)[number]
 
-    def _resources_of(self, number: int) -> list[object]:
-        """Return the track of an interval, and what it occupies."""
+    def _lanes_with(self, number: int) -> list[_Lane]:
+        """Return the lane of an interval's track, and the lane of what it occupies."""
         columns = self._columns
-        track = self._record.tracks[columns.track[number]]
-        keys: list[object] = [columns.track[number]]
-        if track.device is None:
-            keys.append(("host", track.rank, track.in_backward))
-        elif columns.kind[number] == IntervalKind.KERNEL:
-            keys.append(("kernels", track.rank, track.device))
-        elif columns.kind[number] == IntervalKind.COPY:
-            keys.append(("link", track.rank, track.device, self._direction_of(number)))
-        return keys
+        alike = columns.track[number], columns.kind[number], columns.name[number]
+        lanes = self._lanes_of.get(alike)
+        if lanes is None:
+            track = self._record.tracks[columns.track[number]]
+            keys: list[object] = [columns.track[number]]
+            if track.device is None:
+                keys.append(("host", track.rank, track.in_backward))
+            elif columns.kind[number] == IntervalKind.KERNEL:
+                keys.append(("kernels", track.rank, track.device))
+            elif columns.kind[number] == IntervalKind.COPY:
+                keys.append(("link", track.rank, track.device, self._direction_of(number)))
+            lanes = self._lanes_of[alike] = [self._lanes[key] for key in keys]
+        return lanes
 
     def _direction_of(self, number: int) -> str:
         name = self._record.names[self._columns.name[number]]
@@ -102,8 +110,8 @@ class _Builder:
             return "in"
         return "out" if "Device ->" in name or "scalar" in name else "between"
 
-    def _previous(self, key: object, moment: float, before: int) -> int | None:
-        ends, numbers = self._last[key]
+    def _previous(self, lane: _Lane, moment: float, before: int) -> int | None:
+        ends, numbers = lane
         place = bisect_right(ends, moment + _NO_TIME) - 1
         while place >= 0 and numbers[place] == before:
             place -= 1
@@ -134,9 +142,9 @@ class _Builder:
                 edges[place] = Edge(why, place, head_start)
 
         if track.device is None:
-            follow(self._previous(columns.track[number], begin, number), Follows.TRACK)
+            follow(self._previous(self._lanes[columns.track[number]], begin, number), Follows.TRACK)
             # A backward pass has threads of its own. The program's goes on after all of them.
-            others = ("host", track.rank, not track.in_backward)
+            others = self._lanes["host", track.rank, not track.in_backward]
             follow(self._previous(others, begin, number), Follows.TRACK)
         else:
             launched_by = columns.launch[number]
@@ -146,9 +154,9 @@ class _Builder:
                     head_start = batch.launch_seconds
                 follow(launched_by, Follows.LAUNCH, head_start)
                 launch = self._place.get(launched_by)
-            for key in self._resources_of(number):
-                why = Follows.TRACK if key == columns.track[number] else Follows.RESOURCE
-                follow(self._previous(key, begin, number), why)
+            for i, lane in enumerate(self._lanes_with(number)):
+                why = Follows.RESOURCE if i else Follows.TRACK
+                follow(self._previous(lane, begin, number), why)
             if columns.cause[number] == Cause.MOMENT:
                 follow(self._ended_elsewhere(number, begin), Follows.MOMENT)
         if kind == IntervalKind.WAIT:
@@ -179,18 +187,14 @@ class _Builder:
     def _with_delay(self, task: Task) -> Task:
         """Return a task with the delay that its edges leave unexplained."""
         columns = self._columns
-        ready = max(
-            [task.floor]
-            + [
-                columns.end[self._order[edge.task]] - edge.head_start
-                for edge in task.edges
-            ]
-        )  # fmt: skip
+        ready = task.floor
+        for _, other, head_start in task.edges:
+            ready = max(ready, columns.end[self._order[other]] - head_start)
         moment = columns.begin[task.interval]
         if task.kind == IntervalKind.WAIT and task.seconds == 0:
             moment = columns.end[task.interval]
         delay = moment - ready
-        return replace(task, delay=delay if delay > _NO_TIME else 0.0)
+        return task._replace(delay=delay) if delay > _NO_TIME else task
 
 
 def _joining_collectives(tasks: Sequence[Task], flows: Sequence[int]) -> list[Task]:
@@ -214,5 +218,5 @@ def _joining_collectives(tasks: Sequence[Task], flows: Sequence[int]) -> list[Ta
                 if other not in own and other < first
             }
             edges = (*own.values(), *others.values())
-            joined[place] = replace(tasks[place], edges=edges)
+            joined[place] = tasks[place]._replace(edges=edges)
     return joined

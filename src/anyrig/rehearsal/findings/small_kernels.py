@@ -33,7 +33,8 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         if tasks[place].launch is not None
     ]  # fmt: skip
     (card,) = analysis.cards.values()
-    captured = {place: tasks[place].seconds + graph_node_seconds(card) for place in kernels}
+    gap = graph_node_seconds(card)
+    captured = {place: tasks[place].seconds + gap for place in kernels}
     captured |= {launch: 0.0 for place in kernels if (launch := tasks[place].launch) is not None}
     remedied = (
         without_waits(analysis) | from_pinned_memory(analysis) | copied_ahead(analysis)
