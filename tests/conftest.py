@@ -4,7 +4,9 @@ import gc
 import os
 import signal
 from importlib import import_module
+from pathlib import Path
 
+import pytest
 import torch
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that: the tests
@@ -21,9 +23,19 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 torch.set_num_threads(1)
 
 
-def pytest_runtest_setup() -> None:
-    """Give each test the same numbers, whichever tests ran before it in its process."""
+_LAST_FILE = pytest.StashKey[Path]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give each test the same numbers, and what earlier files have left to no garbage collection.
+
+    Otherwise each collection, and each look at all objects, would take longer from file to file.
+    """
     torch.default_generator.manual_seed(0)
+    if item.session.stash.get(_LAST_FILE, None) != item.path:
+        item.session.stash[_LAST_FILE] = item.path
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_finish() -> None:
