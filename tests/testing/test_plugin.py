@@ -86,7 +86,7 @@ def test_a_build_shows_its_progress_past_the_capture(
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pytester.makepyfile(TWO_DEVICES)
-    for arguments in ((), ("-s",), ("--rig", "2xT4")):
+    for arguments in ((), ("--rig", "2xT4")):
         run = pytester.runpytest_subprocess(*arguments)
         run.stderr.fnmatch_lines(["anyrig: building the virtual GPUs*about * s, with refusing 1.0"])
 
