@@ -42,6 +42,8 @@ def run_forked(
         timeout: after how many seconds the program and its children are killed.
         cwd: the folder in which the program runs; None for this process's.
         variables: environment variables, in addition to this process's and ``OMP_NUM_THREADS=1``.
+            The dynamic linker reads LD_LIBRARY_PATH when a process starts, so the programs with
+            another one are forked from another process.
 
     Raises:
         TimeoutExpired: the program took longer; the output is in the exception.
@@ -51,11 +53,28 @@ def run_forked(
         environment = {**_own_environment(), **variables}
         order = [command, environment, str(cwd or Path.cwd()), str(output), str(errors)]
         with _ONE_PROGRAM:
-            in_time, status = _server().run(order, timeout)
+            in_time, status = _server(environment.get("LD_LIBRARY_PATH")).run(order, timeout)
         done = subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
     if not in_time:
         raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
     return done
+
+
+def run_anyrig(
+    *words: str, timeout: float = 300, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command `anyrig`; see `run_forked`. The processes that it starts are new ones."""
+    return run_forked("-m", "anyrig", *words, timeout=timeout, cwd=cwd, **variables)
+
+
+def run_pytest(
+    *words: str, timeout: float = 300, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run tests; see `run_forked`."""
+    # The plugin is imported, so pytest cannot rewrite its assertions, of which it has none.
+    imported = "ignore:Module already imported so cannot be rewritten"
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", imported)
+    return run_forked(*pytest, *words, timeout=timeout, **variables)
 
 
 @dataclass
@@ -96,12 +115,13 @@ def _own_environment() -> dict[str, str]:
 
 
 @cache
-def _server() -> _Server:
+def _server(libraries: str | None) -> _Server:
     own, other = socket.socketpair()
+    paths = {} if libraries is None else {"LD_LIBRARY_PATH": libraries}
     with other:
         process = subprocess.Popen(
             [sys.executable, "-W", "error", __file__, str(other.fileno())],
-            env=_own_environment(),
+            env=_own_environment() | paths,
             pass_fds=[other.fileno()],
         )
     server = _Server(process, own)
@@ -111,10 +131,17 @@ def _server() -> _Server:
 
 def serve(connection: socket.socket) -> None:
     """Fork a program for each order, until the connection ends."""
-    for name in ("torch._dynamo", "torch.distributed", "anyrig.rehearsal.program"):
+    gc.disable()  # a collection visits all that was imported, and frees nothing
+    for name in (
+        "torch._dynamo",
+        "torch.distributed.run",
+        "anyrig.cli.app",
+        "anyrig.processes.launcher",
+    ):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a program's first collection copies the memory that it shares
+    gc.enable()
     with connection, connection.makefile() as orders:
         for line in orders:
             program = os.fork()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked_programs import run_forked
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "one_script.py"
 ANYRIG = ["-m", "anyrig"]
-TORCHRUN = ["-m", "torch.distributed.run"]
-REHEARSE = [*ANYRIG, "rehearse", "--rig"]
 TWO_ON_THE_CPU = ["--device", "cpu", "--nproc-per-device", "2"]
 
 WAYS = {
@@ -47,21 +44,13 @@ assert math.isclose(anyrig.launch(train, rig="cpu", nproc_per_device=2), train()
 """
 
 
-WAYS["notebook"] = ["-"]
+WAYS["notebook"] = ["-c", NOTEBOOK]
 SLOW_WAYS = {"torchrun"}  # which starts the same ranks as anyrig run
 
 
 def output_of(way: str) -> set[str]:
     """Return the lines that the ranks print, without their labels."""
-    ended = subprocess.run(
-        [sys.executable, *WAYS[way]],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        input=NOTEBOOK if way == "notebook" else None,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    ended = run_forked(*WAYS[way], timeout=180)  # the ranks are new processes
     assert ended.returncode == 0, ended.stderr
     return {line.removeprefix("[rank 0] ") for line in ended.stdout.splitlines()}
 

@@ -1,13 +1,12 @@
 """`--hazards` of `anyrig run` and `anyrig rehearse`, in one process and over ranks."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 
 from anyrig.cli.hazard_flags import hazard_options
+from forked_programs import run_anyrig
 
 WRITES = """
 import torch
@@ -37,16 +36,11 @@ for x in DataLoader(data, batch_size=4, sampler=sampler):
 """
 
 
-def anyrig(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "anyrig", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_a_rehearsal_prints_the_lines_and_fails_if_asked(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(WRITES)
     flags = ("--rig", "1xT4", "--quiet", "--hazards", "--fail-on-hazards", "--shape-only")
-    done = anyrig("rehearse", *flags, str(script))
+    done = run_anyrig("rehearse", *flags, str(script))
     assert done.returncode == 1, done.stderr
     assert "anyrig: 1 hazard found" in done.stderr
     assert "saved     train.py:4   y = x.exp()" in done.stderr
@@ -56,7 +50,7 @@ def test_a_rehearsal_prints_the_lines_and_fails_if_asked(tmp_path: Path) -> None
 def test_ranks_are_compared_and_keep_the_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(DIFFERS)
-    done = anyrig("run", "--device", "cpu", "--nproc-per-node", "2", "--hazards", str(script))
+    done = run_anyrig("run", "--device", "cpu", "--nproc-per-node", "2", "--hazards", str(script))
     assert done.returncode == 0, done.stderr
     assert "anyrig: 2 hazards found" in done.stderr
     assert "seed is 0 on rank 0 and 1 on rank 1" in done.stderr

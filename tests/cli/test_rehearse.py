@@ -10,11 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.rich_utils
+
+from anyrig.cli.app import main
+from forked_programs import run_anyrig
 
 ANYRIG = [sys.executable, "-W", "error", "-m", "anyrig"]
 
 
 def anyrig(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a new process, which has not imported torch. See also `run_anyrig`."""
     kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     return subprocess.run(
         [*ANYRIG, *arguments],
@@ -27,10 +32,11 @@ def anyrig(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _built() -> None:
+def built() -> str:
     """Build in advance, so that no test prints the message of the first build."""
     done = anyrig("virtual", "build")
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def test_a_module(tmp_path: Path) -> None:
     (tmp_path / "tool" / "__main__.py").write_text(
         "import sys, torch; print(sys.argv[1:], __package__, torch.cuda.device_count())"
     )
-    done = anyrig("rehearse", "--rig", "5xL4", "-m", "tool", "-v", PYTHONPATH=_path_with(tmp_path))
+    done = run_anyrig("rehearse", "--rig", "5xL4", "-m", "tool", "-v", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("['-v'] tool 5\n", "")
 
 
@@ -126,10 +132,10 @@ def test_what_the_shell_sets_counts_in_every_form(
         "sys.stdout.write(f'{names}\\n')\n"
     )
     command = form.replace("tool.py", str(tmp_path / "tool.py")).split()
-    done = anyrig(
+    done = run_anyrig(
         *("rehearse", "--rig", "a100-80gb+RTX4090+T4x2", *command),
+        cwd=tmp_path,
         CUDA_VISIBLE_DEVICES="2,1",
-        PYTHONPATH=_path_with(tmp_path),
         PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     )
     assert sorted(done.stdout.splitlines()) == expected, done.stderr
@@ -143,7 +149,7 @@ def test_a_script_without_torch_needs_no_build(script: Path) -> None:
 
 def test_out_of_memory_is_the_scripts_own_error(script: Path) -> None:
     script.write_text("import torch\ntorch.empty(2**34, device='cuda')")
-    done = anyrig("rehearse", "--quiet", "--rig", "2x16GiB", str(script))
+    done = run_anyrig("rehearse", "--quiet", "--rig", "2x16GiB", str(script))
     assert done.returncode == 1
     assert f'  File "{script}", line 2, in <module>' in done.stderr
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 GiB" in done.stderr
@@ -152,11 +158,11 @@ def test_out_of_memory_is_the_scripts_own_error(script: Path) -> None:
 
 def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path) -> None:
     script.write_text("import torch\nx = torch.rand(2, device='cuda').sum()\nprint(x.item() > 0)")
-    stopped = anyrig("rehearse", "--rig", "T4", "--shape-only", str(script))
+    stopped = run_anyrig("rehearse", "--rig", "T4", "--shape-only", str(script))
     assert stopped.returncode == 1
     assert re.search(r"--assume-values", stopped.stderr)
     flags = ["--shape-only", "--assume-values", "--quiet"]
-    assumed = anyrig("rehearse", "--rig", "T4", *flags, str(script))
+    assumed = run_anyrig("rehearse", "--rig", "T4", *flags, str(script))
     assert (assumed.returncode, assumed.stderr) == (0, "")
 
 
@@ -180,52 +186,52 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
         ([], "no rig is given; write --rig 4xA100-80GB"),
     ],
 )
-def test_a_call_that_cannot_be_meant(arguments: list[str], message: str, script: Path) -> None:
+def test_a_call_that_cannot_be_meant(
+    arguments: list[str],
+    message: str,
+    script: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     script.write_text("print('ran')")
-    done = anyrig("rehearse", *arguments, str(script))
-    assert message in done.stderr
-    assert (done.returncode, done.stdout) == (2, "")
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
+    monkeypatch.setattr(sys, "argv", ["anyrig", "rehearse", *arguments, str(script)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert message in err
+    assert (ended.value.code, out) == (2, "")
 
 
 def test_a_script_that_is_not_there() -> None:
-    done = anyrig("rehearse", "--rig", "T4", "no_such_script.py")
+    done = run_anyrig("rehearse", "--rig", "T4", "no_such_script.py")
     assert "there is no script 'no_such_script.py'" in done.stderr
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("command", ["torchrun --nproc-per-node 2", "python -u", "python3 -m"])
+# torchrun's is in tests/rehearsal/test_processes.py.
+@pytest.mark.parametrize("command", ["python -u", "python3 -m"])
 def test_a_command_line_of_a_shell(command: str, script: Path) -> None:
-    script.write_text(
-        "import os, sys, torch\n"
-        "os.write(1, f'{os.environ.get(\"RANK\", 0)} {torch.cuda.device_count()} '"
-        " f'{sys.argv[1:]}\\n'.encode())\n"
-    )
+    script.write_text("import sys, torch; print(torch.cuda.device_count(), sys.argv[1:], __name__)")
     name = script.stem if command.endswith("-m") else str(script)
-    done = anyrig(
-        "rehearse", "--rig", "2xT4", *command.split(), name, "--lr", "1",
-        PYTHONPATH=str(script.parent),
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    )  # fmt: skip
-    ranks = range(2 if command.startswith("torchrun") else 1)
-    assert sorted(done.stdout.splitlines()) == [f"{rank} 2 ['--lr', '1']" for rank in ranks]
-    assert done.returncode == 0
+    words = ("rehearse", "--rig", "2xT4", *command.split(), name, "--lr", "1")
+    done = run_anyrig(*words, cwd=script.parent)
+    assert (done.stdout, done.returncode) == ("2 ['--lr', '1'] __main__\n", 0), done.stderr
 
 
 def test_a_module_as_ranks(script: Path) -> None:
     script.write_text(
         "import os; os.write(1, (__spec__.name + os.environ['RANK'] + '\\n').encode())"
     )
-    done = anyrig(
-        "rehearse", "--rig", "2xT4", "--nproc-per-device", "1", "-m", script.stem,
-        PYTHONPATH=str(script.parent),
-    )  # fmt: skip
+    words = ("rehearse", "--rig", "2xT4", "--nproc-per-device", "1", "-m", script.stem)
+    done = run_anyrig(*words, cwd=script.parent)
     lines = sorted(line.rpartition(" ")[2] for line in done.stdout.splitlines())
     assert (lines, done.returncode) == ([f"{script.stem}0", f"{script.stem}1"], 0), done.stderr
 
 
 @pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
 def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
-    done = anyrig("rehearse", "--rig", "T4", "python", *words)
+    done = run_anyrig("rehearse", "--rig", "T4", "python", *words)
     assert "python must be followed by a script" in done.stderr
     assert (words[0] if words else "nothing") in done.stderr
     assert done.returncode == 2
@@ -263,12 +269,7 @@ def test_ctrl_c_ends_a_build_at_once_and_without_a_traceback(script: Path, tmp_p
     assert not list((tmp_path / "cache").rglob("*.building-*"))
 
 
-def test_building_ahead_names_the_library() -> None:
-    done = anyrig("virtual", "build")
-    library = re.fullmatch(r"(/.*\.so) \(\d+\.\d s\)\n", done.stdout)
+def test_building_ahead_names_the_library(built: str) -> None:
+    library = re.fullmatch(r"(/.*\.so) \(\d+\.\d s\)\n", built)
     assert library is not None
     assert Path(library[1]).is_file()
-
-
-def _path_with(folder: Path) -> str:
-    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])

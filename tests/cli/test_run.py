@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from forked_programs import run_anyrig
+
 ANYRIG = [sys.executable, "-m", "anyrig"]
 SHOW = """
 import os, sys
@@ -20,6 +22,7 @@ sys.exit(7)
 
 
 def anyrig(*arguments: str, **options: object) -> subprocess.CompletedProcess:
+    """Run a command in a new process. See also `run_anyrig`."""
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -45,11 +48,11 @@ def test_everything_behind_the_script_is_its_own(script: str) -> None:
 
 
 def test_a_device_is_passed_on(script: str) -> None:
-    assert anyrig("run", "--device", "cpu", script).stdout == "[] __main__ cpu \n"
+    assert run_anyrig("run", "--device", "cpu", script).stdout == "[] __main__ cpu \n"
 
 
 def test_a_module(script: str) -> None:
-    done = anyrig("run", "-m", "show", "one", cwd=Path(script).parent)
+    done = run_anyrig("run", "-m", "show", "one", cwd=Path(script).parent)
     assert done.stdout == "['one'] __main__ None None\n"
     assert done.returncode == 7
 
@@ -66,9 +69,9 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
 
 def test_a_single_rank_within_a_rank_does_not_write_its_files(tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("import os; print(os.environ['WORLD_SIZE']); 1 / 0")
-    inherited = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "outer" / "error.json")}
+    inherited = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "outer" / "error.json")}
     (tmp_path / "outer").mkdir()
-    done = anyrig("run", "--device", "cpu", str(tmp_path / "fail.py"), env=inherited)
+    done = run_anyrig("run", "--device", "cpu", str(tmp_path / "fail.py"), **inherited)
     assert (done.stdout, done.returncode) == ("1\n", 1)
     assert list((tmp_path / "outer").iterdir()) == []
 
@@ -83,7 +86,7 @@ raise KeyboardInterrupt
 
 def test_what_was_written_is_there_and_an_interrupt_is_one(tmp_path: Path) -> None:
     (tmp_path / "write.py").write_text(FILES_LEFT_OPEN)
-    done = anyrig("run", "write.py", cwd=tmp_path)
+    done = run_anyrig("run", "write.py", cwd=tmp_path)
     assert (tmp_path / "plain").read_text() == "one"
     assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"two"
     assert done.stdout == "three"
@@ -93,7 +96,7 @@ def test_what_was_written_is_there_and_an_interrupt_is_one(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["cuda: 0", "cuda:77", "gpu0", ""])
 def test_bad_device_text(text: str, script: str) -> None:
-    done = anyrig("run", "--device", text, script)
+    done = run_anyrig("run", "--device", text, script)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"anyrig: error: --device: cannot take {text!r} as devices: ")
@@ -102,7 +105,7 @@ def test_bad_device_text(text: str, script: str) -> None:
 
 
 def test_a_script_that_is_not_there() -> None:
-    done = anyrig("run", "no_such_script.py")
+    done = run_anyrig("run", "no_such_script.py")
     assert done.returncode == 2
     assert "there is no script 'no_such_script.py'" in done.stderr
 
@@ -115,6 +118,6 @@ def test_version_and_help() -> None:
 def test_one_rank_is_started_again(tmp_path: Path) -> None:
     path = tmp_path / "again.py"
     path.write_text("import os; exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
-    done = anyrig("run", "--device", "cpu", "--max-restarts", "1", str(path))
+    done = run_anyrig("run", "--device", "cpu", "--max-restarts", "1", str(path))
     assert done.returncode == 0, done.stderr
     assert "attempt 1 of 2 failed, restarting" in done.stderr

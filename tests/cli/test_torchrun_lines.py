@@ -27,6 +27,7 @@ from anyrig.devices.device import Device
 from anyrig.devices.rig import Rig
 from anyrig.processes import launcher
 from anyrig.processes.options import RunOptions
+from forked_programs import run_anyrig
 
 EIGHT = tuple(Device("cuda", index, "A100", uuid=f"GPU-{index}") for index in range(8))
 
@@ -273,6 +274,12 @@ sys.stderr.write("to stderr\\n")
 RUN = [sys.executable, "-m", "anyrig", "run"]
 
 
+def run(folder: Path, words: str) -> tuple[str, str, int]:
+    (folder / "show.py").write_text(SHOW)
+    done = run_anyrig("run", "--device", "cpu", *shlex.split(words), cwd=folder, timeout=60)
+    return done.stdout, done.stderr, done.returncode
+
+
 def start(folder: Path, words: str) -> subprocess.Popen[str]:
     (folder / "show.py").write_text(SHOW)
     return subprocess.Popen(
@@ -291,9 +298,9 @@ def free_port() -> int:
 
 def test_torchtitans_line_runs(tmp_path: Path) -> None:
     flags = "--nproc_per_node=2 --rdzv_backend c10d --rdzv_endpoint=localhost:0"
-    process = start(tmp_path, f"{flags} --local-ranks-filter 1 --role rank --tee 3 -m show -- a")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    flags = f"{flags} --local-ranks-filter 1 --role rank --tee 3"
+    out, err, status = run(tmp_path, f"{flags} -m show -- a")
+    assert status == 0, err
     (line,) = out.splitlines()
     assert line.startswith("[rank 1] 1 1 0 2 2 ")
     assert line.endswith(" a")
@@ -302,30 +309,26 @@ def test_torchtitans_line_runs(tmp_path: Path) -> None:
 
 def test_a_single_rank_has_the_port_that_was_given(tmp_path: Path) -> None:
     port = free_port()
-    process = start(tmp_path, f"--nproc-per-node 1 --master-port {port} show.py")
-    out, err = process.communicate(timeout=60)
+    out, err, _ = run(tmp_path, f"--nproc-per-node 1 --master-port {port} show.py")
     assert (out, err) == (f"0 0 0 1 1 {port}\n", "to stderr\n")
 
 
 def test_redirected_streams_are_in_the_log_files_alone(tmp_path: Path) -> None:
-    process = start(tmp_path, "--nproc-per-node=1 --log-dir logs -r 1 show.py")
-    out, err = process.communicate(timeout=60)
-    assert (out, err, process.returncode) == ("", "[rank 0] to stderr\n", 0)
+    ended = run(tmp_path, "--nproc-per-node=1 --log-dir logs -r 1 show.py")
+    assert ended == ("", "[rank 0] to stderr\n", 0)
     (kept,) = (tmp_path / "logs").glob("**/stdout.log")
     assert kept.read_text().startswith("0 0 0 1 1 ")
 
 
 def test_a_single_rank_shows_nothing_of_what_is_hidden(tmp_path: Path) -> None:
-    process = start(tmp_path, "--nproc-per-node=1 --redirects 3 show.py")
-    assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
+    assert run(tmp_path, "--nproc-per-node=1 --redirects 3 show.py") == ("", "", 0)
 
 
 def test_a_shell_script_on_the_port_that_was_given(tmp_path: Path) -> None:
     port = free_port()
     words = f"--nproc-per-node 2 --master_port {port} --no-python sh -c 'echo $RANK $MASTER_PORT'"
-    process = start(tmp_path, words)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    out, err, status = run(tmp_path, words)
+    assert status == 0, err
     assert sorted(out.splitlines()) == [f"[rank 0] 0 {port}", f"[rank 1] 1 {port}"]
 
 

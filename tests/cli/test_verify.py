@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from anyrig.cli.app import app
 from anyrig.verification.script_runs import Ended, ScriptRuns
 from anyrig.verification.verdict import Verdict
 from anyrig.virtual.build import build_extension
+from forked_programs import run_anyrig
 
 RANKS = """
 import os, sys, torch, torch.distributed as dist
@@ -55,8 +55,7 @@ for step in range(int(sys.argv[1])):
 
 def verify(*words: str) -> subprocess.CompletedProcess[str]:
     build_extension()
-    command = [sys.executable, "-m", "anyrig", "verify", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return run_anyrig("verify", *words)
 
 
 def test_ranks_that_sum_gradients(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import anyrig
 from anyrig.devices import rig as rig_module
 from anyrig.devices.device import Device
 from anyrig.errors import DeviceTextError
+from forked_programs import run_forked
 
 ARGPARSE = """
 import argparse, anyrig
@@ -116,8 +117,7 @@ def test_a_real_script(script: str, tmp_path: Path) -> None:
     path.write_text(script)
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return run_forked(str(path), *arguments, timeout=60)
 
     done = run("--disable-cuda")
     assert (done.returncode, done.stdout, done.stderr) == (0, "named by 'cpu'\n", "")

@@ -11,6 +11,7 @@ import pytest
 from anyrig.devices.choice import Choice, choose
 from anyrig.devices.rig import Rig
 from anyrig.errors import NoDeviceError
+from forked_programs import run_forked
 
 Environment = Callable[[str], dict[str, str]]
 
@@ -51,8 +52,7 @@ def ask(environment: Mapping[str, str], call: str) -> tuple[list[str], dict[str,
         " {v.device.text: v.reason for v in choice.verdicts}]))\n"
         "except NoDeviceError as error:\n    print(json.dumps([[], {'error': str(error)}]))\n"
     )
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = run_forked("-c", program, timeout=60, **environment)
     assert done.returncode == 0, done.stderr
     chosen, reasons = json.loads(done.stdout)
     return chosen, reasons
@@ -109,13 +109,9 @@ def test_a_choice_that_fails_keeps_nothing(
         "try:\n    choose(3, devices=cards)\n"
         "except LeaseDirectoryError:\n    trap.rmdir()\n"
         "print([acquire_lease(card.uuid)._count for card in cards], flush=True)\n"
-        "sys.stdin.readline()\n"
     )
-    command = [sys.executable, "-c", PRELUDE + program]
     environment = environment_with_cards(UNEQUAL) | {"ANYRIG_LEASE_DIRECTORY": str(tmp_path / "l")}
-    done = subprocess.run(
-        command, env=environment, input="", capture_output=True, text=True, timeout=60
-    )
+    done = run_forked("-c", PRELUDE + program, timeout=60, **environment)
     assert done.stdout == "[1, 1, 1]\n", done.stderr
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from anyrig.cli.device_facts import device_facts
 from anyrig.cli.device_table import device_table
 from anyrig.devices.process import DeviceProcess
 from anyrig.devices.reading import Reading
+from forked_programs import run_anyrig, run_forked
 
 Environment = Callable[[str], dict[str, str]]
 
@@ -35,11 +37,10 @@ needs_no_gpu = pytest.mark.skipif(
 BUILT_FOR_GPUS = torch.version.cuda or torch.version.hip  # asked before a test has virtual GPUs
 
 
-def devices(*flags: str, environment: Mapping[str, str] = os.environ) -> str:
-    command = [sys.executable, "-m", "anyrig", "devices", *flags]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+def devices(*flags: str, environment: Mapping[str, str] = MappingProxyType({})) -> str:
+    done = run_anyrig("devices", *flags, timeout=60, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_json_is_one_object_with_integers_and_nulls() -> None:
@@ -122,9 +123,7 @@ def test_hidden_cards_name_the_variable(environment_with_cards: Environment) -> 
 @needs_no_gpu
 def test_the_rig_says_what_it_could_not_use(environment_with_cards: Environment) -> None:
     code = "import anyrig; print(anyrig.Rig.detect().reason)"
-    command = [sys.executable, "-c", code]
-    environment = environment_with_cards(SERVER)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = run_forked("-c", code, timeout=60, **environment_with_cards(SERVER))
     assert done.stdout.startswith("no working accelerator, so the CPU (cuda (NVIDIA H200, GPU-aaaa")
 
 

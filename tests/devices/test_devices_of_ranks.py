@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 from anyrig.devices.device import Device
 from anyrig.devices.environment import environments_of_ranks
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_forked
 
 Environment = Callable[[str], dict[str, str]]
 
@@ -65,18 +64,8 @@ def devices_of_ranks(
     environment: dict[str, str],
 ) -> dict[tuple[str | None, str | None, int], object]:
     forms = [dict(zip(("visible", "device", "each"), form, strict=True)) for form in FORMS]
-    environment = {
-        name: value
-        for name, value in environment.items()
-        if name not in ("ANYRIG_DEVICE", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "devices_of_ranks.py"), RIG, json.dumps(forms)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    program = str(HERE / "devices_of_ranks.py")
+    done = run_forked(program, RIG, json.dumps(forms), timeout=600, **environment)
     assert done.returncode == 0, done.stderr
     return dict(zip(FORMS, json.loads(done.stdout), strict=True))
 

@@ -1,8 +1,5 @@
 """What a caller may write for a device or a rig."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,6 +9,7 @@ from anyrig.devices.device import Device
 from anyrig.devices.place import as_devices, as_rig, as_torch_device, as_torch_devices
 from anyrig.devices.rig import Rig
 from anyrig.errors import DeviceFailedError, DeviceTextError, NoDeviceError
+from forked_programs import run_forked
 
 CPU = torch.device("cpu")
 RIG = Rig.parse("cpu")
@@ -69,11 +67,8 @@ for take in (as_torch_device, as_torch_devices, as_devices, as_rig):
         except ValueError as error:
             print(str(error)[:60])
 """
-    command = [sys.executable, "-c", program]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=True
-    )
+    done = run_forked("-c", program, timeout=100, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
     by_pytorch = [
         "device 0 is the index of an accelerator, and this machine ha",
         "device -1 is the index of an accelerator, and this machine h",

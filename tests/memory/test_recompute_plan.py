@@ -8,7 +8,7 @@ import json
 import random
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +54,6 @@ def test_twenty_budgets_against_every_choice() -> None:
             assert set(first) <= set(chosen)
             assert every[tuple(chosen)][0] <= peak_bytes <= budget_bytes
             assert next_peak_bytes <= budget_bytes
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_collections() -> Iterator[None]:
-    """Let garbage collections search only what these tests create."""
-
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def random_states() -> list[Any]:

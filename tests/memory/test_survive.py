@@ -38,7 +38,6 @@ def few_objects() -> Iterator[None]:
     fail_allocation(0)
     torch.set_default_dtype(before)
     random.setstate(random_state)
-    gc.unfreeze()
 
 
 def fail_allocation(number: int, device: int = 0) -> None:

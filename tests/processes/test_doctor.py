@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from two_machines import Machine, lack, two_machines
 
+from forked_programs import run_anyrig
+
 DOCTOR = [sys.executable, "-m", "anyrig", "doctor", "--device", "cpu", "--json", "--timeout", "20"]
 PORT = 29731
 
@@ -137,14 +139,8 @@ def test_an_interface_that_leads_elsewhere(troubled: list[str]) -> None:
 
 def test_ranks_of_all_devices_and_the_flags_of_run(tmp_path: Path) -> None:
     flags = ["--max-restarts", "1", "--rdzv-id", "a", "--nnodes", "1", "--log-dir", str(tmp_path)]
-    rehearse = [sys.executable, "-m", "anyrig", "rehearse", "--rig", "T4+L4", "-m", "anyrig"]
-    ended = subprocess.run(
-        [*rehearse, "doctor", "--json", *flags],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    doctor = ("-m", "anyrig", "doctor", "--json", *flags)
+    ended = run_anyrig("rehearse", "--rig", "T4+L4", *doctor, timeout=100)
     assert ended.returncode == 0, ended.stderr
     (all_reduce,) = findings(ended.stdout, "all-reduce")
     assert all_reduce["text"].startswith("64.00 MiB over 2 ranks by nccl in ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from anyrig.devices.rig import Rig
 from anyrig.errors import LaunchError
 from anyrig.processes.launch import launch
 from anyrig.processes.launcher import _quiet_agent
+from forked_programs import run_forked
 
 # As in a notebook, __main__ cannot be imported.
 UNGUARDED = """
@@ -41,9 +41,7 @@ print("answer", processes.launch(work, (1,), {"step": 10}, rig="cpu", nproc_per_
 def test_a_function_of_an_unguarded_script(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)
-    ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = run_forked(str(script), timeout=60)
     assert ended.stdout.splitlines() == ["answer 12.0"], ended.stderr
 
 

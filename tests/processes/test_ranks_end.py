@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,8 +14,10 @@ import pytest
 from failing_group import PROGRAM, RUN, FailingGroup, failing_group
 
 from anyrig.processes.stopping_signals import handled_by, stop
+from forked_programs import run_anyrig
 
 CPU = [*RUN, "--device", "cpu"]
+TWO_RANKS = ["--device", "cpu", "--nproc-per-device", "2"]
 
 # Lowers the limit of open files after the launcher has checked it, so that starting ranks fails.
 LIMIT_LATE = """
@@ -60,8 +61,7 @@ def group(tmp_path: Path) -> Iterator[FailingGroup]:
 
 
 def test_ranks_meet_and_their_lines_are_labelled() -> None:
-    command = [*CPU, "--nproc-per-device", "2", str(PROGRAM), "well"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_anyrig("run", *TWO_RANKS, str(PROGRAM), "well", timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == [
         "[rank 0] done 0",
@@ -173,8 +173,7 @@ prepare()
 def test_a_rank_that_waited_for_the_first_is_not_the_cause(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ONE_FAILS)
-    command = [*CPU, "--nproc-per-device", "2", str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_anyrig("run", *TWO_RANKS, str(script), timeout=60)
     live, _, report = ended.stderr.partition("anyrig: error: ")
     assert report.startswith(f"rank 0 failed (exit code 1)\n  it was at {script}:9 in prepare")
     waited = report.partition("rank 1 ")[2]
@@ -193,8 +192,7 @@ def test_a_rank_that_waited_for_the_first_is_not_the_cause(tmp_path: Path) -> No
 
 
 def test_several_nodes_need_a_meeting_place() -> None:
-    command = [*CPU, "--nproc-per-device", "3", "--nnodes", "2", str(PROGRAM), "well"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_anyrig("run", *TWO_RANKS, "--nnodes", "2", str(PROGRAM), "well", timeout=60)
     assert ended.returncode == 2
     assert "--rdzv-endpoint HOST:PORT" in ended.stderr
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_programs import run_anyrig
 
 RANK = """
 import os, sys, time
@@ -24,10 +24,8 @@ os._exit(0)
 def test_a_line_printed_slowly_stays_whole(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    run = ["run", "--device", "cpu", "--nproc-per-device", "2", str(script)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "anyrig", *run], capture_output=True, text=True, timeout=60
-    )
+    flags = ("--device", "cpu", "--nproc-per-device", "2")
+    ended = run_anyrig("run", *flags, str(script), timeout=60)
     assert ended.returncode == 0, ended.stderr
     shown = ended.stdout.replace("[rank", "\n[rank").split("\n")
     for rank in range(2):

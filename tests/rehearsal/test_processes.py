@@ -14,6 +14,7 @@ import pytest
 
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.extras.driver.library import build_library
+from forked_programs import run_anyrig
 
 # From Python 3.12 on, a fork of a process with threads warns.
 WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
@@ -38,18 +39,20 @@ def environment() -> Iterator[dict[str, str]]:
         assert list(Path(place).glob("anyrig*")) == []
 
 
-def rehearse(*arguments: str, environment: dict[str, str]) -> list[str]:
-    done = subprocess.run(
-        [*REHEARSE, *arguments], env=environment, capture_output=True, text=True, timeout=180
-    )
+def rehearse(*arguments: str, environment: dict[str, str], fresh: bool = False) -> list[str]:
+    if fresh:
+        command = [*REHEARSE, *arguments]
+        options = {"capture_output": True, "text": True, "timeout": 180}
+        done = subprocess.run(command, env=environment, check=False, **options)
+    else:
+        done = run_anyrig("rehearse", "--quiet", *arguments, timeout=180, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 
 def test_processes_started_in_every_way_find_the_rig(environment: dict[str, str]) -> None:
-    lines = rehearse(
-        "--rig", "T4+L4", str(PROGRAMS / "starts_every_way.py"), environment=environment
-    )
+    program = str(PROGRAMS / "starts_every_way.py")
+    lines = rehearse("--rig", "T4+L4", program, environment=environment, fresh=True)
     assert lines == [
         "spawn (2, 3.0)",
         "fork (2, 3.0)",
@@ -84,14 +87,16 @@ def test_a_card_that_two_processes_do_not_fit_on(
 def test_ranks_of_torchrun(tmp_path: Path, environment: dict[str, str]) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import os, torch\n"
+        "import os, sys, torch\n"
         "rank = int(os.environ['LOCAL_RANK'])\n"
         "torch.cuda.set_device(rank)\n"
-        "print(rank, torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item())\n"
+        "total = torch.ones(2, device='cuda').sum().item()\n"
+        "os.write(1, f'{rank} {torch.cuda.device_count()} {total} {sys.argv[1:]}\\n'.encode())\n"
     )
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    launcher = ["torchrun", "--nproc-per-node", "2", str(script), "--lr", "1"]
     lines = rehearse("--rig", "2xT4", *launcher, environment=environment)
-    assert sorted(lines) == ["0 2 2.0", "1 2 2.0"]
+    assert sorted(lines) == ["0 2 2.0 ['--lr', '1']", "1 2 2.0 ['--lr', '1']"]
 
 
 def test_ranks_of_anyrig_run_on_some_of_the_cards(
@@ -103,13 +108,11 @@ def test_ranks_of_anyrig_run_on_some_of_the_cards(
         "own = anyrig.Rig.detect().lead\n"
         "print(own.text, own.name, torch.cuda.device_count(), os.environ['LOCAL_WORLD_SIZE'])\n"
     )
-    launcher = ["-m", "anyrig", "run", "--device", "1,3", "--nproc-per-device", "2", str(script)]
+    launcher = ["-m", "anyrig", "run", "--device", "1,3", "--nproc-per-device", "1", str(script)]
     lines = rehearse("--rig", "T4+L4+T4+A100-80GB", *launcher, environment=environment)
     assert sorted(lines) == [
-        "[rank 0] cuda:0 NVIDIA L4 2 4",
-        "[rank 1] cuda:0 NVIDIA L4 2 4",
-        "[rank 2] cuda:1 NVIDIA A100-SXM4-80GB 2 4",
-        "[rank 3] cuda:1 NVIDIA A100-SXM4-80GB 2 4",
+        "[rank 0] cuda:0 NVIDIA L4 2 2",
+        "[rank 1] cuda:1 NVIDIA A100-SXM4-80GB 2 2",
     ]
 
 

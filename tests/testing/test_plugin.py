@@ -43,17 +43,6 @@ def test_pytest_finds_the_plugin() -> None:
     assert found.value == "anyrig.testing.plugin"
 
 
-def test_a_marked_test_has_its_devices(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TWO_DEVICES)
-    pytester.runpytest_subprocess("-W", "error", "--strict-markers").assert_outcomes(passed=1)
-
-
-def test_a_conftest_that_counts_the_devices(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("import torch; COUNT = torch.cuda.device_count()")
-    pytester.makepyfile("from conftest import COUNT\ndef test_count(): assert COUNT == 2")
-    pytester.runpytest_subprocess("-W", "error", "--rig", "2xT4").assert_outcomes(passed=1)
-
-
 def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -86,7 +75,7 @@ def test_a_build_shows_its_progress_past_the_capture(
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pytester.makepyfile(TWO_DEVICES)
-    for arguments in ((), ("-s",), ("--rig", "2xT4")):
+    for arguments in ((), ("--rig", "2xT4")):
         run = pytester.runpytest_subprocess(*arguments)
         run.stderr.fnmatch_lines(["anyrig: building the virtual GPUs*about * s, with refusing 1.0"])
 
@@ -109,19 +98,29 @@ CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("arguments", [(), ("--rig", "4xT4")])
-def test_processes_have_the_devices_in_marked_tests_and_with_a_rig_in_all(
+@pytest.mark.parametrize("arguments", [(), ("--rig", "4xA100-80GB")])
+def test_a_marked_test_and_its_processes_have_the_devices_and_with_a_rig_all_processes(
     arguments: tuple[str, ...], pytester: pytest.Pytester
 ) -> None:
-    pytester.makepyfile(f"WITH_RIG = {bool(arguments)}\n{textwrap.dedent(CHILDREN)}")
-    done = pytester.runpytest_subprocess("-W", "error", *arguments)
-    done.assert_outcomes(passed=2)
+    pytester.makepyfile(
+        test_children=f"WITH_RIG = {bool(arguments)}\n{textwrap.dedent(CHILDREN)}",
+        test_devices=TWO_DEVICES,
+    )
+    done = pytester.runpytest_subprocess("-W", "error", "--strict-markers", *arguments)
+    done.assert_outcomes(passed=3)
 
 
-def test_too_few_devices_skip_with_the_reason(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import pytest, torch\n@pytest.mark.gpus(3)\ndef test_three(): pass")
-    done = pytester.runpytest_subprocess("--rig", "2xT4", "-rs")
-    done.assert_outcomes(skipped=1)
+def test_a_conftest_counts_the_devices_and_too_few_skip_with_the_reason(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest("import torch; COUNT = torch.cuda.device_count()")
+    pytester.makepyfile(
+        "import pytest, torch\nfrom conftest import COUNT\n"
+        "def test_count(): assert COUNT == 2\n"
+        "@pytest.mark.gpus(3)\ndef test_three(): pass"
+    )
+    done = pytester.runpytest_subprocess("-W", "error", "--rig", "2xT4", "-rs")
+    done.assert_outcomes(passed=1, skipped=1)
     done.stdout.fnmatch_lines(
         [
             "anyrig: 2 CUDA devices, virtual, from `pytest --rig 2xT4`",

@@ -14,10 +14,10 @@ import pytest
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.library_cache import cache_folder
+from forked_programs import run_anyrig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
 
-ANYRIG = [sys.executable, "-m", "anyrig"]
 KERNEL = """
 import torch
 from torch.cuda.jiterator import _create_jit_fn
@@ -51,18 +51,10 @@ def cache(tmp_path: Path) -> Path:
     return copy
 
 
-def run(
-    *command: str, cache: Path, cwd: Path, **environment: str
+def anyrig(
+    *words: str, cache: Path, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", **environment},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_anyrig(*words, cwd=cwd, XDG_CACHE_HOME=str(cache), **environment)
 
 
 @damages
@@ -71,9 +63,16 @@ def test_a_damaged_extension_is_an_error_where_it_cannot_be_built(
 ) -> None:
     library = next(cache.rglob("anyrig_virtual_extension.so"))
     damage(library)
-    script = [*ANYRIG, "rehearse", "--rig", "T4", "script.py"]
     (tmp_path / "script.py").write_text("import torch; print(torch.cuda.device_count())")
-    done = run(*script, cache=cache, cwd=tmp_path, CXX="absent-g++")
+    done = subprocess.run(
+        [sys.executable, "-m", "anyrig", "rehearse", "--rig", "T4", "script.py"],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), "CXX": "absent-g++"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"anyrig: error: {library} is damaged, or another user")
     assert "the compiler 'absent-g++', which CXX names," in done.stderr
@@ -86,11 +85,11 @@ def test_building_ahead_repairs_nvmls_library(
     library = next(cache.rglob("libnvidia-ml.so.1"))
     whole = library.read_bytes()
     damage(library)
-    done = run(*ANYRIG, "virtual", "build", cache=cache, cwd=tmp_path)
+    done = anyrig("virtual", "build", cache=cache, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"anyrig: {library} is damaged, or another user could have")
     assert library.read_bytes() == whole
-    again = run(*ANYRIG, "virtual", "build", cache=cache, cwd=tmp_path)
+    again = anyrig("virtual", "build", cache=cache, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
 
 
@@ -99,8 +98,8 @@ def test_a_damaged_command_and_kernel_are_made_again(cache: Path, tmp_path: Path
     (tmp_path / "shell.py").write_text("import os; print(os.system('nvidia-smi -L'))")
 
     def rehearse(script: str) -> tuple[int, str, str]:
-        command = [*ANYRIG, "rehearse", "--quiet", "--rig", "T4", script]
-        done = run(*command, cache=cache, cwd=tmp_path)
+        words = ("rehearse", "--quiet", "--rig", "T4", script)
+        done = anyrig(*words, cache=cache, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
     assert rehearse("script.py") == (0, "[2.0, 2.0]\n", "")
@@ -131,10 +130,15 @@ def test_a_full_folder_for_temporary_files_is_an_error(tmp_path: Path) -> None:
     # A page is left, so that Python takes the folder for usable, and 512 cards need two.
     fill = f"{mount} && head -c 60K /dev/zero > {place}/filler"
     rehearse = f"{sys.executable} -m anyrig rehearse --rig '8x(64x1GiB)' script.py"
-    done = run(
-        *in_a_mount, f"{fill} && exec {rehearse}",
-        cache=cache_folder().parents[1], cwd=tmp_path, TMPDIR=str(place),
-    )  # fmt: skip
+    done = subprocess.run(
+        [*in_a_mount, f"{fill} && exec {rehearse}"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(place)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert f"anyrig: error: the virtual GPUs cannot be shared through {place}/" in done.stderr
     assert "no room for " in done.stderr

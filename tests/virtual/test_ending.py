@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ENDS_AFTER_BACKWARD = """
 import anyrig.virtual
 anyrig.virtual.install("3xT4")
@@ -15,9 +17,10 @@ x = torch.ones(8, device="cuda:1", requires_grad=True)
 """
 
 
-def test_programs_that_end_at_once_after_backward() -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.sweep)])
+def test_programs_that_end_at_once_after_backward(times: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-c", ENDS_AFTER_BACKWARD]
-    for _ in range(3):
+    for _ in range(times):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")

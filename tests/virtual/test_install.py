@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from on_a_rig import output_of_lines, run
 
 
@@ -200,7 +201,8 @@ def test_asking_whether_there_are_cards_is_a_use_unless_nvml_is_asked() -> None:
     ) == ["True 1.0", "Cannot re-initialize CUDA in forked subprocess"]
 
 
-def test_programs_end_well() -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.sweep)])
+def test_programs_end_well(times: int) -> None:
     program = textwrap.dedent(
         """
         import threading
@@ -223,7 +225,7 @@ def test_programs_end_well() -> None:
         worked.wait()
         """
     )
-    for _ in range(3):
+    for _ in range(times):
         finished = run("-c", program, fresh=True)
         assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 WATCH = """
 import sys
 from anyrig.virtual.torch_import import when_torch_is_imported
@@ -50,3 +52,20 @@ def test_no_collection_delays_the_import() -> None:
     count = "import gc; runs = []; gc.callbacks.append(lambda *run: runs.append(run))"
     source = f"{WATCH}{count}\nimport torch; print(len(runs) < 10, gc.isenabled())"
     run(source, expected="imported True\nTrue True\n")
+
+
+@pytest.mark.parametrize("module", ["torch", "torch._dynamo"])
+def test_no_collection_delays_an_import_of_the_command(module: str) -> None:
+    source = f"""
+import gc, importlib, sys
+from anyrig.virtual.torch_import import collect_nothing_in_imports
+finders = list(sys.meta_path)
+collect_nothing_in_imports()
+runs = []
+gc.callbacks.append(lambda *run: runs.append(run))
+importlib.import_module({module!r})
+print(len(runs) < 10, gc.isenabled())
+import torch._dynamo
+print(sys.meta_path == finders)
+"""
+    run(source, expected="True True\nTrue\n")

@@ -11,6 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import AnyrigError
+from ..virtual.torch_import import collect_nothing_in_imports
 from .check import check
 from .checkpoint import checkpoint
 from .devices import devices
@@ -74,6 +75,7 @@ def main() -> None:
     """Run the command line; print an `AnyrigError` as one message and exit with its code."""
     # After an import of torch, the garbage collection at exit would take half a second.
     atexit.register(gc.freeze)
+    collect_nothing_in_imports()
     try:
         app()
     except AnyrigError as error:

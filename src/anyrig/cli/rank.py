@@ -21,7 +21,7 @@ from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.out_of_memory import OutOfMemoryWatch
 from ..rehearsal.program import Program
 from ..verification.hazards.program_watch import HazardOptions, ProgramWatch
-from ..virtual.torch_import import when_torch_is_imported
+from ..virtual.torch_import import collect_nothing_in_imports, when_torch_is_imported
 
 # The first argument, if memory is to be tracked.
 EXPLAIN_OOM = "--explain-oom"
@@ -40,6 +40,7 @@ def main() -> NoReturn:
     write_whole_lines()
     drop_rank_prefix()
     write_stack_on_request()
+    collect_nothing_in_imports()
     when_torch_is_imported(_prepare_torch)
     options = HazardOptions.of_environment()
     hazards = None if options is None else ProgramWatch(options)
