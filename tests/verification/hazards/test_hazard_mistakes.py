@@ -42,6 +42,14 @@ def test_a_scaler_that_skips_its_first_five_steps_raises_no_alarm(device: str) -
 
 
 @DEVICES
+def test_only_skipped_steps_in_a_row_count(device: str) -> None:
+    source = textwrap.dedent(SKIPPED).replace("_ in range(14)", "step in range(18)")
+    source = source.replace('float("inf")', 'float("inf") if step % 6 else 1.0')
+    hazards, _ = run(source, f"skipped in turns {device}", device)
+    assert hazards == []
+
+
+@DEVICES
 @pytest.mark.parametrize("program", RIGHT)
 def test_a_right_program_raises_no_alarm(program: str, device: str) -> None:
     hazards, _ = run(source_of(RIGHT[program]), f"{program} {device}", device)

@@ -75,6 +75,21 @@ def test_new_memory_of_an_input_is_used_as_without_a_watch(device: str) -> None:
 
 
 @DEVICES
+def test_old_memory_of_an_output_is_used_as_without_a_watch(device: str) -> None:
+    def gradient() -> Tensor:
+        x = torch.ones(3, device=device, requires_grad=True)
+        y = x.exp()
+        y.data = torch.full_like(y, 5.0)
+        (found,) = torch.autograd.grad(y.sum(), [x])
+        return found
+
+    plain = gradient()
+    with watch_hazards(warn=False, sums=device == "cpu") as hazards:
+        assert torch.equal(plain, gradient())
+    assert not hazards
+
+
+@DEVICES
 def test_what_pytorch_notices_is_raised_as_before(device: str) -> None:
     def spoil() -> None:
         y = torch.ones(3, device=device, requires_grad=True) * 2
@@ -149,6 +164,21 @@ def test_memory_is_freed_as_without_a_watch() -> None:
     assert train() == 0
     with watch_hazards():
         assert train() == 0
+
+
+@pytest.mark.parametrize("error", [SystemExit, ValueError])
+def test_a_program_that_exits_is_judged_at_its_end(error: type[BaseException]) -> None:
+    def train() -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model[1].parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        raise error
+
+    with pytest.raises(error), watch_hazards(warn=False) as hazards:
+        train()
+    kinds = [hazard.kind for hazard in hazards]
+    assert kinds == ([HazardKind.UNOWNED] if error is SystemExit else [])
 
 
 @DEVICES
