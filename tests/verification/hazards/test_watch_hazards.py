@@ -128,6 +128,28 @@ def test_a_part_that_stays_the_same_is_no_hazard() -> None:
 
 
 @pytest.mark.gpus(1)
+@pytest.mark.parametrize("both_saved", [False, True])
+@pytest.mark.parametrize(
+    ("saved", "written", "is_hazard"),
+    [("whole", "part", True), ("part", "whole", True), ("part", "rest", False)],
+)
+def test_memory_that_two_storages_share_is_watched(
+    saved: str, written: str, is_hazard: bool, both_saved: bool
+) -> None:
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    memory = torch.ones(8, device="cuda")
+    part = torch.from_dlpack(memory[4:])  # a storage that begins in the middle of the other one
+    tensors = {"whole": memory[4:], "part": part, "rest": memory[:4]}
+    with watch_hazards(warn=False) as hazards:
+        y = x * tensors[saved]
+        unused = x * tensors[written] if both_saved else None
+        tensors[written].data.mul_(2)
+        y.sum().backward()
+    del unused
+    assert [hazard.kind for hazard in hazards] == [HazardKind.OVERWRITTEN] * is_hazard
+
+
+@pytest.mark.gpus(1)
 @pytest.mark.parametrize("operator", ["native_batch_norm", "_batch_norm_with_update"])
 def test_running_statistics_may_be_updated(operator: str) -> None:
     x = torch.rand(4, 3, device="cuda", requires_grad=True)

@@ -3,6 +3,8 @@
 #include "time/origin.h"
 #include "time/running_operator.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -22,7 +24,8 @@ struct WatchedMemory::Writes : std::enable_shared_from_this<WatchedMemory::Write
   std::vector<Write> list;
 };
 
-// The watched memory by its first address. Never freed: tensors may outlive static objects.
+// The watched memory by its first address, one entry for each storage. A storage of DLPack begins
+// inside the memory of another one. Never freed: tensors may outlive static objects.
 class WriteTable {
  public:
   using Writes = WatchedMemory::Writes;
@@ -32,17 +35,23 @@ class WriteTable {
     return *table;
   }
 
-  Writes* find(uintptr_t address) {
-    auto after = by_address.upper_bound(address);
-    if (after == by_address.begin()) {
-      return nullptr;
+  // Returns the watched memory with a byte from `begin` up to `end`.
+  c10::SmallVector<Writes*, 2> find(uintptr_t begin, uintptr_t end) const {
+    c10::SmallVector<Writes*, 2> found;
+    for (auto next = by_address.lower_bound(end); next != by_address.begin();) {
+      Writes* writes = (--next)->second;
+      if (begin < writes->end) {
+        found.push_back(writes);
+      } else if (!overlaps) {
+        break; // earlier memory ends earlier
+      }
     }
-    Writes* found = std::prev(after)->second;
-    return address < found->end ? found : nullptr;
+    return found;
   }
 
   std::mutex mutex;
   uint64_t last_number = 0;
+  bool overlaps = false; // whether entries may have memory in common
   std::map<uintptr_t, Writes*> by_address;
 };
 
@@ -144,25 +153,24 @@ void note_write(const at::TensorBase& tensor) {
     return;
   }
   auto& table = WriteTable::get();
-  const auto address = reinterpret_cast<uintptr_t>(tensor.storage().data());
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.storage().data());
+  const uintptr_t end = begin + tensor.storage().nbytes();
   {
     std::lock_guard<std::mutex> guard(table.mutex);
-    if (table.find(address) == nullptr) {
+    if (table.find(begin, end).empty()) {
       return;
     }
   }
   const int32_t line = find_line(); // may wait for the GIL, so without the lock
   Write write{0, Extent::of(tensor), line, std::string(RunningOperator::name())};
   std::lock_guard<std::mutex> guard(table.mutex);
-  WriteTable::Writes* writes = table.find(address);
-  if (writes == nullptr) {
-    return;
-  }
   write.number = ++table.last_number;
-  auto& list = writes->list;
-  list.push_back(std::move(write));
-  if (list.size() > kMostWrites) {
-    list.erase(list.begin() + kMostWrites / 2);
+  for (WriteTable::Writes* writes : table.find(begin, end)) {
+    auto& list = writes->list;
+    list.push_back(write);
+    if (list.size() > kMostWrites) {
+      list.erase(list.begin() + kMostWrites / 2);
+    }
   }
 }
 
@@ -188,6 +196,8 @@ WatchedMemory::WatchedMemory(const at::TensorBase& tensor) : extent_(Extent::of(
     slot = writes_.get();
   }
   writes_->end = std::max(writes_->end, begin + tensor.storage().nbytes());
+  table.overlaps = (table.overlaps && table.by_address.size() > 1) ||
+      table.find(begin, writes_->end).size() > 1;
 }
 
 std::optional<Write> WatchedMemory::first_write() const {
