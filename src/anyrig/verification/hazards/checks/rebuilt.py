@@ -104,6 +104,8 @@ class RebuiltCheck(Check):
         if made is None:
             return
         made.steps += 1
+        if made.steps > 1:
+            return  # the state had an effect
         for parameter in parameters_of(optimizer):
             values = optimizer.state.get(parameter, {}).values()
             if any(isinstance(each, Tensor) and each.shape == parameter.shape for each in values):
