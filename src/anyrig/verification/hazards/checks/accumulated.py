@@ -20,7 +20,7 @@ from ..models_alive import find_homes, parameters_of
 from ..tensor_numbers import TensorNumbers
 from .cuts import leaves_of
 
-# Two steps in a row may add on purpose; so many intervals between steps do not.
+# Gradients may be added over two steps on purpose, but hardly over this many.
 _INTERVALS_BEFORE_REPORT = 2
 
 

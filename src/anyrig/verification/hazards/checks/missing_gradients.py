@@ -22,7 +22,7 @@ from .cuts import Cuts
 from .new_parameters import NewParameters
 from .replaced import ReplacedCheck
 
-# An optimizer without a single gradient is reported after so many steps, or at the end.
+# An optimizer without a single gradient is reported after this many steps, or at the end.
 _STEPS_BEFORE_REPORT = 3
 
 

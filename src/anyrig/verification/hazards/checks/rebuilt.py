@@ -20,7 +20,7 @@ from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import parameters_of
 from ..tensor_numbers import TensorNumbers
 
-# So many optimizers in a row are no coincidence.
+# This number of optimizers in a row is no coincidence.
 _OPTIMIZERS_BEFORE_REPORT = 4
 _RATES = ("params", "lr", "initial_lr")
 
