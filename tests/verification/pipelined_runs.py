@@ -194,7 +194,10 @@ EXPECTED = {
     "right_with_dropout": (0, ""),
     "right_copies": (0, ""),
     "sums_over_copies": (1, TIMES + "2"),
-    "repeats_samples_in_each_copy": (1, "all 2 ranks compute the same samples"),
+    "repeats_samples_in_each_copy": (
+        1,
+        "all 2 ranks with the first stage of the pipeline compute the same",
+    ),
     "doubles_the_last_stage": (1, TIMES + "2"),
     "names_from_zero": (2, "stages 0 and 1 both have a parameter layers.0.weight"),
     "names_from_zero_interleaved": (2, "both have a parameter Renamed.layers.0.weight"),

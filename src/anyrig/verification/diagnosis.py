@@ -162,7 +162,8 @@ def _dead(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | N
 
 def _common_mistake(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> Finding | None:
     """Return a mistake that leaves the gradients correct."""
-    rig = ranks_of_first_stage(rig)
+    everyone, rig = rig, ranks_of_first_stage(rig)
+    which = " with the first stage of the pipeline" if len(rig) < len(everyone) else ""
     if len(rig) < 2:
         return None
     for number in range(steps):
@@ -171,7 +172,7 @@ def _common_mistake(rig: Sequence[RankRecord], one: RankRecord, steps: int) -> F
         line = next((loss.line for step in of_ranks for loss in step.losses), None)
         if facts.is_same_on_all_ranks:
             if _each_has_the_whole_model(rig):
-                cause = same_samples_everywhere(number + 1, len(rig))
+                cause = same_samples_everywhere(number + 1, len(rig), which)
                 return Finding(cause, backward_line=line, step=number + 1)
             continue
         states = {step.random_states for step in of_ranks}

@@ -15,12 +15,12 @@ SAMPLER = (
 )
 
 
-def same_samples_everywhere(step: int, ranks: int) -> Cause:
-    """Every rank computes the same samples, though each has the whole model."""
+def same_samples_everywhere(step: int, ranks: int, which: str = "") -> Cause:
+    """Every rank computes the same samples, though each has the whole model, or the same stage."""
     return Cause(
         "same-samples",
-        f"all {ranks} ranks compute the same samples in step {step}, so {ranks - 1} of them repeat "
-        "the work of the first",
+        f"all {ranks} ranks{which} compute the same samples in step {step}, so {ranks - 1} of them "
+        "repeat the work of the first",
         SAMPLER,
     )
 

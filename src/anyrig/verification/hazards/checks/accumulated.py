@@ -69,8 +69,12 @@ class AccumulatedCheck(Check):
         if isinstance(owner, Optimizer):
             cleared = [self._kept[owner]] if owner in self._kept else []
         else:
-            own = {self._numbers.number(parameter) for parameter in owner.parameters()}
-            cleared = [kept for kept in self._kept.values() if kept.parameter in own]
+            own = {id(parameter) for parameter in owner.parameters()}
+            cleared = [
+                kept
+                for kept in self._kept.values()
+                if id(self._numbers.tensor(kept.parameter)) in own
+            ]
         for kept in cleared:
             kept.is_cleared = True
 

@@ -13,7 +13,7 @@ from ..check import Check
 from ..hazard import Place
 from ..tensor_numbers import TensorNumbers
 
-# The places of parameters that no longer exist are forgotten once there are so many more places.
+# The places of parameters that no longer exist are dropped after this number of new places.
 _MOST_OLD = 10_000
 
 
@@ -48,7 +48,7 @@ class NewParameters(Check):
 
         Args:
             number: the number of the parameter.
-            after: only lines that ran once so many parameters had been made.
+            after: return only lines that ran after this number of parameters was made.
         """
         count, place = self._places.get(number, (0, None))
         return place if count > after else None

@@ -20,7 +20,7 @@ from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import parameters_of
 from ..tensor_numbers import TensorNumbers
 
-# So many optimizers in a row are no coincidence.
+# This number of optimizers in a row is no coincidence.
 _OPTIMIZERS_BEFORE_REPORT = 4
 _RATES = ("params", "lr", "initial_lr")
 
@@ -104,6 +104,8 @@ class RebuiltCheck(Check):
         if made is None:
             return
         made.steps += 1
+        if made.steps > 1:
+            return  # the state had an effect
         for parameter in parameters_of(optimizer):
             values = optimizer.state.get(parameter, {}).values()
             if any(isinstance(each, Tensor) and each.shape == parameter.shape for each in values):

@@ -26,8 +26,8 @@ from ..models_alive import (
 from ..tensor_numbers import TensorNumbers
 from .new_parameters import NewParameters
 
-# So many steps must find the same, or the program must end: a later line may make the optimizer of
-# the new parameters.
+# The number of steps that must find the same before a report, unless the program ends: a later line
+# may make the optimizer of the new parameters.
 _STEPS_BEFORE_REPORT = 3
 
 
