@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +15,14 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import CheckpointError
+from forked_programs import run_forked
+
+HERE = Path(__file__).parent
 
 
 def run_kills(script: str, folder: Path, kills: int, seed: int) -> list[list[int]]:
-    path = str(Path(__file__).parent / script)
-    command = [sys.executable, "-W", "error", path, str(folder), str(kills), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30 + 3 * kills)
+    words = str(folder), str(kills), str(seed)
+    done = run_forked(str(HERE / script), *words, timeout=30 + 3 * kills)
     assert done.returncode == 0, done.stderr
     rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
     assert len(rows) == kills
@@ -46,9 +46,7 @@ def test_kills_of_ranks_lose_no_announced_checkpoint(kills: int, tmp_path: Path)
 
 
 def test_a_gather_that_fails_ends_with_the_name_of_the_rank(tmp_path: Path) -> None:
-    script = str(Path(__file__).parent / "failed_gather.py")
-    command = [sys.executable, script, str(tmp_path / "a")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_forked(str(HERE / "failed_gather.py"), str(tmp_path / "a"), timeout=60)
     assert done.returncode == 0, done.stderr
     own, other = done.stdout.splitlines()
     assert re.match(r"0 s, RuntimeError: .*(memory|alloc)", own), own
@@ -57,9 +55,7 @@ def test_a_gather_that_fails_ends_with_the_name_of_the_rank(tmp_path: Path) -> N
 
 
 def test_ranks_are_in_step_again_after_a_save_of_one_rank_alone(tmp_path: Path) -> None:
-    script = str(Path(__file__).parent / "ranks_out_of_step.py")
-    command = [sys.executable, script, str(tmp_path / "a")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_forked(str(HERE / "ranks_out_of_step.py"), str(tmp_path / "a"), timeout=60)
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert re.match(r"0, alone, RankWaitError: .*rank 1 did not take part within 0.5 s", lines[0])

@@ -90,7 +90,7 @@ def replay(tmp_path: Path, orders: int, most: int) -> int:
 
 
 def test_every_crash_leaves_a_whole_checkpoint_in_any_order_of_the_ranks(tmp_path: Path) -> None:
-    assert replay(tmp_path, orders=8, most=5) > 5
+    assert replay(tmp_path, orders=4, most=4) > 2
 
 
 @pytest.mark.sweep
@@ -103,15 +103,15 @@ def test_a_mistake_in_the_protocol_would_be_noticed(mistake: str, tmp_path: Path
     live = tmp_path / "live"
     live.mkdir()
     ranks = record(live)
-    found: list[str] = []
+    found: str | None = None
     for seed in range(3):
         changes = interleave(ranks, random.Random(seed), waits=mistake != "no wait for the ranks")
         if mistake == "no sync by a rank":
             changes = [each for each in changes if each[0] != "sync" or each[1].name != "model.1"]
         try:
-            found += breaches(changes, live, tmp_path / "replayed", most=4)
+            found = found or next(breaches(changes, live, tmp_path / "replayed", most=4), None)
         except KeyError:  # the folder that a rank writes into is gone
-            found.append("a rank writes after the commit")
+            found = "a rank writes after the commit"
     assert found
 
 

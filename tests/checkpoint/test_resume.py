@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import anyrig
 from anyrig.errors import CheckpointDamagedError, CheckpointError
+from forked_programs import run_anyrig
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -38,11 +37,11 @@ from resumed_training import train
 work = Path(sys.argv[2])
 anyrig.Rig.detect()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    train(work / "run", 10, anyrig.spread)
+    train(work / "run", 10, anyrig.spread, workers=0)
     anyrig.barrier()
     os._exit(1 if os.environ["RANK"] == "1" else 0)
-resumed = train(work / "run", None, anyrig.spread)
-expected = train(work / "never", None, anyrig.spread)
+resumed = train(work / "run", None, anyrig.spread, workers=0)
+expected = train(work / "never", None, anyrig.spread, workers=0)
 assert all(torch.equal(value, resumed[name]) for name, value in expected.items())
 anyrig.print_once("the same bits")
 """
@@ -52,14 +51,8 @@ def test_a_restarted_group_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RESTARTED)
     here = str(Path(__file__).parent)
-    command = [sys.executable, "-m", "anyrig", "run", "--device", "cpu", "--max-restarts", "1"]
-    done = subprocess.run(
-        [*command, "--nproc-per-device", "2", str(script), here, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    flags = ("--device", "cpu", "--max-restarts", "1", "--nproc-per-device", "2")
+    done = run_anyrig("run", *flags, str(script), here, str(tmp_path), timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the same bits") == 1
 

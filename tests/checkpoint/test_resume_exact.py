@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import anyrig
 from anyrig.checkpoint.snapshot_files import read_snapshot
 from anyrig.errors import CheckpointError
+from forked_programs import run_forked
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +26,7 @@ def threads() -> Iterator[None]:
 
 def resume_after_kills(folder: Path, how: str, kills: int) -> None:
     script = Path(__file__).with_name("killed_exact.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder), how, str(kills)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    done = run_forked(str(script), str(folder), how, str(kills), timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed") == kills
 
