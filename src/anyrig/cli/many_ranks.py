@@ -16,7 +16,7 @@ RANKS = "--ranks"
 
 
 def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
-    """Return the rig with a GPU for each of so many ranks: as many nodes like `node` as needed.
+    """Return the rig that has a GPU for each rank: as many nodes like `node` as that takes.
 
     Raises:
         typer.BadParameter: `ranks` is no multiple of the node's GPUs, or is too few or too many;

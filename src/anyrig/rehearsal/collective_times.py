@@ -12,7 +12,7 @@ Span = tuple[float, float]
 def collective_times(
     record: Record, rank: int, device: int, begin: float, end: float, steps: int
 ) -> CollectiveTimes | None:
-    """Return the means over so many steps from `begin` to `end`, in seconds, on a rank's device.
+    """Return the means over the `steps` steps from `begin` to `end`, on the device of a rank.
 
     None if the device takes part in no collective.
     """

@@ -162,7 +162,7 @@ class VirtualRig:
         return self.devices[-1].node + 1
 
     def repeated(self, count: int) -> VirtualRig:
-        """Return the rig with so many nodes, each with the devices of this rig of one node."""
+        """Return the rig with `count` nodes that each have the devices of this one-node rig."""
         layout, at, rate = str(self).partition("@")
         return self if count == 1 else VirtualRig.parse(f"{count}x({layout}){at}{rate}")
 
