@@ -1,6 +1,6 @@
 """A script to rehearse: ``python rehearsed_training.py MODEL STEPS``.
 
-`gpt2` is nanoGPT's training of GPT-2 with 124 million parameters; `sharded` is one of 64 ranks that
+`gpt2` is nanoGPT's training of GPT-2 with 124 million parameters; `sharded` is a rank of those that
 train a transformer of 69 billion parameters with FSDP2; `small` is a network of three layers.
 """
 
@@ -14,8 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-
-RANKS = 64
 
 
 def train_gpt2(steps: int) -> None:
@@ -37,13 +35,11 @@ def train_gpt2(steps: int) -> None:
 
 
 def train_sharded(steps: int) -> None:
-    """Train as rank 0 of `RANKS`; PyTorch's `fake` process group stands for the others."""
     import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from workloads.sharded_transformer import on_meta, shard_layers, training_step
 
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    dist.init_process_group()
     model = on_meta()
     shard_layers(model)
     model.to_empty(device="cuda")

@@ -116,6 +116,7 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch._dynamo.trace_rules", "compiled modules that are spread"),
     PrivateName("torch._foreach_copy_", "replicas: gradients in buckets"),
     PrivateName("torch._foreach_mul", _STEPS),
+    PrivateName("torch.distributed.rendezvous._create_c10d_store", "rehearsals of rank 0 alone"),
     PrivateName("torch._foreach_mul_", "accumulation of gradients over ranks"),
     PrivateName("torch._weights_only_unpickler._get_allowed_globals", "reading torch files"),
     PrivateName("torch.autograd.function._SingleLevelFunction", "custom functions in pipelines"),

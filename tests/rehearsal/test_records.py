@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from anyrig.rehearsal.collective_times import collective_times
 from anyrig.rehearsal.critical_path import Timeline
-from anyrig.rehearsal.facts import Facts
+from anyrig.rehearsal.facts import CollectiveTimes, Facts, StepFacts, TypicalStep
 from anyrig.rehearsal.occupation import occupation_of
 from anyrig.rehearsal.process_record import ProcessRecord, UsedDevice, merge_records
 from anyrig.rehearsal.read_facts import read_facts
@@ -61,6 +62,7 @@ def record_of(*intervals: tuple[Any, ...]) -> Record:
             bytes=array("d", [-1.0] * count),
             flow=array("q", [-1] * count),
             name=array("q", range(count)),
+            nodes=array("q", [0] * count),
             line=array("q", [-1] * count),
             module=array("q", [-1] * count),
             **whole,
@@ -165,6 +167,26 @@ def test_work_that_was_launched_and_cannot_begin_makes_its_device_wait() -> None
     record = record_of(launch(0, 1), work(GPU, 5, 6, Cause.MOMENT, 0))
     found = occupation_of(record, 0, 0, 0.0, 10.0)
     assert (found.busy, found.waiting) == (pytest.approx(0.1), pytest.approx(0.4))
+
+
+def test_collectives_in_a_node_and_across_nodes() -> None:
+    kind = IntervalKind.COLLECTIVE
+    record = record_of(
+        work(SIDE, 0, 2, Cause.LAUNCH, -1, kind),  # begins before the steps
+        work(GPU, 1, 4, Cause.LAUNCH, -1),
+        work(SIDE, 3, 6, Cause.STREAM, -1, kind),
+        work(SIDE, 6, 8, Cause.STREAM, -1, kind),
+    )
+    nodes = array("q", [1, 0, 1, 2])
+    record = replace(record, intervals=replace(record.intervals, nodes=nodes))
+    found = collective_times(record, 0, 0, 1.0, 9.0, steps=2)
+    assert found == CollectiveTimes((1 + 3) / 2, 2 / 2, (2 + 2) / 2)
+    assert collective_times(record, 0, 1, 1.0, 9.0, steps=2) is None
+    about = Facts("train.py", (), "2x(T4)", True, "2", "1", collectives=found)
+    step = StepFacts(1, False, 1.0, 5.0, None, 0, 0.0, ())
+    about = replace(about, steps=(step,), typical_step=TypicalStep(4.0, None, (1,)))
+    line = "collectives take 2.00 s in a node and 1.00 s across nodes; for 2.00 s no kernel runs"
+    assert line in describe(about)
 
 
 def test_steps_of_ranks_that_differ() -> None:

@@ -18,6 +18,7 @@ from .fail import account_for_fault, read_fault
 from .flag_errors import refused_as
 from .group_flags import GroupFlags, with_group_flags
 from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
+from .many_ranks import RANKS, rank_0_variables, read_ranks
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import script_arguments
@@ -73,6 +74,15 @@ def rehearse(
     ] = None,
     module: MODULE = False,
     no_python: NO_PYTHON = False,
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            RANKS,
+            metavar="N",
+            help="Run rank 0 of N alone, without data, on as many nodes like --rig as that takes. "
+            "All ranks are assumed to be alike, as under DDP, FSDP2 and tensor parallelism.",
+        ),
+    ] = None,
     fail: Annotated[
         str | None,
         typer.Option(
@@ -152,6 +162,9 @@ def rehearse(
     With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU, or
     for each GPU that --device names on every node. This computer simulates all nodes of the rig,
     so --rdzv-endpoint and similar flags are not needed and have no effect.
+
+    With --ranks, one process stands for all ranks of a program in which they are alike, so that
+    thousands of them take no longer than one.
     """
     from ..rehearsal.comparison.prices import Prices
     from ..rehearsal.rehearsal import Rehearsal
@@ -159,6 +172,7 @@ def rehearse(
     from ..rehearsal.step_marker import check_name
     from ..virtual.rig import VirtualRig
 
+    shape_only = shape_only or world_size is not None
     if assume_values and not shape_only:
         raise typer.BadParameter(
             "it needs --shape-only; other rehearsals compute all values",
@@ -175,6 +189,9 @@ def rehearse(
     else:
         with named_in_errors("--rig"):
             rigs = (VirtualRig.parse(rig),)
+    if world_size is not None:
+        whole_rigs = [read_ranks(world_size, each, flags) for each in rigs]
+        rigs = rigs if compared is not None else tuple(whole_rigs)
     known_prices = None
     if prices is not None:
         if compared is None:
@@ -183,8 +200,13 @@ def rehearse(
             known_prices = Prices.read(prices)
     all_ranks = [plan_ranks(each, flags) for each in rigs] if flags.given else None
     ranks = None if all_ranks is None else all_ranks[0]
+    if fail is not None and world_size is not None:
+        raise typer.BadParameter(
+            f"it lets one of several ranks fail, and {RANKS} runs rank 0 alone; drop one of them",
+            param_hint="--fail",
+        )
     fault = None if fail is None else read_fault(fail, ranks)
-    if remedies and ranks is not None:
+    if remedies and (ranks is not None or world_size is not None):
         raise typer.BadParameter(
             "it runs the script in one process again; drop it, or the flags for ranks",
             param_hint="--remedies",
@@ -219,7 +241,10 @@ def rehearse(
         explain_oom=explain_oom,
         remedies=remedies,
         reporting=reporting,
+        lone_rank=world_size is not None,
     )
+    if world_size is not None:
+        os.environ.update(rank_0_variables(rigs[0]))
     if ranks is None:
         raise typer.Exit(_run_here(rehearsal, watched))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}

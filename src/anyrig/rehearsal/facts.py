@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from .assumed_ranks import AssumedRanks
+
 FORMAT, VERSION = "anyrig-rehearsal", 1
 
 # The kinds of intervals and of pieces of a critical path.
@@ -164,6 +166,21 @@ class TypicalStep:
 
 
 @dataclass(frozen=True)
+class CollectiveTimes:
+    """The collectives of a typical step, on one device of each rank: means, in seconds.
+
+    Attributes:
+        in_node_seconds: those whose ranks are on one node.
+        across_nodes_seconds: those whose ranks are on several nodes.
+        exposed_seconds: the part of the step in which a collective runs and no kernel does.
+    """
+
+    in_node_seconds: float
+    across_nodes_seconds: float
+    exposed_seconds: float
+
+
+@dataclass(frozen=True)
 class Track:
     """A stream of a device, or a thread of a rank's host.
 
@@ -315,6 +332,8 @@ class Facts:
         memory: the memory of each device over time.
         findings: what costs time or memory.
         fault: what happened after a failure on purpose; None without one.
+        collectives: how long collectives take; None without steps or collectives.
+        assumed_ranks: the ranks for which rank 0 stands; None if every rank ran.
     """
 
     program: str
@@ -335,6 +354,8 @@ class Facts:
     memory: tuple[MemoryFacts, ...] = ()
     findings: tuple[Finding, ...] = ()
     fault: FaultFacts | None = None
+    collectives: CollectiveTimes | None = None
+    assumed_ranks: AssumedRanks | None = None
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

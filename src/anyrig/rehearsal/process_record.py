@@ -143,6 +143,7 @@ def merge_records(processes: Sequence[ProcessRecord]) -> Record:
         ),
         track=joined(lambda one: one.track, [len(one.tracks) for one in records]),
         name=joined(lambda one: one.name, [len(one.names) for one in records]),
+        nodes=array("q", chain.from_iterable(one.nodes for one in all_intervals)),
         kind=array("q", chain.from_iterable(one.kind for one in all_intervals)),
         cause=array("q", chain.from_iterable(one.cause for one in all_intervals)),
         line=joined(lambda one: one.line, [len(one.lines) for one in records]),

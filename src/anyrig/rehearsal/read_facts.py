@@ -16,6 +16,7 @@ from ..virtual.known_errors import error_shares
 from ..virtual.record_reading import IntervalKind, Record, RecordedIntervals, RecordedTrack
 from ..virtual.rig import VirtualDevice, VirtualRig
 from . import facts as of
+from .collective_times import collective_times
 from .critical_path import Piece, Timeline
 from .facts import (
     ClockError,
@@ -60,7 +61,8 @@ def read_facts(
     """
     record = merge_records(processes)
     texts = _RecordTexts(record)
-    steps = _steps_of(record, texts if with_timelines else None, processes)
+    ranks = 1 if about.assumed_ranks is None else about.assumed_ranks.ranks
+    steps = _steps_of(record, texts if with_timelines else None, processes, ranks)
     typical = _typical_step(steps)
     window = _window_of(record, steps, typical)
     devices, memory = [], []
@@ -77,6 +79,7 @@ def read_facts(
         findings = ()
         said = f"{type(error).__name__}: {error}"
         warnings.warn(f"no findings, because looking for them failed: {said}", stacklevel=2)
+    first = next(((one.rank, one.index) for one in devices), None)
     return replace(
         about,
         devices=tuple(devices),
@@ -88,6 +91,9 @@ def read_facts(
         texts=texts.all(),
         memory=tuple(memory),
         findings=findings,
+        collectives=None
+        if typical is None or first is None
+        else collective_times(record, *first, *window, len(typical.of_steps)),
     )
 
 
@@ -163,11 +169,11 @@ def _named(names: list[int], number: int) -> int | None:
 
 
 def _steps_of(
-    record: Record, texts: _RecordTexts | None, processes: Sequence[ProcessRecord]
+    record: Record, texts: _RecordTexts | None, processes: Sequence[ProcessRecord], alike: int
 ) -> tuple[StepFacts, ...]:
     """Return the steps that all processes have taken; a step ends with the last of them.
 
-    Without `texts`, they have no critical paths.
+    Without `texts`, they have no critical paths. Each process stands for `alike` ranks.
     """
     timeline = None if texts is None else Timeline(record)
 
@@ -187,7 +193,7 @@ def _steps_of(
             is_first=i < first,
             begin_seconds=begins[i],
             end_seconds=moments[i],
-            samples=_sum_samples(ends),
+            samples=_sum_samples(ends, alike),
             waits=max(found[i] for found in waits),
             loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
             path=path(begins[i], moments[i]),
@@ -212,9 +218,9 @@ def _count_waits(process: ProcessRecord) -> list[int]:
     return [until - since for since, until in pairwise(before)]
 
 
-def _sum_samples(ends: Sequence[StepEnd]) -> int | None:
+def _sum_samples(ends: Sequence[StepEnd], alike: int) -> int | None:
     samples = [end.samples for end in ends if end.samples is not None]
-    return sum(samples) if len(samples) == len(ends) else None
+    return alike * sum(samples) if len(samples) == len(ends) else None
 
 
 def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:

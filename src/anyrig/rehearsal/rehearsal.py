@@ -15,6 +15,7 @@ from .. import __version__
 from ..errors import AnyrigError, RemedyError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported, without_collections
+from .assumed_ranks import AssumedRanks
 from .facts import Facts, FaultFacts, ProgramError, StepFacts
 from .out_of_memory import OutOfMemoryWatch
 from .program import INTERRUPTED, Program
@@ -57,6 +58,8 @@ class Rehearsal:
         explain_oom: track memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
         reporting: what to report at the end.
+        lone_rank: run the program as rank 0 of a rank on each GPU of the rig, without the others;
+            the environment must say so.
         when_installed: called once the program has imported torch and the GPUs are there; not in
             other processes that the program starts.
 
@@ -71,6 +74,7 @@ class Rehearsal:
     explain_oom: bool = False
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
+    lone_rank: bool = False
     when_installed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +109,12 @@ class Rehearsal:
 
         def install_rig() -> None:
             try:
-                install(self.rig, shape_only=self.shape_only, assume_values=self.assume_values)
+                install(
+                    self.rig,
+                    shape_only=self.shape_only,
+                    assume_values=self.assume_values,
+                    lone_rank=self.lone_rank,
+                )
             except AnyrigError as error:
                 refusals.append(error)
                 raise SystemExit(error.exit_code) from None
@@ -169,6 +178,7 @@ class Rehearsal:
             shape_only=self.shape_only,
             torch=version("torch"),
             anyrig=__version__,
+            assumed_ranks=AssumedRanks.on(self.rig) if self.lone_rank else None,
         )
 
     def _report_remedies(self, environment: Mapping[str, str]) -> None:
@@ -216,5 +226,7 @@ class Rehearsal:
         from ..virtual.installed import Installation, hand_down_before_install
 
         return hand_down_before_install(
-            Installation(self.rig, self.shape_only, self.assume_values, clock=True)
+            Installation(
+                self.rig, self.shape_only, self.assume_values, clock=True, lone_rank=self.lone_rank
+            )
         )

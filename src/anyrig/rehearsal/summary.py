@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..units import format_bytes, format_seconds
-from .facts import ClockError, DeviceFacts, Facts, Finding, PeakMemory, StepFacts
+from ..units import format_bytes, format_count, format_seconds
+from .assumed_ranks import AssumedRanks
+from .facts import (
+    ClockError,
+    CollectiveTimes,
+    DeviceFacts,
+    Facts,
+    Finding,
+    PeakMemory,
+    StepFacts,
+)
 from .failing.description import describe_fault
 
 _WIDTH = 11  # of the first column
@@ -23,6 +32,8 @@ def describe(facts: Facts) -> str:
         lines += _row("failure", describe_fault(facts.fault))
         if not facts.devices:  # the ranks were ended before they could leave their records
             return "\n".join(lines)
+    if facts.assumed_ranks is not None:
+        lines += _row("ranks", _describe_ranks(facts.assumed_ranks))
     lines += _row("step", _describe_steps(facts))
     lines += _row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
@@ -77,12 +88,47 @@ def _describe_steps(facts: Facts) -> list[str]:
         count = f"{waits[0]} to {waits[-1]} times" if len(waits) > 1 else _times(waits[0])
         texts.append(f"the host waits for a GPU {count} in a step")
     loader = sum(step.loader_wall_seconds for step in chosen) / len(chosen)
+    if facts.collectives is not None:
+        texts.append(_describe_collectives(facts.collectives))
     if loader > 0:
         texts.append(
             f"not counted: {format_seconds(loader)} in the data loader, by the clock of this "
             "machine"
         )
     return texts
+
+
+def _describe_collectives(times: CollectiveTimes) -> str:
+    places = {"in a node": times.in_node_seconds, "across nodes": times.across_nodes_seconds}
+    parts = [f"{format_seconds(seconds)} {place}" for place, seconds in places.items() if seconds]
+    return (
+        f"collectives take {' and '.join(parts)}; for {format_seconds(times.exposed_seconds)} no "
+        "kernel runs beside them"
+    )
+
+
+def _describe_ranks(assumed: AssumedRanks) -> list[str]:
+    nodes = format_count(assumed.nodes, "node")
+    gpus = assumed.ranks // assumed.nodes
+    texts = [
+        f"rank 0 of {assumed.ranks:,} ran, on {nodes} of {gpus} GPUs. The others are assumed to be "
+        "like it",
+        "and to come to each collective at the same time, so no wait for a slower rank is seen",
+        f"{assumed.link} of {_rate(assumed.link_bytes_per_second)} joins the GPUs of a node, by "
+        "their data sheet",
+    ]
+    if assumed.nodes > 1:
+        source = "assumed, as --rig names no @rate" if assumed.network_is_assumed else "by --rig"
+        texts += [
+            f"a network of {_rate(assumed.network_bytes_per_second)} for each GPU joins the nodes: "
+            f"{source}",
+            "the latencies between nodes are NCCL's own estimates",
+        ]
+    return texts
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:g} GB/s"
 
 
 def _times(count: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import VirtualRigError
+from .assumed_ranks import AssumedRanks
 from .facts import Facts, ProgramError, StepFacts
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def _facts_of_process() -> Facts:
         shape_only=installed.shape_only,
         torch=version("torch"),
         anyrig=__version__,
+        assumed_ranks=AssumedRanks.on(installed.rig) if installed.lone_rank else None,
     )
 
 

@@ -15,6 +15,7 @@ from ..hardware import driver_memory_of
 from .build import load_extension
 from .gpu_facts import gpu_facts_of
 from .inheritance import VARIABLE, Inheritance
+from .lone_rank import check_lone_rank
 from .nodes import node_of_process
 from .operators import read_operators
 from .rig import VirtualDevice, VirtualRig
@@ -30,6 +31,7 @@ class Installation:
     shape_only: bool
     assume_values: bool
     clock: bool
+    lone_rank: bool = False
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of `install` for this installation, with the rig as text."""
@@ -53,6 +55,7 @@ def install(
     assume_values: bool = False,
     clock: bool = True,
     children: bool = True,
+    lone_rank: bool = False,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
@@ -67,17 +70,22 @@ def install(
         clock: keep the virtual time that events report. Without the clock, work takes no time.
         children: give the rig to the Python processes that this process starts from now on, through
             environment variables. All of them share the memory of the GPUs.
+        lone_rank: with `shape_only`, this process is rank 0 of a program with a rank on each GPU of
+            the rig, and no other rank runs: all are assumed to be alike.
 
     Raises:
         VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,
-            this PyTorch cannot have virtual GPUs, or the processes cannot share the GPUs.
+            this PyTorch cannot have virtual GPUs, the processes cannot share the GPUs, or one rank
+            cannot stand for all.
         BuildError: the C++ backend cannot be built.
     """
     global _installation, _inheritance
     # Not under the lock: in a process that inherits a rig, importing torch installs the rig.
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
-    wanted = Installation(rig, shape_only, assume_values, clock)
+    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank)
+    if lone_rank:
+        check_lone_rank(rig, shape_only=shape_only)
     with _lock:
         if _installation is None:
             check_torch()
@@ -234,7 +242,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     backward_engine.patch(core)
     profiler_api.patch()
     sensors.patch(core)
-    process_group.patch(core)
+    process_group.patch(core, is_alone=wanted.lone_rank)
     storage.patch(core)
     shared_tensors.patch(core)
     tensor_types.patch()
@@ -297,4 +305,5 @@ def _text(installed: Installation) -> str:
     modes = [", shape-only"] if installed.shape_only else []
     modes += [", assuming values"] if installed.assume_values else []
     modes += [] if installed.clock else [", without a clock"]
+    modes += [", rank 0 alone"] if installed.lone_rank else []
     return f"{installed.rig}{''.join(modes)}"

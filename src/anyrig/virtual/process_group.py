@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from . import flight_recorder, rebinding
+from . import flight_recorder, lone_rank, rebinding
 from .roll_call_sockets import connect_to_rank_0, own_address
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
@@ -31,8 +31,11 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _devices: dict[tuple[int, bool, str], list[Any]] = {}
 
 
-def patch(core: ModuleType) -> None:
-    """Register the process group with `torch.distributed` in place of NCCL's."""
+def patch(core: ModuleType, *, is_alone: bool = False) -> None:
+    """Register the process group with `torch.distributed` in place of NCCL's.
+
+    With `is_alone`, no other rank runs (`lone_rank.py`).
+    """
     if not hasattr(core, "ProcessGroupNCCL"):
         return  # PyTorch was built without torch.distributed or without gloo
     # Imported here because PyTorch may be built without these modules. `Any`, because they do not
@@ -65,7 +68,9 @@ def patch(core: ModuleType) -> None:
     # TORCH_DISTRIBUTED_DEBUG=DETAIL calls this function, which a build without NCCL does not have.
     if not hasattr(bindings, "_hash_tensors"):
         bindings._hash_tensors = _hash_tensors
-    core.set_connect(connect)
+    core.set_connect(lone_rank.connect if is_alone else connect)
+    if is_alone:
+        lone_rank.patch(core)
     core.install_ddp_timer()
     core.install_gloo_collectives()
     flight_recorder.patch(core, bindings)

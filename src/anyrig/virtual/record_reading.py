@@ -63,6 +63,7 @@ class RecordedIntervals:
         flow: equal for both ends of a copy and for the ranks of a collective; else -1.
         track: the index of the track.
         name: the index of the operator's name.
+        nodes: the number of nodes on which the ranks of a collective are; 0 for other work.
         kind: an `IntervalKind`.
         cause: a `Cause`.
         line: the index of the program's line; -1 if unknown.
@@ -77,6 +78,7 @@ class RecordedIntervals:
     flow: array[int]
     track: array[int]
     name: array[int]
+    nodes: array[int]
     kind: array[int]
     cause: array[int]
     line: array[int]

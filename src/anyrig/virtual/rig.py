@@ -161,6 +161,11 @@ class VirtualRig:
         """The number of nodes."""
         return self.devices[-1].node + 1
 
+    def repeated(self, count: int) -> VirtualRig:
+        """Return the rig with `count` nodes that each have the devices of this one-node rig."""
+        layout, at, rate = str(self).partition("@")
+        return self if count == 1 else VirtualRig.parse(f"{count}x({layout}){at}{rate}")
+
     def devices_of_node(self, node: int) -> tuple[VirtualDevice, ...]:
         """Return the devices of `node`, in the order of their CUDA indices."""
         return tuple(device for device in self.devices if device.node == node)
@@ -169,7 +174,8 @@ class VirtualRig:
         return f"VirtualRig.parse({str(self)!r})"
 
     def __str__(self) -> str:
-        nodes = [_runs(d.key for d in self.devices_of_node(n)) for n in range(self.node_count)]
+        by_node = itertools.groupby(self.devices, key=lambda device: device.node)
+        nodes = [_runs(device.key for device in devices) for _, devices in by_node]
         layout = nodes[0] if len(nodes) == 1 else _runs(f"({node})" for node in nodes)
         if self.network_bytes_per_second == NETWORK_BYTES_PER_SECOND:
             return layout

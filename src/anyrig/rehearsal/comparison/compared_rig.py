@@ -89,6 +89,8 @@ def compare_rig(
     seconds = typical["seconds"] if typical else None
     rate = typical["samples_per_second"] if typical else None
     price = None if prices is None else prices.of_rig(rig)
+    if price is not None and about.get("assumed_ranks"):
+        price *= about["assumed_ranks"]["nodes"]  # the rig is one of them
     return ComparedRig(
         rig=str(rig),
         outcome=outcome,

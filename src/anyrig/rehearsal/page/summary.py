@@ -36,9 +36,11 @@ def format_findings(facts: Mapping[str, Any]) -> str:
 def describe_origin(facts: Mapping[str, Any]) -> str:
     """Return the command, the versions and whether values were computed, as text."""
     command = " ".join([facts["program"], *map(str, facts["arguments"])])
+    assumed = facts.get("assumed_ranks")
+    ranks = f"rank 0 of {assumed['ranks']:,}, the others assumed alike · " if assumed else ""
     values = "shapes only, no values computed" if facts["shape_only"] else "all values computed"
     return (
-        f"anyrig rehearse --rig {facts['rig']} {command} · {values} · "
+        f"anyrig rehearse --rig {facts['rig']} {command} · {ranks}{values} · "
         f"anyrig {facts['anyrig']}, torch {facts['torch']} · exit status {facts['status']}"
     )
 

@@ -6,6 +6,7 @@
 #include "collectives/flight_recorder.h"
 #include "collectives/gloo.h"
 #include "collectives/live_groups.h"
+#include "collectives/lone_gloo.h"
 #include "collectives/process_group.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -137,6 +138,19 @@ void bind_collectives(py::module_& m) {
       .def("_set_enable_nan_check", &NcclGroup::set_nan_check, py::arg("enable_nan_check"))
       .def("_shutdown", &NcclGroup::shutdown, no_gil)
       .def("abort", &NcclGroup::abort, no_gil);
+
+  // As ProcessGroupGloo, whose constructor waits for all ranks.
+  py::class_<LoneGloo, c10::intrusive_ptr<LoneGloo>>(m, "LoneGloo", backend)
+      .def(
+          py::init([](const StorePointer& /*store*/, int rank, int size, Milliseconds timeout) {
+            return c10::make_intrusive<LoneGloo>(rank, size, timeout);
+          }),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("timeout") = NcclGroup::kDefaultTimeout)
+      .def_property_readonly("options", &LoneGloo::options)
+      .def("_set_default_timeout", &LoneGloo::setTimeout, py::arg("timeout"));
 
   m.def("set_connect", &set_connect);
   m.def("install_ddp_timer", &install_ddp_timer);

@@ -139,6 +139,22 @@ bool has_values(const Collective& collective) {
   return true;
 }
 
+double occupy_stream(
+    const Collective& collective,
+    const CollectiveCall& call,
+    const c10::Stream& stream,
+    double start,
+    c10::ArrayRef<Place> places) {
+  if (!Clock::get().enabled()) {
+    return 0;
+  }
+  const double seconds =
+      collective_seconds(collective.announcement.kind, collective.bytes, places);
+  return Clock::get().run_collective(
+      stream, start, seconds, Clock::Direction::Both,
+      {collective.bytes, flow_of(call), count_nodes(places)});
+}
+
 double perform(
     Collective& collective,
     Transport& transport,
@@ -162,14 +178,7 @@ double perform(
       Exchange exchange(transport, call);
       move_data(collective, exchange);
     }
-    if (!Clock::get().enabled()) {
-      return 0;
-    }
-    const double start = agreement.start;
-    const double seconds =
-        collective_seconds(collective.announcement.kind, collective.bytes, agreement.places);
-    return Clock::get().run_collective(
-        stream, start, seconds, Clock::Direction::Both, {collective.bytes, flow_of(call)});
+    return occupy_stream(collective, call, stream, agreement.start, agreement.places);
   } catch (const TransportError& error) {
     roll_call.close(); // the data of this group may be in any state
     raise_failure(call, error);

@@ -50,4 +50,13 @@ double perform(
     const c10::Stream& stream,
     double free_at);
 
+// Occupies `stream` for the duration of the collective from `start` on, the virtual time at which
+// the last rank is ready. Returns the virtual time at which it is done.
+double occupy_stream(
+    const Collective& collective,
+    const CollectiveCall& call,
+    const c10::Stream& stream,
+    double start,
+    c10::ArrayRef<Place> places);
+
 } // namespace anyrig::virtual_gpu

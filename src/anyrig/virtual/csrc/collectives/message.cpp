@@ -28,7 +28,7 @@ double occupy(
   return Clock::get().run_collective(
       stream, start, seconds,
       kind == CollectiveKind::Send ? Clock::Direction::Out : Clock::Direction::In,
-      {static_cast<double>(bytes)});
+      {static_cast<double>(bytes), -1, count_nodes(ends)});
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include "collectives/flight_recorder.h"
 #include "collectives/host_bytes.h"
 #include "collectives/live_groups.h"
+#include "collectives/lone_rank.h"
 #include "collectives/nan_check.h"
 #include "collectives/nccl_memory.h"
 #include "collectives/profiler_title.h"
@@ -121,6 +122,7 @@ NcclGroup::NcclGroup(
       uid_(next_uid++),
       is_timed_(c10d::getCvarBool({"TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING"}, false)),
       checks_nan_(c10d::getCvarBool({"TORCH_NCCL_NAN_CHECK"}, false)),
+      is_alone_(connections.first == nullptr),
       process_(getpid()),
       communicators_(std::make_unique<Communicators>(std::move(connections), rank, size)) {
   add_live_group(this);
@@ -153,6 +155,9 @@ c10::intrusive_ptr<NcclGroup> NcclGroup::make(
     options->split_from->count_split();
   }
   auto connections = connect()(store, rank, size, options->timeout);
+  if (connections.first == nullptr) {
+    check_lone_group({rank, size, options->group_name, options->global_ranks_in_group});
+  }
   return c10::make_intrusive<NcclGroup>(std::move(connections), rank, size, std::move(options));
 }
 
@@ -348,6 +353,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   for (auto& collective : collectives) {
     collective.announcement.sequence = static_cast<int64_t>(sequence);
     collective.announcement.has_values = has_values(collective);
+    if (const auto why = is_alone_ ? why_not_alike(collective.announcement) : std::nullopt) {
+      ValuesInDoubt(submission.outputs).forget();
+      raise_failure(describe_call(submission, sequence, {}), *why);
+    }
+    if (is_alone_ && needs_data_of_root(collective.announcement, rank_)) {
+      for (const auto& output : submission.outputs) {
+        forget_values(output, WhyUnknown::FromOutside);
+      }
+    }
     if (checks_nan_) {
       check_nan(collective, submission.device);
     }
@@ -363,12 +377,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   const auto extension = extension_.take_share();
   Transfer::Parts parts{
       describe_call(submission, sequence, extension),
-      [transport, roll_call, shared, results = ValuesInDoubt(submission.outputs)](
+      [transport, roll_call, shared, is_alone = is_alone_,
+       results = ValuesInDoubt(submission.outputs)](
           const CollectiveCall& call, const c10::Stream& stream, double free_at) {
         // This local variable frees the rows, which hold tensor memory, even if the transfer fails.
         auto collectives = std::move(*shared);
         for (auto& collective : collectives) {
-          free_at = perform(collective, *transport, *roll_call, call, stream, free_at);
+          free_at = is_alone
+              ? perform_alone(collective, call, stream, free_at)
+              : perform(collective, *transport, *roll_call, call, stream, free_at);
           if (!collective.has_moved) {
             results.forget();
           }
@@ -394,6 +411,12 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
                                   : tensor.scalar_type());
   TORCH_CHECK_WITH(ValueError, peer >= 0 && peer < size_, "Invalid rank ", peer);
   const bool is_send = op == c10d::OpType::SEND;
+  if (is_alone_) {
+    const Membership group{
+        rank_, size_, options_->group_name, options_->global_ranks_in_group};
+    C10_THROW_ERROR(
+        DistBackendError, why_no_message(group, is_send ? "send" : "recv", peer));
+  }
   const auto device = tensor.device().index();
   if (peer != rank_) {
     communicators_->memory.connect_peer(peer, device);

@@ -65,7 +65,8 @@ class NcclGroup final : public c10d::Backend {
     int64_t split_color = -2; // NCCL_SPLIT_NOCOLOR - 1
   };
 
-  // A ProcessGroupGloo of the same ranks, and the sockets of a RollCall.
+  // A ProcessGroupGloo of the same ranks, and the sockets of a RollCall. Without a ProcessGroupGloo,
+  // no other rank runs, and this rank answers its collectives by itself (lone_rank.h).
   using Connections = std::pair<c10::intrusive_ptr<c10d::Backend>, std::vector<int>>;
 
   NcclGroup(
@@ -274,6 +275,9 @@ class NcclGroup final : public c10d::Backend {
   bool coalescing_ = false;
   TransferWork::Transfers coalesced_;
   std::vector<at::Tensor> coalesced_outputs_;
+
+  // Whether no other rank runs.
+  bool is_alone_;
 
   // The process that made the group. A forked child has none of its threads and must not touch
   // them.

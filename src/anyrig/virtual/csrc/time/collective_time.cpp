@@ -2,6 +2,7 @@
 
 #include "time/links.h"
 
+#include <set>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -49,6 +50,14 @@ double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place
   const RingLinks links = ring_links(positions);
   const auto& coefficients = whole_rig()[positions.front()].gpu.coefficients.collective;
   return collective_seconds(coefficients, kind, bytes, links, static_cast<int>(ranks.size()));
+}
+
+int32_t count_nodes(c10::ArrayRef<Place> ranks) {
+  std::set<int> nodes;
+  for (const auto& rank : ranks) {
+    nodes.insert(whole_rig()[rank.position].node);
+  }
+  return static_cast<int32_t>(nodes.size());
 }
 
 } // namespace anyrig::virtual_gpu

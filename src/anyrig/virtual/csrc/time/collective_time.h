@@ -26,4 +26,7 @@ const char* name_of(CollectiveKind kind);
 // all ranks. For a message, `ranks` holds its two ends, or only the end that is known.
 double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place> ranks);
 
+// Returns the number of nodes on which `ranks` are.
+int32_t count_nodes(c10::ArrayRef<Place> ranks);
+
 } // namespace anyrig::virtual_gpu

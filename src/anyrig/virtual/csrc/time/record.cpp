@@ -68,7 +68,7 @@ void Record::worked(
     const c10::Stream& stream, StreamTrack& track, IntervalKind kind, double begin, double end,
     double bytes, int64_t flow) {
   track.collectives.clear(); // signals between ranks, which take no time
-  add_work(stream, track, track.launch, kind, begin, end, bytes, flow);
+  add_work(stream, track, track.launch, kind, begin, end, {bytes, flow, 0});
 }
 
 void Record::communicated(
@@ -79,8 +79,7 @@ void Record::communicated(
     launch = track.collectives.front();
     drop_collective(track);
   }
-  add_work(
-      stream, track, launch, IntervalKind::Collective, begin, end, note.bytes, note.flow);
+  add_work(stream, track, launch, IntervalKind::Collective, begin, end, note);
 }
 
 void Record::drop_collective(StreamTrack& track) {
@@ -91,7 +90,7 @@ void Record::drop_collective(StreamTrack& track) {
 
 void Record::add_work(
     const c10::Stream& stream, StreamTrack& track, const RecordedLaunch& launch, IntervalKind kind,
-    double begin, double end, double bytes, int64_t flow) {
+    double begin, double end, const CollectiveNote& note) {
   if (track.number < 0) {
     track.number = static_cast<int32_t>(tracks_.size());
     tracks_.push_back({stream.device_index(), stream.id(), false});
@@ -99,11 +98,12 @@ void Record::add_work(
   Interval interval;
   interval.begin = begin;
   interval.end = end;
-  interval.bytes = bytes;
+  interval.bytes = note.bytes;
   interval.launch = launch.interval;
-  interval.flow = flow;
+  interval.flow = note.flow;
   interval.track = track.number;
   interval.name = launch.name;
+  interval.nodes = note.nodes;
   interval.origin = launch.origin;
   interval.kind = kind;
   interval.cause = begin == track.last_end ? Cause::Stream

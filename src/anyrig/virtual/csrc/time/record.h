@@ -43,6 +43,7 @@ struct Interval {
   int64_t flow = -1;    // equal for the ends of a copy and for the ranks of a collective
   int32_t track = 0;
   int32_t name = -1;
+  int32_t nodes = 0; // of the ranks of a collective; 0: no collective
   Origin origin;
   IntervalKind kind = IntervalKind::Host;
   Cause cause = Cause::None;
@@ -68,6 +69,7 @@ struct StreamTrack {
 struct CollectiveNote {
   double bytes = -1;
   int64_t flow = -1;
+  int32_t nodes = 1; // on which its ranks are
 };
 
 // A stream of a device, or a thread of the host.
@@ -130,7 +132,7 @@ class Record {
   int64_t add(const Interval& interval);
   void add_work(
       const c10::Stream& stream, StreamTrack& track, const RecordedLaunch& launch, IntervalKind kind,
-      double begin, double end, double bytes, int64_t flow);
+      double begin, double end, const CollectiveNote& note);
   int32_t number_of(HostLine& host);
   int32_t number_of(std::string_view name);
 

@@ -43,6 +43,7 @@ py::dict intervals_of(const std::vector<Interval>& intervals) {
   columns["flow"] = integers(&Interval::flow);
   columns["track"] = integers(&Interval::track);
   columns["name"] = integers(&Interval::name);
+  columns["nodes"] = integers(&Interval::nodes);
   columns["kind"] = integers(&Interval::kind);
   columns["cause"] = integers(&Interval::cause);
   columns["line"] =

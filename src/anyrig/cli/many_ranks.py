@@ -1,0 +1,81 @@
+"""`anyrig rehearse --ranks`: run rank 0 of many ranks alone, and assume the others to be alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from .group_flags import GroupFlags
+from .run import single_rank_variables
+
+if TYPE_CHECKING:
+    from ..virtual.rig import VirtualRig
+
+RANKS = "--ranks"
+
+
+def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
+    """Return the rig that has a GPU for each rank: as many nodes like `node` as that takes.
+
+    Raises:
+        typer.BadParameter: `ranks` is no multiple of the node's GPUs, or is too few or too many;
+            the rig has several nodes or unequal GPUs; or a flag asks for ranks as processes.
+    """
+    from ..virtual.rig import MOST_NODES
+
+    if flags.given:
+        raise typer.BadParameter(
+            "it runs rank 0 in this process alone, and a flag for ranks, such as --device or "
+            "--nproc-per-node, starts each of them; drop one of the two",
+            param_hint=RANKS,
+        )
+    if node.node_count > 1 or len({device.key for device in node.devices}) > 1:
+        raise typer.BadParameter(
+            f"all ranks are assumed to be alike, so --rig names one node of equal GPUs, such as "
+            f"8xH100-SXM, and not {node}",
+            param_hint=RANKS,
+        )
+    gpus = len(node.devices)
+    if not 2 <= ranks <= MOST_NODES * gpus:
+        raise typer.BadParameter(
+            f"it is 2 to {MOST_NODES * gpus} with the rig {node}, and not {_shown(ranks)}; one "
+            f"rank needs no {RANKS}",
+            param_hint=RANKS,
+        )
+    if ranks % gpus:
+        below = max(1, ranks // gpus) * gpus
+        raise typer.BadParameter(
+            f"{ranks} ranks do not fill nodes of {gpus} GPUs; write {below} or {below + gpus}, or "
+            "another node in --rig",
+            param_hint=RANKS,
+        )
+    return node.repeated(ranks // gpus)
+
+
+def rank_0_variables(rig: VirtualRig) -> dict[str, str]:
+    """Return torchrun's environment variables for rank 0 of a rank on each GPU of `rig`.
+
+    Raises:
+        typer.BadParameter: ``CUDA_VISIBLE_DEVICES`` hides GPUs.
+    """
+    from ..rehearsal.placement import Placement
+
+    own = Placement.on(rig, "all")
+    gpus = len(rig.devices_of_node(0))
+    if own.processes != gpus:
+        raise typer.BadParameter(
+            f"CUDA_VISIBLE_DEVICES shows {own.processes} of the {gpus} GPUs of a node; unset it",
+            param_hint=RANKS,
+        )
+    sizes = {"WORLD_SIZE": len(rig.devices), "GROUP_WORLD_SIZE": rig.node_count}
+    return (
+        single_rank_variables()
+        | own.environment_of(0)
+        | {name: str(count) for name, count in sizes.items()}
+    )
+
+
+def _shown(ranks: int) -> str:
+    text = str(ranks)
+    return text if len(text) <= 20 else f"{text[:20]}…"
