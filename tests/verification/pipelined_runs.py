@@ -188,7 +188,6 @@ def names_from_zero_interleaved(_: Rig) -> None:
 TIMES = "\u00d7"
 EXPECTED = {
     "right": (0, ""),
-    "right_traced": (0, ""),
     "right_1f1b": (0, ""),
     "right_interleaved": (0, ""),
     "right_with_dropout": (0, ""),

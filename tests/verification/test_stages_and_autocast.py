@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import autocast_runs
@@ -24,12 +25,16 @@ CASES = {
 }
 
 
+def verdicts_on(cases: Sequence[tuple[str, str, str]], folder: Path) -> list[tuple[int, str]]:
+    file = str(Path(__file__).with_name("verdicts_of_ranks.py"))
+    run_forked(file, "run_rank", [cases, str(folder)], ranks=4)
+    found: list[tuple[int, str]] = json.loads((folder / "verdicts.json").read_text())
+    return found
+
+
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
-    folder = tmp_path_factory.mktemp("verdicts")
-    file = str(Path(__file__).with_name("verdicts_of_ranks.py"))
-    run_forked(file, "run_rank", [[*CASES], str(folder)], ranks=4)
-    found = json.loads((folder / "verdicts.json").read_text())
+    found = verdicts_on([*CASES], tmp_path_factory.mktemp("verdicts"))
     return dict(zip(CASES, found, strict=True))
 
 
@@ -41,3 +46,9 @@ def test_the_verdict_is_right(
     expected_code, part = CASES[case]
     assert code == expected_code, text
     assert part in text
+
+
+@pytest.mark.sweep
+def test_a_model_that_pytorch_traces_is_the_same(tmp_path: Path) -> None:
+    ((code, text),) = verdicts_on([("pipelined_runs", "right_traced", "float64")], tmp_path)
+    assert code == 0, text

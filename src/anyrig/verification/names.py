@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 # The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, activation
 # checkpointing, and torch.export, which `torch.distributed.pipelining.pipeline` calls.
@@ -15,6 +17,9 @@ _WRAPPERS = {
     *("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"),
     "_export_root",
 }
+
+# What `pipeline` calls the parts of a model that it has traced.
+_PARTS_OF_TRACED = re.compile(r"^submod_\d+\.")
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
         for prefix, module in root.named_modules():
             for name, parameter in module.named_parameters(prefix, recurse=False):
                 if id(parameter) in wanted and id(parameter) not in found:
+                    name = _PARTS_OF_TRACED.sub("", name) if isinstance(root, GraphModule) else name
                     found[id(parameter)] = root, clean_name(name), module
     roots_of_name: dict[str, set[int]] = {}
     for root, name, _ in found.values():

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -218,6 +219,43 @@ def test_nothing_is_left_behind(device: str) -> None:
     with watch_hazards(sums=device == "cpu"):
         assert state() != before
     assert state() == before
+
+
+class Dropped(nn.Module):
+    """A model whose forward a pipeline records, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = nn.functional.dropout(torch.tanh(layer(x)), 0.1)
+        return x
+
+
+@pytest.mark.gpus(2)
+def test_a_module_is_divided_into_stages_as_without_a_watch() -> None:
+    with watch_hazards(warn=False) as hazards:
+        model = anyrig.spread(Dropped(), "cuda:0,1", how="pipeline", loss=nn.MSELoss())
+        x = torch.rand(8, 4, device="cuda")
+        for _ in range(2):
+            model(x, target=x).backward()
+    assert not hazards
+
+
+def test_no_hook_is_left_behind_by_an_error() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        raise KeyError
+
+    before = len(_global_forward_pre_hooks), len(model._forward_pre_hooks)
+    with pytest.raises(KeyError), watch_hazards():
+        evaluate()
+    assert (len(_global_forward_pre_hooks), len(model._forward_pre_hooks)) == before
 
 
 def test_a_compiled_function_runs_while_watched() -> None:

@@ -64,5 +64,8 @@ class Check:
     def sampled(self, sampler: Any, place: Place) -> None:
         """Hear that an iteration over a `DistributedSampler` begins."""
 
+    def unwatched(self) -> None:
+        """Hear that the program is watched no longer, with or without an error."""
+
     def end(self) -> None:
         """Hear that the program has ended without an error."""

@@ -21,6 +21,9 @@ from .check import Check
 from .lines import place_here
 from .replacements import Replacements
 
+# PyTorch's own function: a pipeline replaces `torch.is_grad_enabled` while it traces a module.
+is_grad_enabled = torch.is_grad_enabled
+
 # An attribute of the function that replaces `torch.autograd.backward`.
 _MARK = "watched_for_hazards"
 
@@ -55,6 +58,8 @@ class Observer:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for check in self._checks:
+            check.unwatched()
 
     def end(self) -> None:
         """Tell the checks that the program has ended."""
@@ -207,7 +212,7 @@ class Observer:
         def watched(original: Callable[..., Tensor], training_at: int) -> Callable[..., Tensor]:
             @functools.wraps(original)
             def layer(*arguments: Any, **options: Any) -> Tensor:
-                if not is_compiling() and not torch.is_grad_enabled():
+                if not is_compiling() and not is_grad_enabled():
                     is_training = options.get("training")
                     if is_training is None and len(arguments) > training_at:
                         is_training = arguments[training_at]

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -39,7 +41,7 @@ class TrainingModeCheck(Check):
         self._report = report
         self._calls: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._suspects: weakref.WeakKeyDictionary[nn.Module, Hazard] = weakref.WeakKeyDictionary()
-        self._handles: list[RemovableHandle] = []
+        self._hook: RemovableHandle | None = None
         self._trained: set[int] = set()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
@@ -51,7 +53,8 @@ class TrainingModeCheck(Check):
         if root is None or root in self._calls:
             return
         self._calls[root] = 1
-        self._handles.append(root.register_forward_pre_hook(self._count_call))
+        if self._hook is None:  # not on `root` itself: a pipeline refuses modules with new hooks
+            self._hook = register_module_forward_pre_hook(self._count_call)
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Begin to count anew."""
@@ -66,12 +69,14 @@ class TrainingModeCheck(Check):
         for model, hazard in list(self._suspects.items()):
             self._report_if_trained(model, hazard)
 
-    def end(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
+    def unwatched(self) -> None:
+        """Remove the hook."""
+        if self._hook is not None:
+            self._hook.remove()
 
     def _count_call(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if is_compiling() or model not in self._calls:
+            return
         if torch.is_grad_enabled() or not model.training:
             return
         self._calls[model] = self._calls.get(model, 0) + 1
