@@ -43,6 +43,7 @@ TRACKS = (
     RecordedTrack(0, 1, False),
 )
 SHARED_FLOW = (1 << 62) + 7
+KINDS = {"parameters": 2**20, "gradients": 0, "optimizer": 0, "activations": 0, "other": 0}
 
 
 def record_of(*intervals: tuple[Any, ...]) -> Record:
@@ -226,7 +227,7 @@ def two_ranks() -> list[ProcessRecord]:
     for rank, record in enumerate((quick, slow)):
         flow = array("q", [-1, -1, -1, SHARED_FLOW])
         record = replace(record, intervals=replace(record.intervals, flow=flow))
-        devices = (UsedDevice(0, rank, MemoryCurve(sample, (sample,))),)
+        devices = (UsedDevice(0, rank, MemoryCurve(sample, (sample,), KINDS)),)
         ends = (StepEnd(8.0, 2.0, 4, 0.5),)
         processes.append(ProcessRecord(rank, record, 0.0, 0.0, ends, devices))
     return processes
@@ -250,6 +251,8 @@ def test_the_facts_of_two_ranks(tmp_path: Path) -> None:
     assert len({flow for flow in facts.intervals.flow if flow >= 0}) == 1
     assert facts.peak_bytes(0, rank=1) == facts.devices[1].peak.total_bytes > 0
     assert "rank 1, busy 62 %" in describe(facts)
+    assert [memory.kinds_at_peak for memory in facts.memory] == [KINDS, KINDS]
+    assert "rank 1, tensors at the peak: parameters 1.00 MiB" in describe(facts)
     written = json.loads(json.dumps(facts.as_json()))
     assert written["tracks"][4]["title"] == "rank 1 host"
     events = list(trace_events(facts))

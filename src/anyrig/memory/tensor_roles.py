@@ -61,7 +61,7 @@ class TensorRoles:
         """Record the parameters, gradients and buffers of an outermost module."""
         self._modules.add_outermost(model)
         for part in model.modules():
-            if _reads_lazily(part):
+            if reads_lazily(part):
                 continue
             module = self._modules.name_of(part)
             for own, parameter in part.named_parameters(recurse=False):
@@ -100,7 +100,7 @@ class TensorRoles:
             self.note(parameter.grad, Kind.GRADIENTS, name and f"{name}.grad", module)
 
 
-def _reads_lazily(module: nn.Module) -> bool:
+def reads_lazily(module: nn.Module) -> bool:
     """Return whether a module is a replica of `anyrig.spread`, whose parameters must not be read.
 
     Reading a parameter of a replica may wait for its copy, and raises after another replica failed.

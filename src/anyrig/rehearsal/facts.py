@@ -236,7 +236,9 @@ class MemoryFacts:
         workspace_bytes: what kernels allocated for themselves.
         cached_bytes: taken by PyTorch's allocator and free.
         context_bytes: the CUDA context, NCCL's buffers and what the program mapped itself.
-        kinds_at_peak: the bytes of the tensors at the peak by kind; None if not tracked.
+        kinds_at_peak: the bytes of the tensors at the peak by kind: ``parameters``, ``gradients``,
+            ``optimizer`` (its state), ``activations`` (what a forward pass made and what was freed
+            before the step ended) and ``other``; None if no step has ended since the peak.
     """
 
     device: int

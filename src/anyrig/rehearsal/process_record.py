@@ -98,8 +98,9 @@ def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
     kept = curve.samples[max(0, before - 1) :]
     samples = tuple(one if one.seconds >= begin else replace(one, seconds=begin) for one in kept)
     if before <= 1:
-        return MemoryCurve(curve.peak, samples)
-    return MemoryCurve(max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes)), samples)
+        return MemoryCurve(curve.peak, samples, curve.kinds)
+    peak = max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes))
+    return MemoryCurve(peak, samples, curve.kinds if peak == curve.peak else None)
 
 
 def merge_records(processes: Sequence[ProcessRecord]) -> Record:

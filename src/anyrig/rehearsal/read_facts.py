@@ -284,6 +284,7 @@ def _memory_facts(rank: int, used: UsedDevice) -> MemoryFacts:
         context_bytes=tuple(
             one.context_bytes + one.collective_bytes + one.mapped_bytes for one in samples
         ),
+        kinds_at_peak=used.memory.kinds,
     )
 
 

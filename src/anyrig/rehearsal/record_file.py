@@ -85,4 +85,4 @@ def read_record_file(path: Path) -> ProcessRecord:
 
 def _curve_of(memory: dict[str, Any]) -> MemoryCurve:
     samples = tuple(MemorySample(**sample) for sample in memory["samples"])
-    return MemoryCurve(MemorySample(**memory["peak"]), samples)
+    return MemoryCurve(MemorySample(**memory["peak"]), samples, memory["kinds"])

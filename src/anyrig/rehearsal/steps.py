@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..virtual.record_reading import done_seconds, forget_nodes, host_seconds
 from .step_ends import StepEnd
+from .tensors_at_peak import PeakWatch
 from .work_log import StepWorks, WorkLog
 
 
@@ -41,8 +42,13 @@ class StepWatch:
         self._take_loaded = take_loaded
         self._most_steps = most_steps
         self._log = WorkLog()
+        self.peaks = PeakWatch()
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._handle: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """Notice what the tensors at the peak of memory are, from now on."""
+        self.peaks.start()
 
     def follow_optimizers(self) -> None:
         """From now on, note the end of a step whenever an optimizer's `step` returns."""
@@ -53,6 +59,7 @@ class StepWatch:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+        self.peaks.stop()
         self._log.stop()
 
     @property
@@ -68,6 +75,7 @@ class StepWatch:
         """
         self.ends.append(StepEnd(done_seconds(), host_seconds(), *self._take_loaded()))
         forget_nodes()
+        self.peaks.end_step()
         self._log.end_step(len(self.ends))
         if self._most_steps is not None and len(self.ends) >= self._most_steps:
             self.stop()

@@ -38,7 +38,8 @@ def describe(facts: Facts) -> str:
     lines += _row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
         rank = f"rank {device.rank}, " if _has_ranks(facts) else ""
-        lines += _row(f"cuda:{device.index}", [rank + text for text in _describe_device(device)])
+        texts = [*_describe_device(device), *_describe_tensors(facts, device)]
+        lines += _row(f"cuda:{device.index}", [rank + text for text in texts])
     lines += _describe_findings(facts)
     return "\n".join(lines)
 
@@ -170,6 +171,16 @@ def _describe_device(device: DeviceFacts) -> list[str]:
         f"peak {format_bytes(peak.total_bytes)} of {format_bytes(device.capacity_bytes)}, "
         f"{format_bytes(peak.headroom_bytes)} left: {_describe_parts(peak)}",
     ]
+
+
+def _describe_tensors(facts: Facts, device: DeviceFacts) -> list[str]:
+    """Return what the tensors are at the peak, if that is known."""
+    for memory in facts.memory:
+        if (memory.device, memory.rank) == (device.index, device.rank) and memory.kinds_at_peak:
+            kinds = memory.kinds_at_peak.items()
+            texts = [f"{name} {format_bytes(count)}" for name, count in kinds if count]
+            return [f"tensors at the peak: {', '.join(texts)}"] if texts else []
+    return []
 
 
 def _describe_parts(peak: PeakMemory) -> str:

@@ -58,20 +58,22 @@ class Watch:
                 "this process has no virtual rig; run it under anyrig rehearse, or call "
                 "anyrig.virtual.install(rig) first"
             )
+        self._loaders = LoaderWatch()
+        self._loaders.start()
+        steps = self.steps = StepWatch(self._loaders.take, self._most_steps)
         modules = ModuleStack(lambda module, inputs: None)
 
         def name_module(outermost: nn.Module, module: nn.Module) -> str:
             modules.add_outermost(outermost)
+            steps.peaks.note_model(outermost)
             return modules.name_of(module)
 
-        self._loaders = LoaderWatch()
-        self._loaders.start()
-        self.steps = StepWatch(self._loaders.take, self._most_steps)
         self._begin = record_reading.done_seconds()
         self._host_begin = record_reading.host_seconds()
         self._owns_record = not load_extension().is_recording()
         if self._owns_record:
             record_reading.begin_record(LIBRARIES, nn.Module.__call__.__code__, name_module)
+        self.steps.start()
         if self._follows_optimizers:
             self.steps.follow_optimizers()
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from .build import load_extension
 
+# The kinds of `PeakKinds` (``csrc/memory/peak_kinds.h``).
+_KINDS = ("parameters", "gradients", "optimizer", "activations")
+
 
 class IntervalKind(IntEnum):
     """What happened in an interval: ``IntervalKind`` of ``csrc/time/record.h``."""
@@ -149,10 +152,13 @@ class MemoryCurve:
     Attributes:
         peak: the sample with the largest total.
         samples: samples in order of time; of many, the largest ones are kept.
+        kinds: the bytes of the tensors at the peak by kind, with a sum of the peak's
+            `tensor_bytes`; None if no step has ended since the peak.
     """
 
     peak: MemorySample
     samples: tuple[MemorySample, ...]
+    kinds: dict[str, int] | None = None
 
 
 def begin_record(
@@ -214,8 +220,23 @@ def read_memory_curve(device: int) -> MemoryCurve | None:
     found = load_extension().read_memory_curve(device)
     if found is None:
         return None
-    peak, samples = found
-    return MemoryCurve(MemorySample(*peak), tuple(MemorySample(*sample) for sample in samples))
+    peak, samples, kinds = found
+    return MemoryCurve(
+        MemorySample(*peak),
+        tuple(MemorySample(*sample) for sample in samples),
+        None if kinds is None else _kinds_of(MemorySample(*peak), kinds),
+    )
+
+
+def _kinds_of(peak: MemorySample, found: tuple[int, ...]) -> dict[str, int] | None:
+    """Return the bytes of tensors by kind: those found, and the others.
+
+    None if more was found than there was, as when several threads allocate at the moment of the
+    peak.
+    """
+    kinds = dict(zip(_KINDS, found, strict=True))
+    other = peak.tensor_bytes - sum(found)
+    return None if other < 0 else {**kinds, "other": other}
 
 
 def _track_of(device: int, stream: int, in_backward: bool) -> RecordedTrack:

@@ -12,6 +12,7 @@
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/memory_curve.h"
+#include "memory/peak_kinds.h"
 #include "memory/placed_memory.h"
 #include "memory/reused_memory.h"
 #include "memory/shared_memory.h"
@@ -287,6 +288,7 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   void* address = address_of(*memory);
   if (memory->block != nullptr) {
     set_data_address(*memory, address);
+    note_made(*memory);
     note_memory(memory->device);
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
     report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);
@@ -412,6 +414,7 @@ DeviceMemory::~DeviceMemory() {
     if (C10_LIKELY(!was_sent)) {
       state.freed.keep(block->address, bytes, std::move(freed_host));
     }
+    note_released(*this);
     state.allocator.free(block, stack_for(RecordStacks::kAll));
     if (is_workspace) {
       count_workspace(device, -freed_bytes);

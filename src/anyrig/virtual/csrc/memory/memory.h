@@ -51,6 +51,10 @@ struct DeviceMemory {
   const void* recorded_address = nullptr; // key of its recorded stack, null without one
   bool is_workspace = false;
 
+  // Owned by peak_kinds.cpp.
+  bool is_of_forward = false;
+  int64_t number = 0;
+
   // Owned by known_values.cpp.
   std::atomic<KnownValues*> known{nullptr};
   std::atomic<WhyUnknown> why_unknown{WhyUnknown::NeverWritten};

@@ -3,6 +3,7 @@
 #include "device/device.h"
 #include "memory/card_memory.h"
 #include "memory/memory.h"
+#include "memory/peak_kinds.h"
 #include "time/clock.h"
 
 #include <algorithm>
@@ -30,12 +31,30 @@ bool is_larger(const MemorySample& one, const MemorySample& other) {
 
 class CurveOfDevice {
  public:
-  void add(const MemorySample& sample) {
+  // Returns whether this is the peak until now.
+  bool add(const MemorySample& sample) {
     std::lock_guard<std::mutex> guard(mutex_);
-    auto& samples = curve_.samples;
-    if (samples.empty() || is_larger(sample, curve_.peak)) {
+    const bool is_peak = curve_.samples.empty() || is_larger(sample, curve_.peak);
+    if (is_peak) {
       curve_.peak = sample;
     }
+    add_to_curve(sample);
+    return is_peak;
+  }
+
+  void clear() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    curve_ = {};
+  }
+
+  MemoryCurve read() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return curve_;
+  }
+
+ private:
+  void add_to_curve(const MemorySample& sample) {
+    auto& samples = curve_.samples;
     // Of one moment, the largest sample and the last one are kept.
     const size_t count = samples.size();
     if (count >= 2 && samples[count - 2].seconds == sample.seconds) {
@@ -51,17 +70,6 @@ class CurveOfDevice {
     samples.push_back(sample);
   }
 
-  void clear() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    curve_ = {};
-  }
-
-  MemoryCurve read() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    return curve_;
-  }
-
- private:
   void thin_out() {
     auto& samples = curve_.samples;
     size_t kept = 0;
@@ -104,12 +112,15 @@ void watch_memory(bool watches) {
       curve_of(static_cast<c10::DeviceIndex>(device)).clear();
     }
   }
+  watch_peaks(watches);
   is_watched.store(watches, std::memory_order_relaxed);
 }
 
 void note_memory(c10::DeviceIndex device) {
   if (C10_UNLIKELY(is_watched.load(std::memory_order_relaxed))) {
-    curve_of(device).add(take_sample(device));
+    if (C10_UNLIKELY(curve_of(device).add(take_sample(device)))) {
+      note_peak(device);
+    }
   }
 }
 

@@ -309,15 +309,20 @@ Origin origin_in_python() {
   return origin;
 }
 
+} // namespace
+
 bool replays_graph() {
   return torch::autograd::get_current_graph_task_id() != -1 && !at::GradMode::is_enabled();
 }
 
-} // namespace
-
 void set_origins(const OriginSettings& settings) {
   auto& origins = Origins::get();
   origins.settings = settings;
+  // Whoever names modules now wants to see each of them once.
+  for (const auto& [module, known] : origins.known_modules) {
+    Py_XDECREF(known.weak_reference);
+  }
+  origins.known_modules.clear();
   Py_XINCREF(settings.module_call);
   Py_XINCREF(settings.name_module);
   origins.self_name = PyUnicode_InternFromString("self");

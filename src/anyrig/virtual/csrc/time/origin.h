@@ -42,6 +42,9 @@ int32_t find_line();
 // Keeps the origin of the last node that this thread has created, if it has none. For operators
 // that launch no work, such as views, whose backward does.
 void keep_origin_of_node();
+// Returns whether the calling thread computes gradients: within a backward pass, and not in what it
+// computes again for activation checkpoints.
+bool replays_graph();
 // Drops the origins of nodes: no later backward pass is expected to use them.
 void forget_nodes();
 

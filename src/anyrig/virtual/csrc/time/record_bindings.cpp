@@ -1,10 +1,12 @@
 #include "time/record_bindings.h"
 
 #include "memory/memory_curve.h"
+#include "memory/peak_kinds.h"
 #include "time/clock.h"
 #include "time/origin.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 
 #include <string>
 #include <type_traits>
@@ -94,7 +96,8 @@ py::tuple tuple_of(const MemorySample& sample) {
       sample.context_bytes, sample.collective_bytes, sample.mapped_bytes);
 }
 
-// Returns (the peak, the samples), each sample as in MemorySample; None if `device` was not used.
+// Returns (the peak, the samples, the kinds of tensors at the peak), each sample as in MemorySample,
+// the kinds as in PeakKinds, or None; None if `device` was not used.
 py::object read_memory_curve(c10::DeviceIndex device) {
   const MemoryCurve curve = memory_curve(device);
   if (curve.samples.empty()) {
@@ -104,7 +107,21 @@ py::object read_memory_curve(c10::DeviceIndex device) {
   for (const auto& sample : curve.samples) {
     samples.append(tuple_of(sample));
   }
-  return py::make_tuple(tuple_of(curve.peak), samples);
+  const auto kinds = peak_kinds(device);
+  py::object of_peak = py::none();
+  if (kinds.has_value()) {
+    of_peak = py::make_tuple(
+        kinds->parameters, kinds->gradients, kinds->optimizer, kinds->activations);
+  }
+  return py::make_tuple(tuple_of(curve.peak), samples, of_peak);
+}
+
+std::vector<c10::Storage> storages_in(const py::list& storages) {
+  std::vector<c10::Storage> found;
+  for (const auto& storage : storages) {
+    found.push_back(torch::createStorage(storage.ptr()));
+  }
+  return found;
 }
 
 } // namespace
@@ -126,6 +143,14 @@ void bind_record(py::module_& m) {
   // Returns the time at which the host and all work launched so far are done.
   m.def("done_seconds", [] { return Clock::get().done_seconds(); });
   m.def("forget_nodes", &forget_nodes);
+  m.def("note_update", &note_update);
+  m.def("has_open_peak", &has_open_peak);
+  // The arguments are lists of torch.UntypedStorage.
+  m.def(
+      "close_peaks",
+      [](const py::list& parameters, const py::list& gradients, const py::list& optimizer) {
+        close_peaks({storages_in(parameters), storages_in(gradients), storages_in(optimizer)});
+      });
   m.def("read_record", &read_record);
   m.def("read_memory_curve", &read_memory_curve);
 }

@@ -1,0 +1,86 @@
+"""Name the parameters, gradients and optimizer state that were there when most memory was in use.
+
+``csrc/memory/peak_kinds.h`` counts their bytes. After the first steps the peak seldom rises, and a
+step without a new peak costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..memory.storages import storages_of
+from ..memory.tensor_roles import reads_lazily, tensors_in
+from ..virtual.build import load_extension
+
+
+class PeakWatch:
+    """Names the parameters, gradients and optimizer state at the end of a step with a peak."""
+
+    def __init__(self) -> None:
+        # By identity, since a program's module may not be hashable.
+        self._models: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()
+        self._optimizers: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self._handles: list[RemovableHandle] = []
+
+    def start(self) -> None:
+        """Notice optimizers from now on, and what they make."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._begin_update),
+            register_optimizer_step_post_hook(self._end_update),
+        ]
+
+    def stop(self) -> None:
+        """Notice nothing from now on."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def note_model(self, model: nn.Module) -> None:
+        """Note an outermost module, whose parameters no optimizer may have."""
+        self._models[model] = None
+
+    def end_step(self) -> None:
+        """Note that a step has ended."""
+        core = load_extension()
+        if not core.has_open_peak():
+            return
+        parameters = [*self._parameters()]
+        states = [list(optimizer.state.values()) for optimizer in self._optimizers]
+        core.close_peaks(
+            _storages(parameters),
+            _storages(one.grad for one in parameters if one.is_leaf and one.grad is not None),
+            _storages(tensors_in(states)),
+        )
+
+    def _parameters(self) -> Iterable[Tensor]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+        for model in self._models:
+            for part in model.modules():
+                if not reads_lazily(part):
+                    own = part.parameters(recurse=False)
+                    yield from (one for one in own if not is_lazy(one))
+
+    def _begin_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._optimizers[optimizer] = None
+        load_extension().note_update(True)
+
+    def _end_update(self, *_: Any) -> None:
+        load_extension().note_update(False)
+
+
+def _storages(tensors: Iterable[Tensor]) -> list[torch.UntypedStorage]:
+    return [storage for tensor in tensors for storage in storages_of(tensor)]
