@@ -43,7 +43,7 @@ def run_forked(
         timeout: after how many seconds the program and its children are killed.
         cwd: the folder in which the program runs; None for this process's.
         finalizes: whether the interpreter clears all modules at the end, which takes a quarter of a
-            second. Otherwise the process ends after its exit handlers.
+            second, and runs C++'s exit handlers. Otherwise the process ends after Python's.
         variables: environment variables, in addition to this process's and ``OMP_NUM_THREADS=1``.
             The dynamic linker reads LD_LIBRARY_PATH when a process starts, so the programs with
             another one are forked from another process.
@@ -69,7 +69,9 @@ def run_anyrig(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command `anyrig`; see `run_forked`. The processes that it starts are new ones."""
     command = ("-m", "anyrig", *words)
-    return run_forked(*command, timeout=timeout, cwd=cwd, finalizes=False, **variables)
+    # The exit handlers of the virtual GPUs, which are C++'s, remove the folder of a rehearsal.
+    finalizes = words[0] in ("rehearse", "verify")
+    return run_forked(*command, timeout=timeout, cwd=cwd, finalizes=finalizes, **variables)
 
 
 def run_pytest(
@@ -79,7 +81,7 @@ def run_pytest(
     # The plugin is imported, so pytest cannot rewrite its assertions, of which it has none.
     imported = "ignore:Module already imported so cannot be rewritten"
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", imported)
-    return run_forked(*pytest, *words, timeout=timeout, finalizes=False, **variables)
+    return run_forked(*pytest, *words, timeout=timeout, **variables)
 
 
 @dataclass
