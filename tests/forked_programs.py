@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from watched_process import watched_process
 
@@ -32,7 +32,11 @@ _ONE_PROGRAM = threading.Lock()  # the others wait
 
 
 def run_forked(
-    *command: str, timeout: float = 300, cwd: Path | None = None, **variables: str
+    *command: str,
+    timeout: float = 300,
+    cwd: Path | None = None,
+    finalizes: bool = True,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program, and return how it ended and what it printed.
 
@@ -41,6 +45,8 @@ def run_forked(
             or the path of a script; and arguments.
         timeout: after how many seconds the program and its children are killed.
         cwd: the folder in which the program runs; None for this process's.
+        finalizes: whether the interpreter clears all modules at the end, which takes a quarter of a
+            second, and runs C++'s exit handlers. Otherwise the process ends after Python's.
         variables: environment variables, in addition to this process's and ``OMP_NUM_THREADS=1``.
             The dynamic linker reads LD_LIBRARY_PATH when a process starts, so the programs with
             another one are forked from another process.
@@ -51,7 +57,8 @@ def run_forked(
     with tempfile.TemporaryDirectory(prefix="forked-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         environment = {**_own_environment(), **variables}
-        order = [command, environment, str(cwd or Path.cwd()), str(output), str(errors)]
+        place = str(cwd or Path.cwd())
+        order = [finalizes, command, environment, place, str(output), str(errors)]
         with _ONE_PROGRAM:
             in_time, status = _server(environment.get("LD_LIBRARY_PATH")).run(order, timeout)
         done = subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
@@ -64,7 +71,10 @@ def run_anyrig(
     *words: str, timeout: float = 300, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command `anyrig`; see `run_forked`. The processes that it starts are new ones."""
-    return run_forked("-m", "anyrig", *words, timeout=timeout, cwd=cwd, **variables)
+    command = ("-m", "anyrig", *words)
+    # The exit handlers of the virtual GPUs, which are C++'s, remove the folder of a rehearsal.
+    finalizes = words[0] in ("rehearse", "verify")
+    return run_forked(*command, timeout=timeout, cwd=cwd, finalizes=finalizes, **variables)
 
 
 def run_pytest(
@@ -137,6 +147,8 @@ def serve(connection: socket.socket) -> None:
         "torch.distributed.run",
         "anyrig.cli.app",
         "anyrig.processes.launcher",
+        "anyrig.rehearsal.rehearsal",
+        "anyrig.virtual.installed",
     ):
         importlib.import_module(name)
     gc.collect()
@@ -147,7 +159,11 @@ def serve(connection: socket.socket) -> None:
             program = os.fork()
             if program == 0:
                 os.close(connection.detach())
-                sys.exit(run_program(*json.loads(line)))
+                finalizes, *words = json.loads(line)
+                status = run_program(*words)
+                if finalizes:
+                    sys.exit(status)
+                end_program(status)
             connection.sendall(b"%-16d" % program)
             _, status = os.waitpid(program, 0)
             connection.sendall(b"%-16d" % os.waitstatus_to_exitcode(status))
@@ -186,6 +202,15 @@ def run_command(command: list[str]) -> int:
     main = sys.modules["__main__"] = ModuleType("__main__")
     exec(compile(command[1], "<string>", "exec", dont_inherit=True), main.__dict__)
     return 0
+
+
+def end_program(status: int) -> NoReturn:
+    """Wait for threads, run exit handlers and end this process."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":

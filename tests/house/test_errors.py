@@ -1,13 +1,12 @@
 """One tree of errors, drawn where it is defined, and shown to a person without a traceback."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from anyrig import errors
 from anyrig.errors import AnyrigError
+from forked_programs import run_anyrig
 
 EVERY = [
     value
@@ -31,8 +30,7 @@ def test_the_drawing_shows_no_others() -> None:
 
 
 def test_a_command_shows_one_message_and_exits_with_the_error_s_code() -> None:
-    command = [sys.executable, "-m", "anyrig", "run", "--device", "gpu0", __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_anyrig("run", "--device", "gpu0", __file__, timeout=60)
     assert done.returncode == errors.DeviceTextError.exit_code == 2
     assert done.stderr.startswith("anyrig: error: ")
     assert "Traceback" not in done.stderr

@@ -5,11 +5,13 @@ The ranks have replicas (DDP), or the parameters are divided among them (FSDP2).
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
 
+import lone_preview
 import psutil
 import pytest
 import torch
@@ -28,8 +30,8 @@ from torch import nn
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
 from anyrig.parallel.group.states import Packing
-from anyrig.processes.group.board import board_of
 from anyrig.processes.group.membership import carrier_of, current_group, join_group
+from forked_ranks import run_forked
 
 
 @pytest.mark.parametrize("case", [*DISTRIBUTED, *SHARDED])
@@ -53,38 +55,11 @@ def test_four_ranks_on_gpus(case: str) -> None:
     assert failures_of("4 on GPUs", case) == {}
 
 
-def one_rank_computes_a_global_loss(limit_seconds: float, at_a_barrier: bool) -> list[str]:
-    """Return what each rank raised; rank 0 previews while rank 1 does not call the model."""
-    from datetime import timedelta
-
-    import torch.distributed as dist
-
-    from anyrig.errors import RankMismatchError, RankWaitError
-
-    join_group(timeout_seconds=limit_seconds)
-    board = board_of(current_group())
-    model = anyrig.spread(nn.Linear(2, 2), loss=nn.MSELoss())
-    raised = ""
-    try:
-        if dist.get_rank() == 0:
-            model(torch.ones(1, 2), target=torch.ones(1, 2))
-        elif at_a_barrier:
-            anyrig.barrier(timeout_seconds=60)
-        else:
-            board.reach("a download")
-    except (RankMismatchError, RankWaitError) as error:
-        raised = str(error)
-    board._store.set(f"{dist.get_rank()} ended", raised)
-    board._store.wait(["0 ended", "1 ended"], timedelta(seconds=60))
-    return [board._store.get(f"{rank} ended").decode() for rank in range(2)]
-
-
-def test_ranks_that_wait_for_each_other_end_at_once() -> None:
-    raised = anyrig.launch(
-        one_rank_computes_a_global_loss, (60.0, True), rig="cpu", nproc_per_device=2
-    )
+def test_ranks_that_wait_for_each_other_end_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    run_forked(lone_preview.__file__, "preview_alone", (60.0, True), 2)
+    raised = json.loads(capsys.readouterr().out)
     assert re.search(
-        r"rank 0 waits at forward 1 of spread model 1 \(\S+:\d+ in one_rank_computes\w+\), while "
+        r"rank 0 waits at forward 1 of spread model 1 \(\S+:\d+ in preview_alone\), while "
         r"rank 1 .*last reached a barrier at .*neither can continue.*anyrig.distribute.*model.join",
         raised[0],
     )
@@ -94,10 +69,9 @@ def test_ranks_that_wait_for_each_other_end_at_once() -> None:
     )
 
 
-def test_a_loss_of_all_ranks_names_whom_it_waited_for() -> None:
-    raised = anyrig.launch(
-        one_rank_computes_a_global_loss, (4.0, False), rig="cpu", nproc_per_device=2
-    )
+def test_a_loss_of_all_ranks_names_whom_it_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    run_forked(lone_preview.__file__, "preview_alone", (4.0, False), 2)
+    raised = json.loads(capsys.readouterr().out)
     assert re.search(
         r"rank 0 waited at forward 1 .* rank 1 did not .*last reached a download.*"
         r"anyrig.distribute\(loader\).*--timeout$",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from anyrig.rehearsal.comparison.rigs import parse_rigs
 from anyrig.rehearsal.comparison.table import describe_clock, describe_fit
 from anyrig.rehearsal.facts import ClockError
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_anyrig
 
 PROGRAM = str(Path(__file__).parent / "programs" / "fails_on_a_t4.py")
 PRICES = 'currency = "EUR"\n[per_hour]\nl4 = 0.72\n1GiB = 3\n'
@@ -33,12 +32,7 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
     prices.write_text(PRICES)
     flags = ["--prices", str(prices), "--json", str(file), "--shape-only", "--steps", "2"]
     words = ["rehearse", "--compare", "L4,1GiB,2xT4", *flags, PROGRAM, "--lr", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "anyrig", *words],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    done = run_anyrig(*words, timeout=180)
     assert done.returncode == 0, done.stderr
     assert "no T4, please" in done.stderr  # the output of the script
     assert "rehearsal 2 of 3: 1GiB" in done.stderr

@@ -14,6 +14,7 @@ from anyrig.virtual.extras.driver.facts import facts_of
 from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.inheritance import VARIABLE, Inheritance
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_anyrig, run_forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
 
@@ -52,10 +53,8 @@ def smi(environment: dict[str, str], *arguments: str) -> str:
 
 
 def test_two_processes_hold_memory_and_everybody_counts_alike(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "anyrig", "rehearse", "--rig", "16GiB+80GiB"]  # no contexts
-    done = run(
-        [*command, str(PROGRAMS / "holds_memory.py")], {**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    rig = "16GiB+80GiB"  # no contexts
+    done = run_anyrig("rehearse", "--rig", rig, str(PROGRAMS / "holds_memory.py"))
     assert done.returncode == 0, done.stderr
     both, alone = map(json.loads, done.stdout.splitlines())
     own, other = 20 * 2**20, 48 * 2**20
@@ -181,20 +180,16 @@ def test_who_leaves_a_rehearsal_has_no_driver(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("children", [True, False])
 def test_installed_in_python(children: bool) -> None:
-    done = run(
-        [
-            sys.executable,
-            "-c",
-            "import os, shutil, pynvml, anyrig.virtual\n"
-            f"anyrig.virtual.install('2xT4', children={children})\n"
-            "import torch\n"
-            "kept = torch.ones(2**20, device='cuda:1')\n"
-            "pynvml.nvmlInit()\n"
-            "used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(1)).used\n"
-            "print(used == torch.cuda.device_memory_used(1) > 0,"
-            "      torch.cuda._raw_device_count_nvml(), shutil.which('nvidia-smi') is not None)\n",
-        ],
-        dict(os.environ),
+    done = run_forked(
+        "-c",
+        "import os, shutil, pynvml, anyrig.virtual\n"
+        f"anyrig.virtual.install('2xT4', children={children})\n"
+        "import torch\n"
+        "kept = torch.ones(2**20, device='cuda:1')\n"
+        "pynvml.nvmlInit()\n"
+        "used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(1)).used\n"
+        "print(used == torch.cuda.device_memory_used(1) > 0,"
+        "      torch.cuda._raw_device_count_nvml(), shutil.which('nvidia-smi') is not None)\n",
     )
     assert (done.stdout, done.stderr) == (f"True 2 {children}\n", "")
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,9 @@ from anyrig.memory import explain_oom, track
 from anyrig.rehearsal.out_of_memory import OutOfMemoryWatch
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.extras.driver.library import build_library
+from forked_programs import run_anyrig
 
 PROGRAM = Path(__file__).parent / "programs" / "runs_out_of_memory.py"
-REHEARSE = [sys.executable, "-W", "error", "-m", "anyrig", "rehearse", "--shape-only", "--rig"]
 REASON = "kept keeps 1.00 GiB in 16 tensors, more with every pass"
 LINE = re.compile(r"Line: runs_out_of_memory.py:\d+ in fill: kept.append\(.*# HERE")
 BY_LINE = re.compile(r" 1.00 GiB +runs_out_of_memory.py:\d+ in fill")
@@ -33,13 +30,7 @@ def _built() -> None:
 
 def rehearse(rig: str, *words: str, way: str) -> str:
     """Return the standard error of a rehearsal that fails."""
-    done = subprocess.run(
-        [*REHEARSE, rig, *words, str(PROGRAM), way],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    done = run_anyrig("rehearse", "--shape-only", "--rig", rig, *words, str(PROGRAM), way)
     assert done.returncode == 1, done.stderr
     return done.stderr
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_programs import run_pytest
 
 FOLDER = Path(__file__).parent / "findings"
 RIG = "4xA100-80GB"
 
 
 def test_what_is_promised_comes() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
-        env={**os.environ, "ANYRIG_TEST_FINDINGS_RIG": RIG, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = run_pytest(str(FOLDER), ANYRIG_TEST_FINDINGS_RIG=RIG)
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

@@ -18,6 +18,7 @@ from anyrig.rehearsal.placement import Placement
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.extras.driver.library import build_library
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_anyrig
 
 REHEARSE = [sys.executable, "-m", "anyrig", "rehearse", "--rig"]
 PROGRAM = str(Path(__file__).parent / "programs" / "rank_of_a_node.py")
@@ -31,10 +32,13 @@ def _built() -> None:
 
 
 def rehearse(
-    rig: str, *arguments: str, temporary: Path, **variables: str
+    rig: str, *arguments: str, temporary: Path, fresh: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
+    """Rehearse in a process that has imported torch, unless it is `fresh`."""
     place = temporary / "temporary"
     place.mkdir()
+    if not fresh:
+        return run_anyrig("rehearse", "--rig", rig, *arguments, TMPDIR=str(place), **variables)
     return subprocess.run(
         [*REHEARSE, rig, *arguments],
         env={**os.environ, "TMPDIR": str(place), **variables},
@@ -74,7 +78,7 @@ def test_one_rank_is_the_process_itself(tmp_path: Path) -> None:
         "print(os.environ['WORLD_SIZE'], torch.cuda.get_device_name())\n"
         "sys.exit(7)\n"
     )
-    done = rehearse("T4+L4", "--device", "1", str(script), temporary=tmp_path)
+    done = rehearse("T4+L4", "--device", "1", str(script), temporary=tmp_path, fresh=True)
     assert (done.returncode, done.stdout) == (7, "1 NVIDIA L4\n"), done.stderr
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from anyrig.rehearsal.remedies.remedy import REMEDIES
 from anyrig.rehearsal.remedies.savings import Saving, Savings
 from anyrig.rehearsal.remedies.trial import Outcome
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_anyrig
 
 MIB = 2**20
 
@@ -98,7 +97,6 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("import torch", "without data it runs to its end"),
         (
             "import torch\nif torch.ones(1, device='cuda').item() == 1: raise KeyError('label')",
             "without data it ends with KeyError: 'label'",
@@ -179,16 +177,6 @@ def test_expandable_segments_save_reserved_bytes() -> None:
     assert compare_outcomes("half the batch", before, after, 1).time_fraction is None
 
 
-def anyrig(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "anyrig", "rehearse", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -196,7 +184,7 @@ def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
         "with anyrig.memory.explain_oom():\n"  # whose report is the error's
         "  if torch.rand(2, device='cuda').sum().item() != 1: torch.empty(2**34, device='cuda')\n"
     )
-    done = anyrig("--rig", "T4", "--remedies", str(script))
+    done = run_anyrig("rehearse", "--rig", "T4", "--remedies", str(script))
     assert done.returncode == 1
     assert "torch.OutOfMemoryError" in done.stderr
     # Every value that is read without data is 1.
@@ -205,14 +193,16 @@ def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
         "it runs to its end"
     )
     script.write_text("import torch; print(torch.cuda.device_count())")
-    done = anyrig("--rig", "T4", "--remedies", str(script))
+    done = run_anyrig("rehearse", "--rig", "T4", "--remedies", str(script))
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_ranks_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    done = anyrig("--rig", "2xT4", "--remedies", "--nproc-per-device", "1", str(script))
+    done = run_anyrig(
+        "rehearse", "--rig", "2xT4", "--remedies", "--nproc-per-device", "1", str(script)
+    )
     assert done.returncode == 2
     assert "--remedies" in done.stderr
     assert "in one process" in done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from anyrig.rehearsal.summary import describe
 from anyrig.rehearsal.texts import name_lines
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.extras.driver.library import build_library
+from forked_programs import run_anyrig
 
 PROGRAM = Path(__file__).parent / "programs" / "trains.py"
 RIG = "A100-80GB+1GiB"
@@ -36,13 +35,7 @@ def _built() -> None:
 def rehearse(
     *words: str, program: Sequence[str] = (str(PROGRAM),), rig: str = RIG
 ) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "anyrig", "rehearse", "--rig", rig, *words, *program],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = run_anyrig("rehearse", "--rig", rig, *words, *program, timeout=180)
     return done.returncode, done.stdout, done.stderr
 
 

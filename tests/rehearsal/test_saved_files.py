@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from forked_programs import run_anyrig
+
 PROGRAMS = Path(__file__).parent / "programs"
 NAMES = [
     *("save.pt", "text.pt", "mapped.pt", "legacy.pt", "open.pt", "aside.pt", "temporary.pt"),
@@ -25,11 +27,17 @@ OTHERS = [
 ]
 
 
-def rehearse(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rehearse(
+    folder: Path, *arguments: str, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Rehearse a program, which finds torch imported unless it is `fresh`."""
     temporary = folder.with_name("temporary")
     temporary.mkdir(exist_ok=True)
+    words = ("rehearse", "--rig", "2xT4", *arguments, str(folder))
+    if not fresh:
+        return run_anyrig(*words, TMPDIR=str(temporary))
     return subprocess.run(
-        [sys.executable, "-m", "anyrig", "rehearse", "--rig", "2xT4", *arguments, str(folder)],
+        [sys.executable, "-m", "anyrig", *words],
         env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -114,7 +122,8 @@ def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
     compiled = folder / "__pycache__" / f"compiled.{sys.implementation.cache_tag}.pyc"
     compiled.parent.mkdir()
     compiled.write_text("old\n")
-    done = rehearse(folder, "--shape-only", str(PROGRAMS / "writes_past_redirection.py"))
+    program = str(PROGRAMS / "writes_past_redirection.py")
+    done = rehearse(folder, "--shape-only", program, fresh=True)
     assert done.returncode == 0, done.stderr
     came_to = json.loads(done.stdout)
     assert came_to.pop("unmade") == "saved"  # redirected

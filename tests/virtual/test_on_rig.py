@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked_programs import run_pytest
 
 FOLDER = Path(__file__).parent / "on_rig"
 COMPILED = FOLDER / "test_libraries.py"  # compiles a library, which takes seconds
@@ -19,12 +18,5 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_on_eight_cards(arguments: list[str]) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        env={**os.environ, "ANYRIG_TEST_RIG": "8xA100-80GB", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = run_pytest(*arguments, ANYRIG_TEST_RIG="8xA100-80GB")
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_programs import run_pytest
 
 FOLDER = Path(__file__).parent / "on_shapes"
 
@@ -14,12 +13,5 @@ RIG = "(8xA100-80GB+2xT4)+(8xA100-80GB)"
 
 
 def test_on_cards_without_data() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
-        env={**os.environ, "ANYRIG_TEST_SHAPES_RIG": RIG, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = run_pytest(str(FOLDER), ANYRIG_TEST_SHAPES_RIG=RIG)
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked_programs import run_forked
+
 
 def run(*arguments: str) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-W", "error", "steps_of_pipelines.py", *arguments],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    program = str(Path(__file__).with_name("steps_of_pipelines.py"))
+    finished = run_forked(program, *arguments, timeout=600)
     assert finished.stdout == "done\n", finished.stdout[-2000:] + finished.stderr[-4000:]
 
 

@@ -12,6 +12,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy
 import torch
 import torch.distributed.checkpoint as dcp
 
+warnings.simplefilter("ignore")  # PyTorch warns of some ways
 FOLDER = Path(sys.argv[1])
 SIZE = 1000
 values = torch.rand(SIZE, device="cuda") * 0 + 2  # unknown without data

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
-from ...virtual.torch_import import when_torch_is_imported
+from ...virtual.torch_import import when_torch_is_imported, without_collections
 from ..program import Program
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Outcome:
 
 def main() -> None:
     """Fork a trial for each order."""
-    import_module("torch._dynamo")  # which an optimizer's first step imports
+    with without_collections():
+        import_module("torch._dynamo")  # which an optimizer's first step imports
     gc.collect()
     gc.freeze()  # else the first collection of a trial copies the memory that the processes share
     for line in sys.stdin:
