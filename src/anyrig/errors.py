@@ -153,7 +153,7 @@ class RemedyError(AnyrigError, RuntimeError):
 
 
 class ReportError(AnyrigError, RuntimeError):
-    """A rehearsal cannot be reported in this way."""
+    """The file or the prices for a rehearsal's report cannot be used."""
 
 
 class VerificationError(AnyrigError, RuntimeError):
@@ -183,7 +183,7 @@ class KeyMismatchError(CheckpointError):
 
 
 class UnsafeFileError(CheckpointError):
-    """A file would run code when it is read, or leads out of its folder."""
+    """Reading a file would run code, or the file names a path outside its folder."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

@@ -184,7 +184,7 @@ def test_settings(project: Path) -> None:
     with pytest.raises(SourceError, match=r"tool\.anyrig has no key 'ignored'"):
         call("check")
     (project / "pyproject.toml").write_text('[tool.anyrig]\nignore = "ARC1"\n')
-    with pytest.raises(SourceError, match="write a list of texts"):
+    with pytest.raises(SourceError, match="write a list of strings"):
         call("check")
 
 

@@ -33,7 +33,7 @@ RANKS = 3
 
 # The command for ranks of one node on virtual GPUs.
 ON_VIRTUAL_GPUS = [
-    *(sys.executable, "-m", "anyrig", "rehearse", "--rig", f"{RANKS}x256MiB"),
+    *(sys.executable, "-m", "anyrig", "rehearse", "--quiet", "--rig", f"{RANKS}x256MiB"),
     *("-m", "anyrig", "run", "--device", "all"),
 ]
 Event = Callable[[FailingGroup], object]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import tempfile
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +246,22 @@ def test_records_go_through_the_folder_of_their_rehearsal() -> None:
         assert len(folder.read_all()) == 2
     folder.write(two_ranks()[0])
     assert not folder.path.exists()
+
+
+def test_the_next_rehearsal_removes_the_records_of_a_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = os.fork()
+    if not child:
+        with RecordFolder.shared() as folder:
+            folder.write(two_ranks()[0])
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (killed,) = tmp_path.iterdir()
+    assert len([*killed.iterdir()]) == 1
+    with RecordFolder.shared() as running, RecordFolder.shared() as other:
+        assert {*tmp_path.iterdir()} == {running.path, other.path}
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

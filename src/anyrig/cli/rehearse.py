@@ -96,7 +96,9 @@ def rehearse(
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="End the script after so many steps of its optimizer."),
+        typer.Option(
+            "--steps", min=1, help="End the script after this many steps of its optimizer."
+        ),
     ] = None,
     step_marker: Annotated[
         str | None,

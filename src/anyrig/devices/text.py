@@ -76,7 +76,7 @@ def _select(item: str, text: str, kind: str | None, present: tuple[Device, ...])
 
 def _index(digits: str, text: str, present: tuple[Device, ...]) -> int:
     if len(digits) > 9:  # Python raises for thousands of digits
-        raise _refusal(text, "no index has so many digits", present)
+        raise _refusal(text, "no index has that many digits", present)
     return int(digits)
 
 

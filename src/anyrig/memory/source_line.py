@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 
 import torch
 
-# How the names of files begin that are not part of the program.
+# Prefixes of the names of files that are not part of the program.
 LIBRARIES = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).parents[1]),

@@ -58,6 +58,6 @@ def _checked(path: Path, table: object) -> Settings:
         if key not in names:
             raise SourceError(f"{path}: tool.anyrig has no key {key!r}; it has {', '.join(names)}")
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise SourceError(f"{path}: tool.anyrig.{key} is {value!r}; write a list of texts")
+            raise SourceError(f"{path}: tool.anyrig.{key} is {value!r}; write a list of strings")
         values[key] = tuple(value)
     return Settings(**values)

@@ -249,7 +249,7 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
     """Return the mesh of all ranks, with a first dimension of replicas if there are several.
 
     Every rank must call this. With several replicas it creates process groups. Raise SpreadError if
-    the ranks cannot be divided into so many replicas of equal size.
+    the ranks cannot be divided into that many replicas of equal size.
     """
     ranks = torch.arange(group.world_size)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:

@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Timeline:
-    """The intervals of a record, by what ended when."""
+    """The intervals of each track of a record, in the order of their ends."""
 
     def __init__(self, record: Record) -> None:
         self._intervals = record.intervals

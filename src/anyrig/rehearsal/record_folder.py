@@ -7,19 +7,21 @@
        ├─ rank 1 ───── 1-4712.record
        └─ reads the files of all, removes the folder, reports
 
-Only the user can read or write the folder, and a process checks that before it writes.
+Only the user can read or write the folder, and a process checks that before it writes. The folder
+of a rehearsal that was killed stays until the user's next rehearsal on this machine.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 VARIABLE = "ANYRIG_RECORDS"
 _STEPS_VARIABLE = "ANYRIG_RECORDS_STEPS"
 _SUFFIX = ".record"
+_PREFIX = "anyrig-records"
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,9 @@ class RecordFolder:
     def shared(cls, most_steps: int | None = None) -> Iterator[RecordFolder]:
         """Make a folder for the processes that are started within the block, and remove it then.
 
-        With `most_steps`, these processes end after so many steps.
+        With `most_steps`, these processes end after this many steps.
         """
-        path = Path(tempfile.mkdtemp(prefix="anyrig-records-"))
+        path, lock = _new_folder()
         os.environ[VARIABLE] = str(path)
         if most_steps is not None:
             os.environ[_STEPS_VARIABLE] = str(most_steps)
@@ -55,6 +58,7 @@ class RecordFolder:
             os.environ.pop(VARIABLE, None)
             os.environ.pop(_STEPS_VARIABLE, None)
             shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
 
     def read_all(self) -> list[ProcessRecord]:
         """Return the records in the folder, in the order of ranks.
@@ -110,6 +114,36 @@ def record_for_report() -> None:
             sys.stderr.write(f"anyrig: this process is missing in the report: {error}\n")
 
     atexit.register(leave)
+
+
+def _new_folder() -> tuple[Path, int]:
+    """Return a new folder, and the descriptor by which this process locks it.
+
+    Removes the folders of rehearsals that were killed, which are locked by no process.
+    """
+    prefix = f"{_PREFIX}-{os.getuid()}-"
+    for abandoned in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):
+            _remove_unless_locked(abandoned)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):  # another rehearsal removed it before it was locked
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _remove_unless_locked(folder: Path) -> None:
+    if not _is_ours(folder):
+        return
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(file)
 
 
 def _is_ours(folder: Path) -> bool:

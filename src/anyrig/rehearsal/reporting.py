@@ -23,7 +23,7 @@ class Reporting:
         json: the file for all facts; None for none.
         trace: the file for the timelines, for Perfetto; None for none.
         report: the file for the page that a browser shows; None for none.
-        steps: end the program after so many steps; None to let it run.
+        steps: end the program after this many steps; None to let it run.
         step_marker: the function of the script whose calls are steps; None for the calls of
             `torch.optim.Optimizer.step`.
     """

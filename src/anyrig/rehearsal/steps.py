@@ -35,7 +35,7 @@ class StepWatch:
 
         Args:
             take_loaded: returns the samples loaded and the seconds waited since the last call.
-            most_steps: end the program after so many steps.
+            most_steps: end the program after this many steps.
         """
         self.ends: list[StepEnd] = []
         self._take_loaded = take_loaded

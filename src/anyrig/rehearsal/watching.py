@@ -27,7 +27,7 @@ class Watch:
         """Record nothing yet.
 
         Args:
-            most_steps: end the program after so many steps.
+            most_steps: end the program after this many steps.
             follows_optimizers: whether a step ends when an optimizer's `step` returns, and not only
                 when `end_step` is called.
         """

@@ -84,8 +84,8 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
 
 
 def _zero_from(output: Any, value: Tensor) -> Tensor:
-    """Return a zero like `value` that was computed from the outputs, but from none of their
-    elements: an output may be a loss of the stand-ins.
+    """Return a zero that leads back to the outputs' graph, but has none of their elements: an
+    output may be a loss that was computed of stand-ins.
     """
     zero = torch.zeros_like(value, requires_grad=False)
     sums = [leaf.reshape(-1)[:0].sum().to(value.dtype) for leaf in tensors_with_gradients(output)]

@@ -28,7 +28,7 @@ from .trial import Order, Outcome
 # By how much the memory of the rig is multiplied: enough for what a program needs that has run out
 # of memory early in a step.
 MEMORY_FACTOR = 16
-# A trial may take this many times as long as the first one, and at least so many seconds.
+# A trial may take this many times as long as the first one, and at least this many seconds.
 _MOST_TIMES, _LEAST_SECONDS = 10, 120
 
 

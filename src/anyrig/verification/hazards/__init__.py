@@ -3,7 +3,7 @@
 ::
 
     watch.py ── watch_hazards: starts and stops all that follows
-      ├─ saved values ──── virtual_values.py   virtual GPUs: the kernels see every write
+      ├─ saved values ──── kernel_values.py    virtual GPUs: the kernels see every write
       │                    summed_values.py    other devices, if asked: sums of the bytes
       ├─ observer.py ───── what the program does with PyTorch, as events
       └─ checks/ ───────── one hazard per file: keeps what it needs of the events, and decides

@@ -14,7 +14,7 @@ from .check import Check
 from .hazard import Hazard, HazardKind, Place
 from .models_alive import parameters_of
 
-# So many steps and so many iterations over loaders of a rank are compared.
+# The most steps, and the most iterations over loaders, of a rank that are compared.
 _MOST = 1000
 
 

@@ -8,14 +8,15 @@ from types import TracebackType
 from typing import Any
 
 from ...errors import HazardError
+from ...virtual.saved_values import find_saved_values
 from .check import Check
 from .checks.every import every_check
 from .hazard import Hazard, HazardWarning
+from .kernel_values import KernelValues
 from .observer import Observer
 from .ranks import RankFacts, RankWatch
 from .replacements import Replacements
 from .summed_values import SummedValues
-from .virtual_values import VirtualValues
 
 
 class Hazards(Sequence[Hazard]):
@@ -84,11 +85,12 @@ class HazardWatch:
         self._replacements = Replacements()
         self._summed = SummedValues(self._report) if sums else None
         self._ranks = RankWatch()
-        self._virtual: VirtualValues | None = None
+        self._kernels: KernelValues | None = None
         checks: list[Check] = [*every_check(self._report), self._ranks]
-        if VirtualValues.are_there():
-            self._virtual = VirtualValues(self._report)
-            checks.append(self._virtual)
+        saved = find_saved_values()
+        if saved is not None:
+            self._kernels = KernelValues(saved, self._report)
+            checks.append(self._kernels)
         if self._summed is not None:
             checks.append(self._summed)
         self._observer = Observer(checks)
@@ -100,8 +102,8 @@ class HazardWatch:
                 "block first"
             )
         self._observer.start(self._replacements)
-        if self._virtual is not None:
-            self._virtual.start(self._replacements)
+        if self._kernels is not None:
+            self._kernels.start(self._replacements)
         if self._summed is not None:
             self._summed.start(self._replacements)
         return self._hazards
@@ -114,8 +116,8 @@ class HazardWatch:
     ) -> None:
         if self._summed is not None:
             self._summed.stop()
-        if self._virtual is not None:
-            self._virtual.stop()
+        if self._kernels is not None:
+            self._kernels.stop()
         self._observer.stop()
         self._replacements.restore()
         self._hazards.facts = self._ranks.facts()

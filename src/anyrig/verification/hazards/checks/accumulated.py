@@ -18,7 +18,7 @@ from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import parameters_of
 
-# Two steps in a row may add on purpose; so many intervals between steps do not.
+# Gradients may be added over two steps on purpose, but hardly over this many.
 _INTERVALS_BEFORE_REPORT = 2
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..check import Check
 from ..hazard import Place
 
-# The graph is searched so often per line, and so many nodes of the graph.
+# How often the graph is searched per line, and how many of its nodes.
 _MOST_SEARCHES, _MOST_NODES = 2, 20_000
 
 

@@ -19,7 +19,7 @@ from ..hazard import Hazard, HazardKind, Place
 from ..models_alive import find_models, find_optimizers, list_names, names_of, parameters_of
 from .cuts import Cuts
 
-# An optimizer without a single gradient is reported after so many steps, or at the end.
+# An optimizer without a single gradient is reported after this many steps, or at the end.
 _STEPS_BEFORE_REPORT = 3
 
 

@@ -1,37 +1,26 @@
-"""Saved values on virtual GPUs, whose kernels see every write, with and without data."""
+"""Saved values on devices whose kernels see every write, with and without data."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...memory.source_line import LIBRARIES
+from ...virtual.saved_values import Line, SavedValues
 from .check import Check
 from .hazard import Hazard, Place
 from .overwritten import describe_overwritten, describe_rebound, updates_statistics
 from .replacements import Replacements
 
-Line = tuple[str, int]
 
+class KernelValues(Check):
+    """Lets the kernels watch what autograd saves."""
 
-class VirtualValues(Check):
-    """Watches what autograd saves on the virtual GPUs of this process."""
-
-    def __init__(self, report: Callable[[Hazard], None]) -> None:
-        self._report = report
-
-    @staticmethod
-    def are_there() -> bool:
-        """Return whether this process has virtual GPUs."""
-        if "anyrig.virtual.installed" not in sys.modules:
-            return False
-        from ...virtual.installed import installation
-
-        return installation() is not None
+    def __init__(self, saved: SavedValues, report: Callable[[Hazard], None]) -> None:
+        self._saved, self._report = saved, report
 
     def start(self, replacements: Replacements) -> None:
         """Watch the values that are saved from now on."""
@@ -54,23 +43,15 @@ class VirtualValues(Check):
         self._watch()
 
     def _watch(self) -> None:
-        from ...virtual.build import load_extension
-
-        load_extension().watch_saved_values(
-            list(LIBRARIES), nn.Module.__call__.__code__, self._used_overwritten
-        )
+        self._saved.watch(LIBRARIES, self._used_overwritten)
 
     def stop(self) -> None:
         """Watch no more values."""
-        from ...virtual.build import load_extension
-
-        load_extension().unwatch_saved_values()
+        self._saved.stop()
 
     def data_assigned(self, tensor: Tensor, place: Place) -> None:
         """Let the saved values of a tensor follow it to its new memory, as PyTorch does."""
-        from ...virtual.build import load_extension
-
-        load_extension().note_assigned(tensor)
+        self._saved.note_assigned(tensor)
 
     def _used_overwritten(
         self,
