@@ -73,7 +73,6 @@ OPERATORS: dict[str, Callable[[], object]] = {
     "conv2d with a constant": lambda: functional.conv2d(
         leaf(2, 4, 9, 9), leaf(6, 4, 3, 3).detach()
     ).sum().backward(),
-    "lstm": lambda: nn.LSTM(8, 16, 2).cuda()(leaf(5, 2, 8))[0].sum().backward(),
     "gru cell": lambda: nn.GRUCell(8, 16).cuda()(leaf(2, 8)).sum().backward(),
     "flash attention": lambda: attention(SDPBackend.FLASH_ATTENTION, torch.half),
     "causal flash attention": lambda: attention(

@@ -243,6 +243,7 @@ Names register_kernels(torch::Library& library) {
   register_lazy_clones(library, names);
   register_attention_kernels(library, names);
   register_recurrent_kernels(library, names);
+  register_recurrent_layers(library, names);
   register_random_kernels(library, names);
   register_random_launch_kernels(library, names);
   register_nested_kernels(library, names);

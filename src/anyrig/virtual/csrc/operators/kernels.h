@@ -15,6 +15,7 @@ void register_copy_kernels(torch::Library& library, Names& names);
 void register_lazy_clones(torch::Library& library, Names& names);
 void register_attention_kernels(torch::Library& library, Names& names);
 void register_recurrent_kernels(torch::Library& library, Names& names);
+void register_recurrent_layers(torch::Library& library, Names& names);
 void register_random_kernels(torch::Library& library, Names& names);
 void register_random_launch_kernels(torch::Library& library, Names& names);
 // Also registers kernels under the dispatch key of nested tensors.

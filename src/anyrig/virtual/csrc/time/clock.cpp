@@ -3,6 +3,7 @@
 
 #include "time/cost/copy_cost.h"
 #include "time/cost/cost.h"
+#include "time/fused_nodes.h"
 #include "time/running_operator.h"
 #include "time/streams.h"
 
@@ -64,7 +65,7 @@ Clock& Clock::get() {
 }
 
 bool Clock::charges() const {
-  return enabled() && !paused;
+  return enabled() && !paused && !runs_fused_node();
 }
 
 double Clock::launch(

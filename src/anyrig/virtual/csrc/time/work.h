@@ -95,8 +95,8 @@ struct AttentionShape {
 
 struct MemoryShape {
   Access access = Access::Pointwise;
-  // That a normalization works on. Of a factorization: the steps that wait for each other, in
-  // columns of a Cholesky factorization. 0 where their number does not matter.
+  // That a normalization works on. Of a factorization or a recurrent layer: the steps that wait for
+  // each other, in columns of a Cholesky factorization. 0 where their number does not matter.
   double rows = 0;
 
   bool operator==(const MemoryShape&) const = default;
@@ -107,7 +107,9 @@ struct Work {
   Precision precision = Precision::Float32; // of the arithmetic
   double element_bytes = 4;
   double flops = 0; // additions and multiplications, as torch.utils.flop_counter counts them
-  double share = 1; // of `flops` that the kernel does: attention skips masked blocks
+  // How much of its shape's arithmetic the kernel does: attention skips masked blocks, a recurrent
+  // layer repeats its product in every step.
+  double share = 1;
   // Over all passes: a tensor that is read twice counts twice.
   double bytes_read = 0;
   double bytes_written = 0;

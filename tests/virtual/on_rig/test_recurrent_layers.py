@@ -1,0 +1,102 @@
+"""Recurrent layers compute step by step, behind one node of the graph, as cuDNN's operator."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+KINDS = [nn.LSTM, nn.GRU, nn.RNN]
+
+
+def layer_of(kind: type[nn.RNNBase]) -> nn.RNNBase:
+    torch.manual_seed(0)
+    return kind(4, 6, num_layers=2, dtype=torch.float64)
+
+
+def inputs() -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(5, 3, 4, dtype=torch.float64)
+
+
+def gradients(layer: nn.RNNBase, device: str, *, packed: bool = False) -> list[Tensor]:
+    """Return the gradients of the input and the weights, with respect to all results."""
+    there = copy.deepcopy(layer).to(device)
+    x = inputs().to(device).requires_grad_()
+    given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 2])) if packed else x
+    output, states = there(given)
+    results = [output.data if packed else output, *states]
+    torch.autograd.backward([r.pow(2).sum() for r in results if isinstance(r, Tensor)])
+    assert x.grad is not None
+    return [x.grad.cpu(), *(p.grad.cpu() for p in there.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_are_those_of_the_host(kind: type[nn.RNNBase], packed: bool) -> None:
+    layer = layer_of(kind)
+    torch.testing.assert_close(
+        gradients(layer, "cuda", packed=packed),
+        gradients(layer, "cpu", packed=packed),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+def test_a_graph_that_is_kept_can_be_used_again() -> None:
+    layer, x = layer_of(nn.LSTM).cuda(), inputs().cuda()
+    result = layer(x)[0].sum()
+    result.backward(retain_graph=True)
+    weight = layer.weight_hh_l0
+    assert weight.grad is not None
+    first = weight.grad.clone()
+    result.backward()
+    torch.testing.assert_close(weight.grad, 2 * first)
+
+
+def test_a_checkpoint_computes_it_again() -> None:
+    layer, x = layer_of(nn.GRU).cuda(), inputs().cuda().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(x)[0].sum(), x)
+    again = checkpoint(lambda value: layer(value)[0].sum(), x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again, x)[0], expected)
+
+
+def test_a_result_may_be_changed_in_place() -> None:
+    layer, x = layer_of(nn.LSTM).cuda(), inputs().cuda().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(x)[0].mul(2).sum(), x)
+    (changed,) = torch.autograd.grad(layer(x)[0].mul_(2).sum(), x)
+    torch.testing.assert_close(changed, expected)
+
+
+def test_inference_mode() -> None:
+    layer, x = layer_of(nn.LSTM), inputs()
+    with torch.inference_mode():
+        there = copy.deepcopy(layer).cuda()(x.cuda())[0]
+        torch.testing.assert_close(there.cpu(), layer(x)[0])
+
+
+def test_only_training_mode_has_a_backward_pass() -> None:
+    layer, x = layer_of(nn.LSTM).cuda().eval(), inputs().cuda().requires_grad_()
+    words = re.escape("cudnn RNN backward can only be called in training mode")
+    with pytest.raises(RuntimeError, match=words):
+        layer(x)[0].sum().backward()
+    with torch.backends.cudnn.flags(enabled=False):
+        layer(x)[0].sum().backward()
+    assert x.grad is not None
+
+
+def test_transforms_differentiate_its_steps() -> None:
+    layer, x = layer_of(nn.GRU), inputs()
+
+    def total(there: nn.RNNBase, value: Tensor) -> Tensor:
+        result: Tensor = there(value)[0].sum()
+        return result
+
+    there = copy.deepcopy(layer).cuda()
+    found = torch.func.grad(lambda value: total(there, value))(x.cuda())
+    expected = torch.func.grad(lambda value: total(layer, value))(x)
+    torch.testing.assert_close(found.cpu(), expected)
