@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
-from torch import Tensor, nn
-from torch.fx import symbolic_trace
+from torch import nn
 
 from anyrig.verification.names import name_parameters
 
@@ -20,18 +17,3 @@ def test_two_models_of_one_class_are_told_apart_by_numbers() -> None:
     models = nn.Linear(1, 1), nn.Linear(1, 1, bias=False)
     named = name_parameters([one for model in models for one in model.parameters()])
     assert [one.name for one in named] == ["Linear.weight", "bias", "Linear.weight (2)"]
-
-
-def test_the_parts_of_a_traced_model_keep_their_names() -> None:
-    class Divided(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.submod_1 = nn.Linear(1, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.submod_1(x)
-            return found
-
-    traced = symbolic_trace(Divided())
-    gc.collect()
-    assert [one.name for one in name_parameters([*traced.parameters()])] == ["weight", "bias"]

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.fx import GraphModule
 
-# The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, activation
-# checkpointing, and torch.export, which `torch.distributed.pipelining.pipeline` calls.
-_WRAPPERS = {
-    *("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"),
-    "_export_root",
-}
+from .pipeline_stages import traced_stages
 
-# What `pipeline` calls the parts of a model that it has traced.
-_PARTS_OF_TRACED = re.compile(r"^submod_\d+\.")
+# The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, and
+# activation checkpointing.
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +47,11 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
     """
     wanted = {id(parameter) for parameter in parameters}
     found: dict[int, tuple[nn.Module, str, nn.Module]] = {}
-    for root in sorted(_outermost_modules(), key=lambda one: -_count_parameters(one)):
+    roots = sorted(_outermost_modules(), key=lambda one: -_count_parameters(one))
+    for root in (*traced_stages(), *roots):
         for prefix, module in root.named_modules():
             for name, parameter in module.named_parameters(prefix, recurse=False):
                 if id(parameter) in wanted and id(parameter) not in found:
-                    name = _PARTS_OF_TRACED.sub("", name) if isinstance(root, GraphModule) else name
                     found[id(parameter)] = root, clean_name(name), module
     roots_of_name: dict[str, set[int]] = {}
     for root, name, _ in found.values():

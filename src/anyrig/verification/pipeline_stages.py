@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
+from torch.fx import GraphModule
 
 from ..errors import VerificationError
 from ..memory.census import find_instances
@@ -25,6 +26,14 @@ def stages_of_parameters() -> dict[int, int]:
 def stage_of(module: nn.Module) -> int | None:
     """Return the index of the stage whose module this is; None if it is no stage's."""
     return next((stage.stage_index for stage in _stages() if stage.submod is module), None)
+
+
+def traced_stages() -> list[nn.Module]:
+    """Return the modules of stages that `pipeline()` has traced.
+
+    Unlike the modules around them, they name parameters as the whole model does.
+    """
+    return [stage.submod for stage in _stages() if isinstance(stage.submod, GraphModule)]
 
 
 def ranks_of_first_stage(rig: Sequence[RankRecord]) -> Sequence[RankRecord]:
