@@ -6,6 +6,7 @@ step without a new peak costs next to nothing.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
@@ -31,7 +32,7 @@ class PeakWatch:
     def __init__(self) -> None:
         # By identity, since a program's module may not be hashable.
         self._models: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()
-        self._optimizers: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self._optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self._handles: list[RemovableHandle] = []
 
     def start(self) -> None:
@@ -56,16 +57,17 @@ class PeakWatch:
         core = load_extension()
         if not core.has_open_peak():
             return
-        parameters = [*self._parameters()]
-        states = [list(optimizer.state.values()) for optimizer in self._optimizers]
+        optimizers = [one for known in self._optimizers.values() if (one := known()) is not None]
+        parameters = [*self._parameters(optimizers)]
+        states = [list(optimizer.state.values()) for optimizer in optimizers]
         core.close_peaks(
             _storages(parameters),
             _storages(one.grad for one in parameters if one.is_leaf and one.grad is not None),
             _storages(tensors_in(states)),
         )
 
-    def _parameters(self) -> Iterable[Tensor]:
-        for optimizer in self._optimizers:
+    def _parameters(self, optimizers: Iterable[Optimizer]) -> Iterable[Tensor]:
+        for optimizer in optimizers:
             for group in optimizer.param_groups:
                 yield from group["params"]
         for model in self._models:
@@ -75,7 +77,9 @@ class PeakWatch:
                     yield from (one for one in own if not is_lazy(one))
 
     def _begin_update(self, optimizer: Optimizer, *_: Any) -> None:
-        self._optimizers[optimizer] = None
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         load_extension().note_update(True)
 
     def _end_update(self, *_: Any) -> None:
