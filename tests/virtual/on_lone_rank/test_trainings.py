@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import anyrig
+from anyrig.hardware import driver_memory_of, spec_of_key
 
 pytestmark = pytest.mark.usefixtures("group")
 
@@ -62,6 +63,17 @@ def test_shards(shape: tuple[int, ...]) -> None:
     train(model)
     gathered = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     assert gathered["0.weight"].shape == (4 * WIDTH, WIDTH)
+
+
+def test_messages_to_other_nodes_share_their_buffers() -> None:
+    """NCCL has buffers for each of the 7 ranks of the node, and one pool for all 8 of the other."""
+    group = dist.new_group(backend="nccl")
+    before = anyrig.virtual.memory_outside_allocator(0).communication_bytes
+    rows = torch.zeros(RANKS, device="cuda")
+    dist.all_to_all_single(rows, torch.zeros(RANKS, device="cuda"), group=group)
+    taken = anyrig.virtual.memory_outside_allocator(0).communication_bytes - before
+    memory = driver_memory_of(spec_of_key("H100-SXM"))
+    assert taken == 8 * memory.message_channels * memory.connection_bytes
 
 
 def test_tensor_parallel() -> None:

@@ -72,6 +72,16 @@ void check_lone_group(const Membership& group) {
       "and WORLD_SIZE from its environment, and start no ranks itself; or ", kLoneRankRemedy);
 }
 
+std::vector<bool> are_on_other_nodes(const Membership& group) {
+  const auto& rig = whole_rig();
+  std::vector<bool> elsewhere;
+  elsewhere.reserve(group.size);
+  for (int rank = 0; rank < group.size; ++rank) {
+    elsewhere.push_back(rig.at(global_rank_of(group, rank)).node != rig.front().node);
+  }
+  return elsewhere;
+}
+
 std::optional<std::string> why_not_alike(const Announcement& announcement) {
   std::vector<int64_t> bytes = announcement.send_bytes;
   bytes.insert(bytes.end(), announcement.receive_bytes.begin(), announcement.receive_bytes.end());

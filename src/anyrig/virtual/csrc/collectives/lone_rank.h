@@ -25,12 +25,16 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 
 // Checks that rank 0 is the member of `group` that this process runs, and that the default group
 // has a rank for each GPU of the rig. Raises ValueError.
 void check_lone_group(const Membership& group);
+
+// Returns for each rank of `group` whether it is on another node than rank 0.
+std::vector<bool> are_on_other_nodes(const Membership& group);
 
 // Returns why the ranks cannot be alike in this collective, as the reason that an error gives: the
 // parts that they send or receive have different sizes. None if they can.

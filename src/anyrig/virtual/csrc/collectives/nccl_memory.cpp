@@ -38,9 +38,11 @@ void NcclMemory::connect(c10d::OpType op, int rank, int size, c10::DeviceIndex d
 
 void NcclMemory::connect_peer(int peer, c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (peers_.count(peer) == 0) {
+  const auto index = static_cast<size_t>(peer);
+  const int owner = index < sharing_.size() && sharing_[index] ? kSharing : peer;
+  if (peers_.count(owner) == 0) {
     reserve(devices()[device].driver_memory.message_channels, device);
-    peers_.insert(peer);
+    peers_.insert(owner);
   }
 }
 

@@ -125,6 +125,10 @@ NcclGroup::NcclGroup(
       is_alone_(connections.first == nullptr),
       process_(getpid()),
       communicators_(std::make_unique<Communicators>(std::move(connections), rank, size)) {
+  if (is_alone_) {
+    communicators_->memory.share_buffers(are_on_other_nodes(
+        {rank, size, options_->group_name, options_->global_ranks_in_group}));
+  }
   add_live_group(this);
 }
 
