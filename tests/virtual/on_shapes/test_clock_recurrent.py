@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,6 +14,15 @@ from anyrig.virtual import clock
 STEPS, SAMPLES, WIDTH = 30, 64, 1024
 # Columns of a factorization that a step waits for the previous one: records/recurrent_record.cpp.
 WAIT = 20 * gpu_seconds("memory", access=17, rows=1, kernels=0)
+
+
+@pytest.fixture(autouse=True)
+def tf32() -> Iterator[None]:
+    """Allow TF32, whatever other tests of this process have set."""
+    before = torch.backends.cudnn.rnn.fp32_precision
+    torch.backends.cudnn.rnn.fp32_precision = "tf32"
+    yield
+    torch.backends.cudnn.rnn.fp32_precision = before
 
 
 def product(m: int, n: int, k: int, times: int = 1, precision: str = "tfloat32") -> float:
@@ -164,13 +173,9 @@ def test_the_host_launches_two_kernels_a_step_and_one_a_layer() -> None:
 
 def test_the_programs_tf32_setting_for_recurrent_layers_counts() -> None:
     layer, x = lstm(), sequence(samples=512)
-    tf32, _ = charged(lambda: layer(x))
-    before = torch.backends.cudnn.rnn.fp32_precision
+    fast, _ = charged(lambda: layer(x))
     torch.backends.cudnn.rnn.fp32_precision = "ieee"
-    try:
-        assert charged(lambda: layer(x))[0] > 2 * tf32
-    finally:
-        torch.backends.cudnn.rnn.fp32_precision = before
+    assert charged(lambda: layer(x))[0] > 2 * fast
 
 
 def test_autocast_computes_in_half_precision() -> None:

@@ -1,14 +1,9 @@
-// Longer than 400 lines because all ways of creating, adopting and freeing device memory share a
-// device's allocator and its lock. caching_allocator.h counts the bytes.
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
-#include "memory/allocator_options.h"
-#include "memory/card_ledger.h"
 #include "memory/card_memory.h"
-#include "memory/freed_host_memory.h"
+#include "memory/gpu_state.h"
 #include "memory/host_memory.h"
-#include "memory/kept_host_memory.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/memory_curve.h"
@@ -18,137 +13,15 @@
 #include "memory/shared_memory.h"
 #include "memory/stacks.h"
 #include "time/capture.h"
-#include "time/clock.h"
 #include "time/streams.h"
 
-#include <algorithm>
-#include <array>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
 namespace anyrig::virtual_gpu {
 namespace {
-
-// The progress of streams for the allocator. A mark is a time of the virtual clock.
-class ClockEvents final : public StreamEvents {
- public:
-  explicit ClockEvents(c10::DeviceIndex device) : device_(device) {}
-
-  Mark record(StreamKey stream) override {
-    return Clock::get().done_at(as_stream(stream));
-  }
-  bool passed(StreamKey /*stream*/, Mark mark) override {
-    return Clock::get().passed(mark);
-  }
-  void wait(StreamKey /*stream*/, Mark mark) override {
-    Clock::get().wait_on_host_without_giving_way(mark); // the allocator is locked
-  }
-
- private:
-  c10::Stream as_stream(StreamKey stream) const {
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device_), stream);
-  }
-
-  c10::DeviceIndex device_;
-};
-
-// A driver that raises if memory is reserved while another stream is captured in strict mode, as
-// CUDA does.
-class CaptureGuardedDriver final : public Driver {
- public:
-  CaptureGuardedDriver(const DeviceFacts& facts, c10::DeviceIndex device)
-      : gpu_(card_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
-        device_(device) {}
-
-  bool reserve(size_t bytes) override {
-    check_unsafe_call(current_stream(device_));
-    return gpu_.reserve(bytes);
-  }
-  void release(size_t bytes) override {
-    gpu_.release(bytes);
-  }
-  size_t free_bytes() const override {
-    return gpu_.free_bytes();
-  }
-  size_t total_bytes() const override {
-    return gpu_.total_bytes();
-  }
-  std::vector<ProcessMemory> processes() const override {
-    return gpu_.processes();
-  }
-  size_t free_bytes_lower_bound() const {
-    return gpu_.free_bytes_lower_bound();
-  }
-
- private:
-  SharedGpu gpu_;
-  c10::DeviceIndex device_;
-};
-
-// The host bytes of blocks in private pools, by block address. Addresses are never reused, so the
-// entries of freed bytes are removed from time to time.
-struct PoolBytes {
-  struct Entry {
-    std::weak_ptr<c10::DataPtr> host;
-    size_t bytes = 0;
-  };
-
-  Entry& at(uint64_t address) {
-    if (by_address.size() >= sweep_at) {
-      for (auto entry = by_address.begin(); entry != by_address.end();) {
-        entry = entry->second.host.expired() ? by_address.erase(entry) : std::next(entry);
-      }
-      sweep_at = std::max(kMinEntries, 2 * by_address.size());
-    }
-    return by_address[address];
-  }
-
-  static constexpr size_t kMinEntries = 64;
-  std::mutex mutex;
-  std::unordered_map<uint64_t, Entry> by_address;
-  size_t sweep_at = kMinEntries;
-};
-
-struct GpuState {
-  GpuState(const DeviceFacts& facts, c10::DeviceIndex device)
-      : driver(facts, device),
-        events(device),
-        allocator(
-            driver, events, first_address(device), allocator_options_from_environment(),
-            [device] { return take_unused_sent(device); }) {}
-
-  // Returns the first address of a device, far from the host's addresses and from other devices. In
-  // Compute the host can map memory there (placed_memory.h): the range lies within the 47-bit
-  // address space, between the regions that Linux uses.
-  static uint64_t first_address(c10::DeviceIndex device) {
-    const auto position = static_cast<uint64_t>(device);
-    constexpr uint64_t kRoom = uint64_t{1} << 46;
-    return shape_only() ? (uint64_t{1} << 62) + (position << 52)
-                        : (uint64_t{1} << 44) + position * (kRoom / devices().size());
-  }
-
-  CaptureGuardedDriver driver;
-  ClockEvents events;
-  CachingAllocator allocator;
-  FreedHostMemory freed;
-  PoolBytes pool_bytes;
-};
-
-GpuState& gpu_state(c10::DeviceIndex device) {
-  // Never freed: memory may be released while the process ends.
-  static auto* gpu_states = [] {
-    auto* made = new std::vector<std::unique_ptr<GpuState>>();
-    for (size_t i = 0; i < devices().size(); ++i) {
-      made->push_back(std::make_unique<GpuState>(devices()[i], static_cast<c10::DeviceIndex>(i)));
-    }
-    return made;
-  }();
-  check_device_index(device);
-  return *(*gpu_states)[device];
-}
 
 // In a forked child, memory of the parent is left alone: a thread of the parent may have held any
 // of the locks on its way, and the child cannot use CUDA.
@@ -302,87 +175,6 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   const c10::Device device(kDeviceType, memory->device);
   return {address, memory.release(), &release, device};
 }
-
-c10::CachingAllocator::Stat as_stat(const Stat& stat) {
-  c10::CachingAllocator::Stat result;
-  result.current = stat.current;
-  result.peak = stat.peak;
-  result.allocated = stat.allocated;
-  result.freed = stat.freed;
-  return result;
-}
-
-c10::CachingAllocator::StatArray as_stats(const PoolStat& stats) {
-  c10::CachingAllocator::StatArray result;
-  for (size_t i = 0; i < stats.size(); ++i) {
-    result[i] = as_stat(stats[i]);
-  }
-  return result;
-}
-
-class Allocator final : public c10::DeviceAllocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    return virtual_gpu::allocate(bytes, static_cast<c10::DeviceIndex>(current_device()));
-  }
-
-  void copy_data(void* destination, const void* source, size_t bytes) const override {
-    if (!shape_only()) {
-      std::memcpy(destination, source, bytes);
-    }
-  }
-
-  bool initialized() override {
-    return true;
-  }
-
-  void emptyCache(c10::MempoolId_t pool) override {
-    for (int i = 0; i < device_count(); ++i) {
-      gpu_state(static_cast<c10::DeviceIndex>(i))
-          .allocator.empty_cache(pool, stack_for(RecordStacks::kAll));
-    }
-    drop_kept_host_memory();
-  }
-
-  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    record_stream(data, stream);
-  }
-
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const AllocatorStats stats = gpu_state(device).allocator.stats();
-    c10::CachingDeviceAllocator::DeviceStats result;
-    result.allocation = as_stats(stats.allocation);
-    result.segment = as_stats(stats.segment);
-    result.active = as_stats(stats.active);
-    result.inactive_split = as_stats(stats.inactive_split);
-    result.allocated_bytes = as_stats(stats.allocated_bytes);
-    result.reserved_bytes = as_stats(stats.reserved_bytes);
-    result.active_bytes = as_stats(stats.active_bytes);
-    result.inactive_split_bytes = as_stats(stats.inactive_split_bytes);
-    result.requested_bytes = as_stats(stats.requested_bytes);
-    result.oversize_allocations = as_stat(stats.oversize_allocations);
-    result.oversize_segments = as_stat(stats.oversize_segments);
-    result.num_alloc_retries = stats.num_alloc_retries;
-    result.num_ooms = stats.num_ooms;
-    result.num_sync_all_streams = stats.num_sync_all_streams;
-    result.num_device_alloc = stats.num_device_alloc;
-    result.num_device_free = stats.num_device_free;
-    return result;
-  }
-
-  void resetAccumulatedStats(c10::DeviceIndex device) override {
-    gpu_state(device).allocator.reset_accumulated();
-  }
-
-  void resetPeakStats(c10::DeviceIndex device) override {
-    gpu_state(device).allocator.reset_peaks();
-  }
-
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    provide_context(device); // as cudaMemGetInfo does
-    return memory_info(device);
-  }
-};
 
 } // namespace
 
@@ -588,14 +380,6 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
   state.allocator.free(allocate_block(bytes, device));
 }
 
-bool reserve_on_card(c10::DeviceIndex device, size_t bytes) {
-  return gpu_state(device).driver.reserve(bytes);
-}
-
-void release_on_card(c10::DeviceIndex device, size_t bytes) {
-  gpu_state(device).driver.release(bytes);
-}
-
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   auto* memory = device_memory(data);
   if (memory != nullptr && memory->block != nullptr) {
@@ -613,30 +397,6 @@ Context stack_of_memory(uintptr_t address) {
 
 void add_out_of_memory_observer(OutOfMemoryObserver observer) {
   observers().push_back(std::move(observer));
-}
-
-CachingAllocator& caching_allocator(c10::DeviceIndex device) {
-  return gpu_state(device).allocator;
-}
-
-size_t count_pool_bytes(c10::DeviceIndex device) {
-  auto& pool_bytes = gpu_state(device).pool_bytes;
-  std::lock_guard<std::mutex> guard(pool_bytes.mutex);
-  return pool_bytes.by_address.size();
-}
-
-std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
-  const auto& driver = gpu_state(device).driver;
-  return {driver.free_bytes(), driver.total_bytes()};
-}
-
-std::vector<ProcessMemory> card_processes(c10::DeviceIndex device) {
-  return gpu_state(device).driver.processes();
-}
-
-c10::DeviceAllocator* device_allocator() {
-  static auto* allocator = new Allocator();
-  return allocator;
 }
 
 } // namespace anyrig::virtual_gpu

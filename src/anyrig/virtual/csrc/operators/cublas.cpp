@@ -41,6 +41,7 @@ std::optional<size_t> configured_bytes() {
 
 // The value of torch.backends.cuda.cublas_workspace_size; negative if not set.
 std::atomic<int64_t> chosen_bytes{-1};
+constexpr int64_t kNoWorkspace = -2;
 
 size_t workspace_bytes(c10::DeviceIndex device) {
   const int64_t chosen = chosen_bytes.load(std::memory_order_relaxed);
@@ -69,6 +70,12 @@ c10::DataPtr make_workspace(c10::DeviceIndex device) {
   return allocate_workspace(workspace_bytes(device), device);
 }
 
+struct Workspace {
+  c10::DataPtr memory;
+  size_t bytes = 0;
+  int64_t chosen = kNoWorkspace; // `chosen_bytes` when it was made
+};
+
 // The handles that a thread holds, by device.
 using Handles = std::map<c10::DeviceIndex, int>;
 
@@ -87,12 +94,18 @@ class Workspaces {
       handles[device] = take_handle(device);
     }
     const std::tuple key(device, handles[device], current_stream(device).id());
-    const size_t bytes = workspace_bytes(device);
-    auto& [workspace, held_bytes] = workspaces_[key];
-    if (held_bytes != bytes) {
-      workspace = make_workspace(device);
-      held_bytes = bytes;
+    Workspace& held = workspaces_[key];
+    // As in PyTorch, the variable CUBLAS_WORKSPACE_CONFIG counts when a workspace is made.
+    const int64_t chosen = chosen_bytes.load(std::memory_order_relaxed);
+    if (held.chosen == chosen) {
+      return;
     }
+    const size_t bytes = workspace_bytes(device);
+    if (held.bytes != bytes) {
+      held.memory = make_workspace(device);
+      held.bytes = bytes;
+    }
+    held.chosen = chosen;
   }
 
   void clear() {
@@ -114,8 +127,7 @@ class Workspaces {
   std::mutex mutex_;
   std::map<c10::DeviceIndex, std::vector<int>> idle_handles_;
   std::map<c10::DeviceIndex, int> next_handle_;
-  std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, std::pair<c10::DataPtr, size_t>>
-      workspaces_;
+  std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, Workspace> workspaces_;
 };
 
 Workspaces& workspaces() {
