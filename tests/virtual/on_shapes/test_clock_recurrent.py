@@ -18,7 +18,8 @@ WAIT = 20 * gpu_seconds("memory", access=17, rows=1, kernels=0)
 
 @pytest.fixture(autouse=True)
 def tf32() -> Iterator[None]:
-    """Allow TF32, whatever other tests of this process have set."""
+    """Allow TF32 and wait for the GPU, whatever other tests of this process have left."""
+    torch.cuda.synchronize()
     before = torch.backends.cudnn.rnn.fp32_precision
     torch.backends.cudnn.rnn.fp32_precision = "tf32"
     yield

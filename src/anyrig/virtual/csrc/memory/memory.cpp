@@ -1,7 +1,6 @@
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
-#include "memory/card_memory.h"
 #include "memory/gpu_state.h"
 #include "memory/host_memory.h"
 #include "memory/known_values.h"
@@ -176,6 +175,15 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   return {address, memory.release(), &release, device};
 }
 
+std::unique_ptr<DeviceMemory> memory_of_block(
+    Block* block, size_t bytes, c10::DeviceIndex device) {
+  auto memory = std::make_unique<DeviceMemory>();
+  memory->device = device;
+  memory->bytes = bytes;
+  memory->block = block;
+  return memory;
+}
+
 } // namespace
 
 void DeviceMemory::drop_spare_twin() {
@@ -224,10 +232,7 @@ DeviceMemory* device_memory(const c10::DataPtr& data) {
 }
 
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
-  auto memory = std::make_unique<DeviceMemory>();
-  memory->device = device;
-  memory->bytes = bytes;
-  memory->block = allocate_block(bytes, device);
+  auto memory = memory_of_block(allocate_block(bytes, device), bytes, device);
   if (!shape_only()) {
     memory->host = place_if_address_matters(memory->block, device);
     if (memory->block != nullptr && memory->host.get() == nullptr) {
@@ -242,10 +247,7 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
 }
 
 c10::DataPtr allocate_workspace(size_t bytes, c10::DeviceIndex device) {
-  auto memory = std::make_unique<DeviceMemory>();
-  memory->device = device;
-  memory->bytes = bytes;
-  memory->block = allocate_block(bytes, device);
+  auto memory = memory_of_block(allocate_block(bytes, device), bytes, device);
   if (memory->block != nullptr) {
     memory->is_workspace = true;
     count_workspace(device, static_cast<int64_t>(memory->block->bytes));
@@ -254,19 +256,13 @@ c10::DataPtr allocate_workspace(size_t bytes, c10::DeviceIndex device) {
 }
 
 c10::DataPtr wrap_block(Block* block, c10::DeviceIndex device) {
-  auto memory = std::make_unique<DeviceMemory>();
-  memory->device = device;
-  memory->bytes = block->requested_bytes;
-  memory->block = block;
+  auto memory = memory_of_block(block, block->requested_bytes, device);
   memory->host = place_if_address_matters(block, device);
   return make_data_ptr(std::move(memory));
 }
 
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
-  auto memory = std::make_unique<DeviceMemory>();
-  memory->device = device;
-  memory->bytes = bytes;
-  memory->block = allocate_block(bytes, device);
+  auto memory = memory_of_block(allocate_block(bytes, device), bytes, device);
   if (shape_only() && host.get() != nullptr) {
     know_all(*memory, std::move(host));
   } else {
