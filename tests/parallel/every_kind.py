@@ -171,6 +171,14 @@ class Kind:
     training: bool = False
     in_ranks: bool = True
 
+    def made(self) -> nn.Module:
+        """Return a new model in its mode; layers of cuDNN's RNN have gradients only in training."""
+        module = self.build().train(self.training)
+        for layer in module.modules():
+            if isinstance(layer, nn.RNNBase):
+                layer.train()
+        return module
+
 
 def _headed(make: Callable[[Tensor, Tensor], Any], **options: Any) -> Kind:
     return Kind(lambda: Headed(make), labelled, **options)

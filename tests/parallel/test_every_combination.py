@@ -74,7 +74,7 @@ class Pair:
     def __init__(self, kind: Kind, device: str | torch.device, *args: Any) -> None:
         torch.manual_seed(0)
         self.kind, self.device = kind, torch.device(device)
-        self.one = kind.build().to(self.device, torch.float64).train(kind.training)
+        self.one = kind.made().to(self.device, torch.float64)
         self.several = copy.deepcopy(self.one)
         options = {"sync_batch_norm": True} if kind.training else {}
         self.model = anyrig.spread(self.several, *args, dim=kind.dim, loss=kind.loss, **options)

@@ -50,7 +50,7 @@ class Pair:
     def __init__(self, kind: Kind, low: torch.dtype, device: str, *rig: Any, how: str) -> None:
         torch.manual_seed(0)
         self.kind, self.low, self.device = kind, low, torch.device(device)
-        self.one = kind.build().to(device).train(kind.training)
+        self.one = kind.made().to(device)
         self.several = copy.deepcopy(self.one)
         options = {"sync_batch_norm": True} if kind.training else {}
         self.model = anyrig.spread(

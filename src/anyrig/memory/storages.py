@@ -23,7 +23,9 @@ def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
-            yield from storages_of(getattr(tensor, name))
+            part = getattr(tensor, name)
+            if isinstance(part, Tensor):  # and not, for example, the mesh of a DTensor
+                yield from storages_of(part)
     elif (parts := _SPARSE_PARTS.get(tensor.layout)) is not None:
         for part in parts:
             yield from storages_of(getattr(tensor, part)())
