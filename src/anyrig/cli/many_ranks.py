@@ -39,8 +39,8 @@ def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
     gpus = len(node.devices)
     if not 2 <= ranks <= MOST_NODES * gpus:
         raise typer.BadParameter(
-            f"it is 2 to {MOST_NODES * gpus} with the rig {node}, and not {_shown(ranks)}; one "
-            f"rank needs no {RANKS}",
+            f"it is {max(2, gpus)} to {MOST_NODES * gpus} with the rig {node}, and not "
+            f"{_shown(ranks)}; one rank needs no {RANKS}",
             param_hint=RANKS,
         )
     if ranks % gpus:

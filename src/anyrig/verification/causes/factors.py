@@ -26,10 +26,32 @@ def constant_factor(evidence: Evidence) -> Cause | None:
     which = names[0] if len(names) == 1 else f"{len(names)} parameters"
     subject = f"only the gradient of {which} is" if trained else "all gradients are"
     factor, is_certain = _without_rounding(factor, evidence.comparison.bound)
+    stage = _lone_stage(evidence)
+    if stage is not None:
+        return Cause(
+            "factor",
+            f"only gradients of pipeline stage {stage} are {_written(factor)} what one device "
+            "computes; its parameters are on one rank alone, so no sum over ranks has made that",
+            "look in the code of this rank for what multiplies its gradients or its loss, or adds "
+            "to gradients of an earlier step",
+            is_certain,
+        )
     ranks, batches = evidence.world_size, evidence.micro_batches
     text, remedy = _explain(factor, ranks, batches, is_subset=bool(trained))
     text = f"{subject} {_written(factor)} what one device computes: {text}"
     return Cause("factor", text, remedy, is_certain)
+
+
+def _lone_stage(evidence: Evidence) -> int | None:
+    """Return the pipeline stage whose parameters are those that differ, and are on one rank."""
+    different = set(evidence.difference.names)
+    owners = [
+        {name: facts.stage for name, facts in record.parameters.items() if name in different}
+        for record in evidence.rig
+    ]
+    holding = [owner for owner in owners if owner]
+    stages = set(holding[0].values()) if len(holding) == 1 else set()
+    return stages.pop() if len(stages) == 1 else None
 
 
 def learning_rate(evidence: Evidence) -> Cause | None:
