@@ -39,7 +39,8 @@ class _Builder:
         self._record, self._span = record, span
         self._columns = record.intervals
         self._batches = batches
-        # What ended before the host began with the steps is none of their tasks, and delayed none.
+        # Work that ended before the host began the steps does not belong to them, and did not delay
+        # their work.
         earliest = min((hosts[0] for hosts in span.hosts.values() if hosts), default=0.0)
         ends = self._columns.end
         self._recent = [number for number, end in enumerate(ends) if end >= earliest]
