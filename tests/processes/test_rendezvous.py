@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from anyrig.processes.loopback import LoopbackRendezvous
 from anyrig.processes.network_rendezvous import NetworkRendezvous
@@ -57,6 +61,47 @@ def test_each_attempt_has_an_empty_store() -> None:
             store.set("address", "127.0.0.1:4711")
     finally:
         met.shutdown()
+
+
+HOSTS_THE_STORE = """
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_host_that_leaves_after_the_success_of_all_ranks_is_not_missed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", HOSTS_THE_STORE, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == "ready\n"
+        met = NetworkRendezvous.at_endpoint(
+            RunOptions(processes=1, rdzv_endpoint=f"127.0.0.1:{port}", local_address="127.0.0.1")
+        )
+        met.next_rendezvous()
+        assert met.num_nodes_waiting() == 0
+        host.kill()
+    try:
+        with pytest.raises(RendezvousConnectionError):
+            _ask_for(30, met)
+        met.end_with(lambda: False)
+        with pytest.raises(RendezvousConnectionError):
+            met.num_nodes_waiting()
+        met.end_with(lambda: True)
+        assert met.num_nodes_waiting() == 0
+    finally:
+        met.shutdown()
+
+
+def _ask_for(seconds: float, met: NetworkRendezvous) -> None:
+    """Ask how many nodes wait, again and again: PyTorch asks the store once a second."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        met.num_nodes_waiting()
 
 
 def _open_sockets() -> set[str]:

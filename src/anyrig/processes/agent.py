@@ -28,6 +28,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from .attempts import Attempt
 from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
+from .network_rendezvous import NetworkRendezvous
 from .node_watch import NodeWatch
 from .options import RunOptions
 from .places import request_stacks
@@ -135,6 +136,8 @@ class RankAgent(LocalElasticAgent):
             self._agree_on_attempt(worker_group.store, node, nodes)
             host = f"{socket.gethostname()} ({self._address})"
             self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
+            if isinstance(worker_group.spec.rdzv_handler, NetworkRendezvous):
+                worker_group.spec.rdzv_handler.end_with(self._watch.is_done)
 
     def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
         """Adopt the highest restart count of all nodes, because this node may be new."""

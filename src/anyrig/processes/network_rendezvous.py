@@ -8,6 +8,7 @@ their addresses; this rendezvous exchanges the numbers of ``--node-rank`` (`node
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +44,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
     _node_rank: int | None
     _ranks_store: Any = None
     _failed_on_all = False  # whether the rendezvous has failed, and every node knows
+    _others_are_done: Callable[[], bool] | None = None
 
     @classmethod
     def at_endpoint(cls, options: RunOptions) -> NetworkRendezvous:
@@ -113,6 +115,24 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         port = None if self._ranks_store is None else self._ranks_store.port
         place = RendezvousStoreInfo.build(rank, store, self._address, port)
         return RendezvousInfo(met.store, rank, met.world_size, place)
+
+    def end_with(self, others_are_done: Callable[[], bool]) -> None:
+        """Expect no further node once `others_are_done` returns True: all ranks have succeeded."""
+        self._others_are_done = others_are_done
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes wait to join.
+
+        Raises:
+            RendezvousConnectionError: the node that hosts the rendezvous is lost.
+        """
+        try:
+            return super().num_nodes_waiting()
+        except RendezvousConnectionError:
+            # That node may have left, with the store, just after all ranks succeeded.
+            if self._others_are_done is not None and self._others_are_done():
+                return 0
+            raise
 
     def shutdown(self) -> bool:
         """Close the rendezvous; return whether the other nodes know."""
