@@ -183,7 +183,7 @@ class KeyMismatchError(CheckpointError):
 
 
 class UnsafeFileError(CheckpointError):
-    """Reading a file would run code, or the file names a path outside its folder."""
+    """A file cannot be read without running its code, or names a path outside its folder."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

@@ -11,7 +11,7 @@ from .sources import PYTHON_3, PYTHON_3_7, PYTHON_3_14
 
 
 def _nothing(program: Program) -> Iterator[Hit]:
-    """Find nothing: a program that was parsed has no Python 2 left."""
+    """Find nothing: a program that parses as Python 3 has no such statement."""
     return iter(())
 
 

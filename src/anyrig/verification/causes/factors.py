@@ -31,7 +31,7 @@ def constant_factor(evidence: Evidence) -> Cause | None:
         return Cause(
             "factor",
             f"only gradients of pipeline stage {stage} are {_written(factor)} what one device "
-            "computes; its parameters are on one rank alone, so no sum over ranks has made that",
+            "computes; its parameters are on one rank alone, so no sum over ranks is the cause",
             "look in the code of this rank for what multiplies its gradients or its loss, or adds "
             "to gradients of an earlier step",
             is_certain,
