@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -220,7 +221,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
             )
             for operator in read_operators()
         },
-        printing.raise_value_needed,
+        partial(printing.raise_value_needed, is_alone=wanted.lone_rank),
     )
     core.set_clock_enabled(wanted.clock)
     refused.patch()

@@ -36,33 +36,48 @@ _SELECTING = frozenset(
 )
 
 
-def raise_value_needed(operator: str, why: str | None) -> None:
+# In a rehearsal of rank 0 alone.
+_ALONE = (
+    "They come from another rank, and this rehearsal runs rank 0 alone (--ranks)",
+    "Let rank 0 send them",
+)
+
+
+def raise_value_needed(operator: str, why: str | None, *, is_alone: bool = False) -> None:
     """Raise the error for an operator that needs values in a shape-only rehearsal.
 
     Args:
         operator: the operator's name.
         why: why the values are unknown, a key of `_CAUSES` or another word; None if the sizes of
             the results cannot be computed without values.
+        is_alone: whether rank 0 runs alone, which needs shape-only mode.
 
     Raises:
         ValueNeededError: always.
     """
     line = _program_line(sys._getframe().f_back)
+    with_data = (
+        "rehearse fewer ranks, each in a process of its own: without --ranks, and with --device all"
+        if is_alone
+        else "rehearse without --shape-only to compute"
+    )
     if why is None:
         raise ValueNeededError(
             f"{operator} needs values to compute the sizes of its results, and a shape-only "
             f"rehearsal has none; it was called {line}. Give the operator a fake kernel "
-            "(torch.library.register_fake), or rehearse without --shape-only to compute"
+            f"(torch.library.register_fake), or {with_data}"
         )
     cause, change = _CAUSES.get(why, ("", ""))
     if why == "too many":
         change = _way_around(operator)
     remedies = [change, "rehearse with --assume-values to assume that every value is 1"]
+    if is_alone and why == "from outside":
+        cause, *remedies = _ALONE
     remedy = ", ".join(filter(None, remedies))
     raise ValueNeededError(
         f"{operator} needs the values of a tensor, and a shape-only rehearsal has none; it was "
         f"called {line}. {cause + '. ' if cause else ''}{remedy[0].upper()}{remedy[1:]}, or "
-        "without --shape-only to compute"
+        f"{with_data}"
     )
 
 

@@ -214,8 +214,8 @@ def _describe(owner: _Owner, replaced: Place | None) -> Hazard:
         f"the {owner.lost} parameters of {owner.name} get no gradients, since a copy of their "
         f"model is trained, whose parameters get gradients and no updates: {names}"
         if owner.is_kept
-        else f"{owner.lost} of the parameters of {owner.name} are in no model any more, so their steps "
-        "and their state are lost: the model was given new parameters, which get gradients and no "
+        else f"{owner.lost} of the parameters of {owner.name} are in no model any more, so their "
+        "steps and their state are lost: the model was given new parameters, which get gradients and no "
         f"updates: {names}"
     )
     remedy = (
