@@ -215,8 +215,8 @@ def _describe(owner: _Owner, replaced: Place | None) -> Hazard:
         f"model is trained, whose parameters get gradients and no updates: {names}"
         if owner.is_kept
         else f"{owner.lost} of the parameters of {owner.name} are in no model any more, so their "
-        "steps and their state are lost: the model was given new parameters, which get gradients and no "
-        f"updates: {names}"
+        "steps and their state are lost: the model was given new parameters, which get gradients "
+        f"and no updates: {names}"
     )
     remedy = (
         "make the optimizer after the model has its final parameters; if they change during the "
