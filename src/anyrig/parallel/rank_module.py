@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.group.board import MEETING
-from ..processes.group.membership import Context, current_context, current_group, open_carrier
+from ..processes.group.direct_messages import open_messages
+from ..processes.group.membership import Context, current_context, current_group
 from ..transfer.arguments import change_tensors
 from ..transfer.beside import copy_in_order
 from .accumulation import Accumulation, no_count, refuse_with_accumulate
@@ -99,7 +100,7 @@ class RankModule(TransparentModule):
                 "process is in none; use its attribute `module`, or start with anyrig run"
             )
         context = current_context()
-        open_carrier(context)
+        open_messages(context)
         context.counts["models"] += 1
         run = self._run = Run(
             context,

@@ -25,12 +25,12 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import RankMismatchError
 from ...processes.group.board import MEETING, UNEVEN_BATCHES, wait_for_hosts
 from ...processes.group.caller_place import place_of_caller
+from ...processes.group.direct_messages import group_for_messages
 from ...processes.group.membership import Context
 from ..shares.measure import StepTime
 
@@ -118,9 +118,8 @@ class Exchange:
         messages = context.messages.pop() if context.messages else _Messages(self.world_size)
         messages.sent.raw = _MESSAGE.pack(*sent, *extra) * self.world_size
         self._messages = messages
-        # All-to-all, because gloo's all-gather and all-reduce need several rounds of messages,
-        # which took four times the processor time. The function in `dist` takes half as much again.
-        group: Any = context.carrier or dist.group.WORLD
+        # Gloo's all-gather and all-reduce, in several rounds, took four times the processor time.
+        group = group_for_messages(context)
         self._work = group.alltoall_base(messages.target, messages.source, [], [])
 
     def finish(self) -> None:

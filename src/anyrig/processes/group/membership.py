@@ -49,6 +49,8 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     board: Any = None  # see `board_of`
     carrier: Any = None  # see `open_carrier`
+    direct: Any = None  # see `open_messages`
+    has_tried_direct: bool = False  # whether the ranks have tried to open `direct`
     messages: list[Any] = field(default_factory=list)  # see `Exchange.start`
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
