@@ -60,9 +60,9 @@ def device_name(device: Place | None = None) -> str:
 
 
 def device_capability(device: Place | None = None) -> tuple[int, int] | None:
-    """Return the CUDA compute capability ``(major, minor)`` of a device, or None if it has none.
+    """Return a device's CUDA compute capability ``(major, minor)``, or None if it has none.
 
-    By default of the current device.
+    The device is the current one by default.
     """
     return _found(device).capability
 

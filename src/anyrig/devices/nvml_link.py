@@ -22,8 +22,9 @@ _LINKS = 36  # NVML_NVLINK_MAX_LINKS of the newest header; GPUs report missing l
 _TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _SPEED_IN_MBPS = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: megabytes a second, of active links
 
-# Bytes per second of one PCIe lane in one direction, by generation: transfers a second, over 8,
-# after the line code (8b/10b, then 128b/130b, then flits of 256 bytes that carry 242).
+# Bytes per second of one PCIe lane in one direction, by generation: transfers per second, divided
+# by 8, times the efficiency of the line code (8b/10b, then 128b/130b, then flits of 256 bytes that
+# carry 242).
 _BYTES_PER_SECOND_OF_LANE = {
     1: 2.5e9 / 8 * 8 / 10,
     2: 5e9 / 8 * 8 / 10,

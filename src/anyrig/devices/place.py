@@ -27,7 +27,7 @@ def as_torch_device(place: Place) -> torch.device:
     ``"meta"`` is a device.
 
     Raises:
-        DeviceTextError: the text, the number or the object names no device of this machine.
+        DeviceTextError: the string, index or object names no device of this machine.
         DeviceFailedError: the device cannot be used.
     """
     if isinstance(place, Device):
@@ -59,7 +59,7 @@ def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
     """Return all devices that places name, in order, as `torch.device`.
 
     Raises:
-        DeviceTextError, DeviceFailedError: as `as_torch_device`.
+        DeviceTextError, DeviceFailedError: as for `as_torch_device`.
     """
     if isinstance(places, Rig):
         return places.torch_devices
@@ -74,7 +74,7 @@ def as_devices(places: Places) -> tuple[Device, ...]:
     """Return all devices that places name, in order, including unusable ones.
 
     Raises:
-        DeviceTextError: a string, a number or an object names no device of this machine.
+        DeviceTextError: a string, index or object names no device of this machine.
     """
     if isinstance(places, Device):
         return (places,)
@@ -89,8 +89,8 @@ def as_rig(places: Places) -> Rig:
     """Return the rig of all devices that places name, in order.
 
     Raises:
-        DeviceTextError: a string, a number or an object names no device of this machine, a device
-            is named twice, or the devices are of several kinds.
+        DeviceTextError: a string, index or object names no device of this machine, a device is
+            named twice, or the devices are of several kinds.
         DeviceFailedError: a device cannot be used.
         NoDeviceError: the list is empty.
     """
