@@ -73,7 +73,8 @@ def read_node(text: bytes) -> Node:
     """Return the node that `text` describes as JSON.
 
     Raises:
-        LaunchError: `text` is malformed. Hostile texts raise no other exception.
+        LaunchError: `text` is malformed. No string raises another exception, not even a hostile
+            one.
     """
     with suppress(BadMessageError):
         node = read_json(Node, text)
