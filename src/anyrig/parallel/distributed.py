@@ -168,7 +168,7 @@ class DistributedModule(RankModule):
                     if run.late_weights is None:
                         run.late_weights = LateWeights(ddp)
 
-                # At the end: in this pass DDP has no hook, and divides by the number of ranks.
+                # Only once this pass, which DDP reduces without a hook, has ended.
                 queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()

@@ -210,7 +210,7 @@ class RankModule(TransparentModule):
 
         def begin() -> float:
             if run.late_weights is not None:
-                # Of another forward, or of a pass that failed: all ranks keep one order.
+                # Finish an earlier forward's meeting first, since all ranks meet in one order.
                 run.late_weights.meet()
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed

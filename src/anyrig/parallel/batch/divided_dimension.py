@@ -31,7 +31,7 @@ class Answer:
 
 
 def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> Answer:
-    """Return what the shapes of the parts' outputs show; all have equally many dimensions.
+    """Return what the shapes of the parts' outputs show; all have the same number of dimensions.
 
     Along `dim`, a part may have any number of entries for each sample, such as the tokens that a
     mask chose; along any other dimension it has one entry for each sample.

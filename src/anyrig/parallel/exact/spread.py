@@ -74,8 +74,8 @@ def spread_exactly(
     On the CPU, this process computes with one thread afterwards.
 
     Raises:
-        SpreadError: the ranks cannot have equally many logical shards, the process has several
-            devices, or the module is divided already.
+        SpreadError: the ranks cannot have the same number of logical shards, the process has
+            several devices, or the module is divided already.
         RankMismatchError: the ranks have different devices or arguments.
         RankWaitError: another rank did not come in time.
     """

@@ -85,7 +85,7 @@ class Balance:
             self._memory = MemoryMark.of(self._group.device)
 
     def stop(self, step: StepTime) -> None:
-        """Stop the time of `step`, and report all steps that the device has completed."""
+        """Stop timing `step`, and report all steps that the device has completed."""
         if step.stop():  # else this is the second backward pass through a graph
             self._unread.append(step)
         while self._unread and (seconds := self._unread[0].read()) is not None:

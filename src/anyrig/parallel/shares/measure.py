@@ -20,7 +20,7 @@ class MemoryMark:
     """The memory of a device at one moment."""
 
     allocated_bytes: int
-    peak_bytes: int  # allocated at most since the program last reset the peak
+    peak_bytes: int  # most allocated since the program last reset the peak
 
     @classmethod
     def of(cls, device: torch.device) -> MemoryMark:

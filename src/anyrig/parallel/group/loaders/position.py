@@ -67,8 +67,8 @@ def position_from_state(state: Mapping[str, Any]) -> Position:
         return Position(**state)
     except TypeError:
         raise CheckpointError(
-            "the position was saved by another kind of loader than one of anyrig.distribute(): "
-            f"it has {', '.join(map(str, state)) or 'nothing'}"
+            "the position was not saved by a loader of anyrig.distribute(): it has the entries "
+            f"{', '.join(map(str, state)) or '(none)'}. Leave loader= out and begin an epoch"
         ) from None
 
 

@@ -109,7 +109,7 @@ class RankBatches:
                 yield self.turns.own(indices, counts) or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
-        """Raise RankMismatchError if rank 0 begins with another batch."""
+        """Raise RankMismatchError if rank 0 begins with a different batch."""
         dataset = self.dataset
         while isinstance(dataset, Subset):  # two ranks' subsets may have different samples
             first = [dataset.indices[index] for index in first]

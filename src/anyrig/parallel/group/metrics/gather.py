@@ -39,7 +39,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
       numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
       a vector. The results have no graph, and are on the device of this rank's tensor.
     * Lists without tensors are joined like samples; other containers keep their structure.
-    * None stays None. Any other object, such as a number or a text, becomes a list with one entry
+    * None stays None. Any other object, such as a number or a string, becomes a list with one entry
       for each rank.
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.

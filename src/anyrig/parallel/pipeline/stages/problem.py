@@ -11,7 +11,7 @@ from itertools import accumulate
 from ..costs import BlockCost, InFlight, StageDevice, StageLink
 
 Links = Sequence[Sequence[StageLink]]
-# Sums of floats in another order differ in the last digits.
+# Sums of floats in a different order differ in the last digits.
 _ROUNDING = 1 + 1e-12
 
 
