@@ -1,8 +1,8 @@
 """The files of leases: one per device, in a directory that all users of a machine share.
 
 A lease is an exclusive `flock` on an open file, so the kernel ends it with the process. On Linux
-the holder also binds an abstract socket of the file's name: if the file is removed, by its owner or
-by a cleaner of temporary files, the next process could otherwise create and lock a new file.
+the holder also binds an abstract socket of the file's name: otherwise, if its owner or a cleaner of
+temporary files removed the file, the next process could create and lock a new one.
 
 Anyone may write to the directory, so its contents are not trusted: it must be sticky, symbolic
 links are not followed, and only a regular file with a single hard link is written to. The library
@@ -178,7 +178,7 @@ def _open(path: Path) -> int:
         except FileExistsError:
             continue  # another process has created it meanwhile
         except PermissionError as error:
-            # Another user may be creating the directory or the file, not yet open to everyone.
+            # Another user may be creating the directory or the file, and has not opened it to all.
             if time.monotonic() > deadline:
                 raise _unusable(path.parent, str(error)) from error
             time.sleep(0.01)

@@ -21,7 +21,7 @@ Places: TypeAlias = "Place | Iterable[Place]"
 
 
 def as_torch_device(place: Place) -> torch.device:
-    """Return the device that a place names, as a `torch.device`.
+    """Return the device that `place` names, as a `torch.device`.
 
     A string that `torch.device` accepts has PyTorch's meaning: ``"cuda"`` has no index, and
     ``"meta"`` is a device.
@@ -56,7 +56,7 @@ def as_torch_device(place: Place) -> torch.device:
 
 
 def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
-    """Return all devices that places name, in order, as `torch.device`.
+    """Return all devices that `places` names, in order, as `torch.device`.
 
     Raises:
         DeviceTextError, DeviceFailedError: as for `as_torch_device`.
@@ -71,7 +71,7 @@ def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
 
 
 def as_devices(places: Places) -> tuple[Device, ...]:
-    """Return all devices that places name, in order, including unusable ones.
+    """Return all devices that `places` names, in order, including unusable ones.
 
     Raises:
         DeviceTextError: a string, index or object names no device of this machine.
@@ -86,7 +86,7 @@ def as_devices(places: Places) -> tuple[Device, ...]:
 
 
 def as_rig(places: Places) -> Rig:
-    """Return the rig of all devices that places name, in order.
+    """Return the rig of all devices that `places` names, in order.
 
     Raises:
         DeviceTextError: a string, index or object names no device of this machine, a device is

@@ -191,7 +191,8 @@ class DistributedModule(RankModule):
 
         A forward prepares DDP for one backward pass. After two forwards DDP would not reduce the
         gradients of the second backward pass. The preparation cannot be undone: if one rank has
-        called the model alone, all reduce even in a step of `no_sync`, which changes no sum.
+        called the model alone, all ranks reduce even in a step of `no_sync`, which does not change
+        the sums.
         """
         if self._follows_graph():
             raise SpreadError(

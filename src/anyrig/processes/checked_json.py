@@ -25,8 +25,8 @@ def read_json(kind: type[Kind], text: bytes | str) -> Kind:
     """Return the dataclass of type `kind` that `write_json` wrote.
 
     Raises:
-        BadMessageError: the string is anything else. No string raises another exception, not even a
-            hostile one.
+        BadMessageError: the string is anything else. Even a hostile string raises no other
+            exception.
     """
     try:
         data = json.loads(text)

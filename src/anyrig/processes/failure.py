@@ -123,6 +123,6 @@ def _sort_key(end: RankEnd) -> tuple[int, float]:
     """Return a key that sorts the cause before its consequences.
 
     Consequences follow within a millisecond, so the kind of ending decides. Among ranks with the
-    same ending, the rank that wrote to standard error first failed first.
+    same ending, the first that wrote to standard error comes first.
     """
     return (list(Ending).index(end.ending), end.wrote_unix_seconds)

@@ -52,8 +52,8 @@ def read_message(line: bytes) -> Message:
     """Return the message of a line without its newline.
 
     Raises:
-        BadMessageError: the line is not a valid message. No line raises another exception, not even
-            a hostile one.
+        BadMessageError: the line is not a valid message. Even a hostile line raises no other
+            exception.
     """
     message = read_json(Message, line)
     if message.event not in _EVENTS:

@@ -58,7 +58,7 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
 
 
 def read_change(answer: Answer, first: Shape, samples: int, more: Shape, dim: int) -> Answer:
-    """Return the candidates that changed from `first`, of `samples`, to `more`, of one more."""
+    """Return the candidates that changed from `first` (`samples` samples) to `more` (one more)."""
     along = along_dimension(dim, first)
     grown = [i for i in answer.candidates if more[i] != first[i]]
     changed = tuple(i for i in grown if i == along or more[i] == samples + 1)

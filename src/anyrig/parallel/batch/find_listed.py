@@ -70,7 +70,7 @@ def mark_listed(
             )
         if len(lengths) > 1:
             raise BatchError(
-                f"{about}, but another list of dicts has another length: "
+                f"{about}, but another list of dicts has a different length: "
                 f"{' and '.join(map(str, sorted(lengths)))}. Each must have an entry for each "
                 f"sample. {_REMEDY}"
             )

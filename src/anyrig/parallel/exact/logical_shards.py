@@ -25,7 +25,7 @@ def shard_sizes(samples: int, shards: int) -> list[int]:
 
 
 def indices_of_rank(samples: int, shards: int, rank: int, ranks: int) -> list[int]:
-    """Return the indices, within a global batch, of the samples that a rank has, in its order."""
+    """Return the indices, within a global batch, of a rank's samples, in the rank's order."""
     found: list[int] = []
     start = 0
     for shard, size in enumerate(shard_sizes(samples, shards)):

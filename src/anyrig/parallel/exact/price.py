@@ -51,7 +51,7 @@ def price_of(
     memory          G (of a logical shard) + G/R   0                       G/R
     ==============  =============================  ======================  ==================
 
-    In shards, each logical shard gathers parameters twice and divides gradients once.
+    With parameters in shards, each logical shard gathers them twice and divides gradients once.
 
     Args:
         gradient_bytes: the size of all gradients, as one device would have them.

@@ -117,7 +117,7 @@ def spread_exactly(
 
 
 def _require_whole(module: torch.nn.Module) -> None:
-    """Raise SpreadError for tensor parallelism."""
+    """Raise SpreadError if the module uses tensor parallelism."""
     for name, parameter in module.named_parameters():
         if hasattr(parameter, "to_local"):  # a DTensor
             raise SpreadError(

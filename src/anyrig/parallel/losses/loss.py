@@ -59,7 +59,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
       mean over samples;
     * a tensor with dimensions: a loss for each sample, joined as outputs are.
 
-    Raise BatchError if it returns something else, or the shapes of output and target do not fit.
+    Raise BatchError if it returns something else, or if output and target do not fit in shape.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
     reduction = reduction_of(criterion, known)
@@ -221,7 +221,7 @@ class ParallelLoss(nn.Module):
 
 
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
-    """Return `criterion` with its tensors on `device`, or itself if they are there already.
+    """Return `criterion` with its tensors on `device`, or `criterion` itself if they are there.
 
     Gradients reach the criterion's own parameters. Several threads may call this concurrently.
     """

@@ -37,13 +37,13 @@ class Transit:
         self.alias: Tensor | None = None  # what `Leave` returned, until `Enter`; None: no graph
 
     def take(self) -> Tensor:
-        """Return the tensor on the reader's device, once."""
+        """Return the tensor on the reader's device; call this once only."""
         tensor = self._parcel.take()
         del self._parcel  # the graph keeps this object, and need not keep the tensor
         return tensor
 
     def take_alias(self) -> Tensor | None:
-        """Return what `Leave` returned, once."""
+        """Return what `Leave` returned; further calls return None."""
         alias, self.alias = self.alias, None
         return alias
 

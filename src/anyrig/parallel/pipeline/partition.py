@@ -70,7 +70,7 @@ def partition(
 
     Raises:
         SpreadError: no division fits; the message names the missing bytes and a remedy.
-        ValueError: there are no blocks or devices, or a number is impossible.
+        ValueError: there are no blocks or devices, or a number is out of range.
     """
     _require_possible(blocks, devices)
     count = len(devices)
@@ -102,7 +102,7 @@ def partition(
 
 def _require_possible(blocks: Sequence[BlockCost], devices: Sequence[StageDevice]) -> None:
     if not blocks or not devices:
-        raise ValueError(f"{len(blocks)} blocks and {len(devices)} devices: give at least one each")
+        raise ValueError(f"{len(blocks)} blocks, {len(devices)} devices: give at least one of each")
     for device in devices:
         if device.block_seconds is not None and len(device.block_seconds) != len(blocks):
             raise ValueError(

@@ -105,7 +105,7 @@ class DeferredWeights:
         )
 
     def takes(self, use: Use, factor: Tensor, gradient: Tensor) -> bool:
-        """Keep what a use's gradients need, unless they have to be computed at once."""
+        """Keep what the gradients of a `Use` need, unless they have to be computed at once."""
         if not self._is_collecting or torch.is_grad_enabled():
             return False
         self._kept.append((use, factor.detach(), gradient.detach()))

@@ -281,7 +281,7 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
         if facts.kind != _DIVIDED and other.length != of_ranks[0].length:
             raise RankMismatchError(
                 f"rank 0 distributes a loader of {of_ranks[0].length} batches, but rank {rank} has "
-                f"one of {other.length}. Give every rank the whole data, of which it takes its "
+                f"one of {other.length}. Give every rank the whole data, from which it takes its "
                 "part; or, if each rank's loader has samples of its own, pass divided=True"
             )
     return of_ranks

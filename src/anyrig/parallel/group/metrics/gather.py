@@ -124,8 +124,8 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
         global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
         joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
 
-    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks other
-    numbers, and TypeError if it does not say how samples were divided.
+    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks
+    different numbers, and TypeError if it does not say how samples were divided.
     """
     batches = getattr(loader, "samples_of_batches", None)
     if batches is not None:

@@ -40,7 +40,7 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
     Args:
         value: numbers, tensors, or dicts, lists, tuples, named tuples and dataclasses of them.
-        weight: how much this rank's value counts, zero or more; None gives all ranks one weight.
+        weight: how much this rank's value counts, zero or more; None weights all ranks equally.
 
     Raises:
         RankMismatchError: on every rank, if two ranks differ in structure or shape, or a value has

@@ -25,7 +25,7 @@ _DICTS = {"dict": dict, "OrderedDict": OrderedDict}
 
 @dataclass(frozen=True)
 class Contents:
-    """What is sent of a value.
+    """What is sent for a value.
 
     Attributes:
         text: equal for values that differ only in the elements of their tensors.
@@ -38,7 +38,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Form:
-    """What a receiver must know of one tensor."""
+    """What a receiver must know about one tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -46,7 +46,7 @@ class Form:
 
 
 def read_value(value: Any, what: str) -> Contents:
-    """Return what is sent of a value; `what` names the value in errors.
+    """Return what is sent for a value; `what` names the value in errors.
 
     Raises:
         SpreadError: the value has anything other than tensors, numbers and strings in dicts, lists
