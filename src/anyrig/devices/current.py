@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def current_device() -> torch.device:
     """Return the current accelerator with its index, or the CPU if there is none.
 
-    This is the device on which ``torch.empty(n, device="cuda")`` would allocate now.
+    With CUDA, it is the device on which ``torch.empty(n, device="cuda")`` would allocate now.
     """
     import torch
 
