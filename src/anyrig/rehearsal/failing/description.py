@@ -1,4 +1,4 @@
-"""What happened after a failure on purpose, in words."""
+"""What happened after an injected failure, in words."""
 
 from __future__ import annotations
 

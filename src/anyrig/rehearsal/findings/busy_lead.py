@@ -8,8 +8,8 @@
     then    |= forward =|= loss =|= backward =|        on each device, for its own part
 
 The saving: what the lead computes between the outputs of the replicas and their gradients takes the
-cost model's time for one device's part of the batch, each device launches it, and the copies carry
-one number each.
+cost model's time for one device's part of the batch, each device launches its own part, and each
+copy carries one number.
 """
 
 from __future__ import annotations

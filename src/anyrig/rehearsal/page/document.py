@@ -106,7 +106,7 @@ def format_page(facts: Mapping[str, Any]) -> str:
 
 
 def _bounds(facts: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the begin and the end of all that the page shows, in seconds."""
+    """Return the start and the end of all that the page shows, in seconds."""
     intervals, steps = facts["intervals"], facts["steps"]
     begins = [*intervals["begin_seconds"], *(step["begin_seconds"] for step in steps)]
     ends = [step["end_seconds"] for step in steps]

@@ -44,8 +44,8 @@ def read_curve(
 ) -> MemoryCurve:
     """Return a device's curve with at most `most_points` points.
 
-    If there are more, then of each stretch of equal number the highest and the last point are
-    kept. The peak is therefore always there.
+    If there are more, they are divided into stretches of equally many points, and the highest and
+    the last point of each stretch are kept. The peak is therefore always there.
     """
     seconds: Sequence[float] = memory["seconds"]
     layers = {name: memory[f"{name}_bytes"] for name in LAYERS}

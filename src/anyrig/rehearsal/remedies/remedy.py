@@ -35,7 +35,7 @@ class Remedy:
             the calls of the outermost modules, and a function that notes the detail.
         environment: variables that apply it, which are set before the program starts. It then
             saves reserved bytes rather than allocated ones.
-        changes_work: whether a call of the model computes less, so that its time says nothing.
+        changes_work: whether a call of the model computes less, so that times cannot be compared.
         if_not_applied: why the remedy had nothing to change, if it has noted no detail.
     """
 
