@@ -45,7 +45,7 @@ def resume(
 
     Args:
         path: the folder of the series, as given to `anyrig.save`; it need not exist.
-        model: as for `anyrig.load`, and so are the others.
+        model: as for `anyrig.load`; so are the arguments below that say "see `model`".
         optimizer: see `model`.
         scheduler: see `model`.
         scaler: see `model`.
