@@ -26,7 +26,8 @@ from .pipeline_stages import ranks_of_first_stage
 from .records import RankRecord
 from .verdict import Cause, Finding, Verdict
 
-# The first that explains a difference is reported, so those that prove themselves come first.
+# The first cause that explains a difference is reported, so causes that the numbers prove come
+# first.
 _CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     different_initial_values,
     repeated_or_missed,

@@ -1,4 +1,4 @@
-"""Gradients that are never cleared, so that each step adds those of all steps before.
+"""Gradients that are never cleared, so that each step adds to those of all previous steps.
 
 Gradients are accumulated on purpose, too: over several backward passes before one step. So what
 counts is the first backward pass after a step: it must not find the gradients with which the
@@ -116,7 +116,8 @@ class AccumulatedCheck(Check):
     def _may_be_added_to(self, kept: _Gradient, roots: Sequence[Tensor]) -> bool:
         """Return whether a backward pass may add to a gradient.
 
-        The program itself writes the gradients of copies with another precision, for example.
+        It does not add to the gradients of copies in another precision, for example: the program
+        itself writes these.
         """
         parameter = self._numbers.tensor(kept.parameter)
         return id(parameter) in find_homes() or any(

@@ -116,7 +116,7 @@ class MissingGradientsCheck(Check):
             self._decide(steps)
 
     def end(self) -> None:
-        """Report the optimizers of which parameters never had a gradient."""
+        """Report the optimizers that have parameters which never had a gradient."""
         for steps in self._steps.values():
             self._decide(steps)
 
