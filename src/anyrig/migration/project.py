@@ -14,7 +14,7 @@ from .source_file import SourceFile, read_source, write_source
 
 @dataclass(frozen=True)
 class FileReport:
-    """What was found in a file, and what became of it.
+    """What was found in a file, and the result of rewriting it.
 
     Attributes:
         path: the file.

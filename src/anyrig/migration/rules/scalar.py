@@ -70,7 +70,7 @@ def _value(node: ast.expr) -> tuple[ast.expr | None, bool]:
 
 
 def _is_sample(program: Program, value: ast.expr) -> bool:
-    """Whether old code samples a value of a distribution, as of one action."""
+    """Return whether old code samples a value of a distribution, such as one action."""
     return (
         program.is_old
         and isinstance(value, ast.Name)

@@ -56,7 +56,7 @@ def unwrapped(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 def _is_of_data(node: ast.expr) -> bool:
-    """Whether a value comes from ``x.data``, which has no graph."""
+    """Return whether a value comes from ``x.data``, which has no graph."""
     while True:
         if isinstance(node, ast.Attribute):
             if node.attr == "data":
@@ -176,7 +176,7 @@ def _imports(program: Program) -> Iterator[Hit]:
 
 
 def _is_exported(program: Program) -> bool:
-    """Whether the program names `Variable` in a text, as in ``__all__``."""
+    """Return whether the program names `Variable` in a string, as in ``__all__``."""
     return any(constant(node) == "Variable" for node in program.all(ast.Constant))
 
 

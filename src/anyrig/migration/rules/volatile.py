@@ -77,8 +77,8 @@ def _calls_with(program: Program, function: Function, parameter: str) -> Iterato
 def guard_evaluation(program: Program, node: ast.AST) -> tuple[Edit, ...]:
     """Return edits that put the code around a node under `torch.no_grad()`.
 
-    The whole function, if nothing in it trains; otherwise the outermost loop around the node in
-    which nothing does. Nothing if the node is in a lambda, or trains itself.
+    This is the whole function if nothing in it trains, otherwise the outermost loop around the node
+    in which nothing trains. There are no edits if the node is in a lambda, or itself trains.
     """
     torch, imports = program.import_torch()
     function: Function | None = None
@@ -109,7 +109,7 @@ def _decorate(program: Program, function: Function, torch: str) -> Edit:
 
 
 def _has_guard(program: Program, node: ast.stmt) -> bool:
-    """Whether a function or a block already computes without a graph."""
+    """Return whether a function or a block already computes without a graph."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return any("no_grad" in program.source(each) for each in node.decorator_list)
     around = [node, *program.ancestors(node)]
