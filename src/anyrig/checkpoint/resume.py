@@ -59,7 +59,7 @@ def resume(
     Raises:
         CheckpointError: as for `anyrig.load`; also if `path` is a single checkpoint.
         CheckpointDamagedError: the series has checkpoints, and all are damaged.
-        KeyMismatchError: the tensors are not those of the model or the optimizer.
+        KeyMismatchError: the tensors do not match those of the model or the optimizer.
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not arrive in time.
     """

@@ -102,7 +102,7 @@ def _read(source: SourceFile, text: str, is_old: bool | None) -> Reading:
 
 
 def _hits(reading: Reading, rules: Sequence[Rule], text: str) -> Iterator[tuple[str, Hit]]:
-    """Yield what the rules find and no comment silences, with the rule's code."""
+    """Yield what the rules find, unless a comment silences it, with the rule's code."""
     program, noqa = reading.program, Noqa(text)
     codes = {rule.code for rule in rules}
     for repair in reading.repairs:

@@ -132,7 +132,7 @@ class Program:
         return self.text.isascii()
 
     def offset(self, line: int, column_bytes: int) -> int:
-        """Return the place in the text of a line, from 1, and a column of the tree."""
+        """Return the place in the text of a line and a column of the tree; lines count from 1."""
         start = self._line_starts[line - 1]
         if self._is_ascii:
             return start + column_bytes

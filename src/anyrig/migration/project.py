@@ -21,7 +21,7 @@ class FileReport:
         findings: what the rules find, after the rewriting if there was one.
         rewriting: the rewriting, if one was asked for.
         trouble: why the file could not be read, rewritten or written; None if all went well.
-        is_read: the file was read and checked.
+        is_read: whether the file was read and checked.
     """
 
     path: Path

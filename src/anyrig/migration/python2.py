@@ -29,7 +29,7 @@ class Repair:
         end: the character after its last.
         message: what happens there.
         edits: the changes.
-        is_safe: the edits keep the meaning.
+        is_safe: whether the edits keep the meaning.
     """
 
     code: str
@@ -77,8 +77,8 @@ def _in_tokens(tokens: list[Token]) -> Iterator[Repair]:
                 ASYNC,
                 start,
                 end,
-                f"`async` is a keyword since Python 3.7, so this file does not parse; write `{new}`"
-                + (", its name since PyTorch 0.4" if is_copy else ""),
+                "`async` has been a keyword since Python 3.7, so this file does not parse; write "
+                f"`{new}`" + (", its name since PyTorch 0.4" if is_copy else ""),
                 (Edit(start, end, new),),
                 is_copy,
             )

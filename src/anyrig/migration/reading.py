@@ -58,8 +58,8 @@ def read_program(text: str, *, is_package: bool = False, is_old: bool | None = N
 
     Args:
         text: the text.
-        is_package: it is an ``__init__.py``.
-        is_old: it was written for PyTorch 0.3 or older; None to decide by the text.
+        is_package: whether it is an ``__init__.py``.
+        is_old: whether it was written for PyTorch 0.3 or older; None to decide by the text.
 
     Raises:
         SyntaxError: the text parses as neither; the error is that of Python 3.

@@ -17,7 +17,7 @@ def replace(program: Program, node: ast.expr | ast.stmt | ast.keyword, text: str
 
 
 def insert_after(program: Program, node: ast.expr | ast.stmt, text: str) -> Edit:
-    """Return the edit that puts a text behind a node."""
+    """Return the edit that inserts a text after a node."""
     return Edit(program.end(node), program.end(node), text)
 
 

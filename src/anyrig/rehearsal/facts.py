@@ -104,7 +104,7 @@ class PathPiece:
     Attributes:
         kind: `KERNEL`, `COPY`, `COLLECTIVE`, `HOST`, or `WAIT`: for another rank or process.
         seconds: how long it took.
-        track: where, in `Facts.tracks`.
+        track: the track, in `Facts.tracks`.
         name: the operator, in `Facts.texts`.
         module: the module, in `Facts.texts`.
         line: the line of the program, in `Facts.texts`.

@@ -70,7 +70,7 @@ def record_of_process(
     rank: int = 0,
     works: StepWorks | None = None,
 ) -> ProcessRecord:
-    """Return what this process has done since `begin`, when its host had come to `host_begin`."""
+    """Return what this process has done since `begin`, when its host's time was `host_begin`."""
     seen = load_extension().devices()
     devices = []
     for index, device in enumerate(seen):

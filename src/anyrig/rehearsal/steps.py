@@ -71,7 +71,7 @@ class StepWatch:
         """Note the end of a step.
 
         Raises:
-            EnoughSteps: it was the last step that was asked for.
+            EnoughSteps: it was the last requested step.
         """
         self.ends.append(StepEnd(done_seconds(), host_seconds(), *self._take_loaded()))
         forget_nodes()

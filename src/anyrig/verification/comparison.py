@@ -106,8 +106,9 @@ def compare(rig: Sequence[RankRecord], one: RankRecord) -> Comparison:
             difference = _difference(kind, step + 1, tensors, bound, one)
             if kind == INITIAL and difference is not None and not difference.ranks:
                 raise VerificationError(
-                    f"{difference.name} begins with other values on one device than on the rig, "
-                    "and could not be set to them; make the initial values depend on a seed alone"
+                    f"{difference.name} begins with different values on one device and on the "
+                    "rig, and could not be set to those of the rig; make the initial values "
+                    "depend on a seed alone"
                 )
             if difference is not None:
                 return Comparison(step + 1, dtype, bound, difference, tensors)
@@ -132,7 +133,7 @@ def _tensors(
         if not pieces:
             raise VerificationError(
                 f"{name} is trained on one device, and no rank of the rig has a parameter of this "
-                "name; name the modules alike in both cases"
+                "name; give its module the same name in both cases"
             )
         found = join(pieces, expected.get(name))
         if found is None or (name not in expected and kind != GRADIENT):

@@ -96,7 +96,7 @@ def _explain(rig: Sequence[RankRecord], one: RankRecord, comparison: Comparison)
 
 
 def _check_comparable(evidence: Evidence) -> None:
-    """Raise a `VerificationError` if the runs differ because they did not compute the same."""
+    """Raise a `VerificationError` if the runs differ in their samples or random numbers."""
     facts = evidence.samples
     if facts.is_known and facts.rig_has_others:
         raise VerificationError(

@@ -15,7 +15,7 @@ from .records import RankRecord
 
 
 def stages_of_parameters() -> dict[int, int]:
-    """Return the index of the stage that has each parameter of this process, by the id."""
+    """Return the index of the stage of each parameter of this process, by the parameter's id."""
     return {
         id(parameter): stage.stage_index
         for stage in _stages()

@@ -30,8 +30,8 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(node),
             program.end(node),
-            "`/` on tensors of integers gave integers until PyTorch 1.5, and gives fractions since "
-            "1.7; write `//` if this is an index",
+            "`/` on tensors of integers gave integers until PyTorch 1.5, and has given fractions "
+            "since 1.7; write `//` if this is an index",
             Fix((round_down(program, node),), is_safe=False),
         )
 

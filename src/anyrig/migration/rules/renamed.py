@@ -68,7 +68,8 @@ def find_deprecated(program: Program) -> Iterator[Hit]:
             yield Hit(
                 start,
                 end,
-                f"`{_last(name)}` is deprecated since PyTorch {version}; write `{_last(new)}`",
+                f"`{_last(name)}` has been deprecated since PyTorch {version}; write "
+                f"`{_last(new)}`",
                 _rename(program, node, _last(name), _last(new)),
             )
 

@@ -24,7 +24,7 @@ def find_default(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            "`set_default_tensor_type` is deprecated since PyTorch 2.1; write "
+            "`set_default_tensor_type` has been deprecated since PyTorch 2.1; write "
             "`set_default_dtype` and `set_default_device`",
             _default_fix(program, call, name) if name else None,
         )

@@ -135,14 +135,14 @@ def _reference_hit(program: Program, node: ast.expr) -> Hit:
         return Hit(
             program.start(parent),
             program.end(parent),
-            "no tensor has the type `Variable` since PyTorch 0.4, so this comparison has one "
+            "no tensor has had the type `Variable` since PyTorch 0.4, so this comparison has one "
             f"result; ask `isinstance({value}, torch.Tensor)`",
             Fix((*imports, replace(program, parent, new)), is_safe=False),
         )
     return Hit(
         start,
         end,
-        "every tensor is a `Variable` since PyTorch 0.4; name `torch.Tensor`",
+        "every tensor has been a `Variable` since PyTorch 0.4; name `torch.Tensor`",
         Fix((*imports, replace(program, node, f"{torch}.Tensor")), is_safe=True),
     )
 

@@ -31,7 +31,7 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            "`volatile` has no effect since PyTorch 0.4: the graph is recorded, and kept in "
+            "`volatile` has had no effect since PyTorch 0.4: the graph is recorded, and kept in "
             "memory; "
             "compute inside `with torch.no_grad():`",
             Fix((*edits, *guard), is_safe=is_off) if edits else None,
@@ -43,7 +43,7 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(node),
                 program.end(node),
-                "setting `volatile` has no effect since PyTorch 0.4; compute inside "
+                "setting `volatile` has had no effect since PyTorch 0.4; compute inside "
                 "`with torch.no_grad():`",
             )
 

@@ -36,7 +36,7 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            f"`torch.load` reads only tensors and plain values since PyTorch 2.6: {why}",
+            f"since PyTorch 2.6, `torch.load` reads only tensors and plain values: {why}",
             None if edit is None else Fix((edit,), is_safe=not is_whole),
         )
 

@@ -37,7 +37,7 @@ class _LeadWork:
     """What the lead does for all devices in one step.
 
     Attributes:
-        kernels: between the last copy to the lead and the first copy back.
+        kernels: the kernels between the last copy to the lead and the first copy back.
         copies: the copies to the lead, and back.
         joining: the kernels of the lead between the copies to it.
     """

@@ -1,10 +1,10 @@
 """R14: free memory for a batch twice as large, which would take less than twice as long.
 
-The saving: half of the time that the cost model gives a step with twice the batch, against the step
-as it is. In a matrix product, the size that no layer has is the batch's; if there is no such size,
+The saving: the time of a step, less half of the time that the cost model gives a step with twice
+the batch. In a matrix product, the size that no layer has is the batch's; if there is no such size,
 or several, no saving is computed. Kernels for lists of tensors, such as an optimizer's, do not
-grow. Where launches are the reason, R08 is reported instead. Memory counts as enough if all that is
-in use at the peak fits twice.
+grow. If launches limit the step, R08 is reported instead. Memory counts as enough if all that is in
+use at the peak fits twice.
 """
 
 from __future__ import annotations

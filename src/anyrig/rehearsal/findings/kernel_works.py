@@ -32,13 +32,13 @@ def kernels_of_step(
 ) -> dict[int, Kernel]:
     """Return the kernels of the step whose works were read, by their intervals.
 
+    The result is empty if the works do not match the intervals.
+
     Args:
         record: the record of all processes.
         process: the process.
         launched: the intervals of the step's work on the devices of the process, in the order of
             their recording.
-
-    The result is empty if the works do not match the intervals.
     """
     if process.works is None:
         return {}

@@ -136,7 +136,7 @@ def _is_in_backward(analysis: Analysis, place: int) -> bool:
 def _match(
     analysis: Analysis, kernels: Sequence[int], late: Sequence[int]
 ) -> tuple[_Reduction, ...]:
-    """Return the reductions in the order in which the gradients are computed; none if no match.
+    """Return the reductions in the order in which the gradients are computed; () without a match.
 
     The first task then reduces the first gradient, whatever it reduces now.
     """

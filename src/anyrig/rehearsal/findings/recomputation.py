@@ -62,7 +62,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         saved,
         None,
         f"The backward pass computes {len(again) // analysis.schedule.steps} calls of the forward "
-        f"pass again. To keep their results takes about {format_bytes(int(needed))}, and "
+        f"pass again. Keeping their results takes about {format_bytes(int(needed))}, and "
         f"{format_bytes(free)} are free at the peak.",
         "Remove the activation checkpoints, or use fewer of them.",
     )

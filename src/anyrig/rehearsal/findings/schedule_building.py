@@ -201,7 +201,7 @@ class _Builder:
 
 
 def _joining_collectives(tasks: Sequence[Task], flows: Sequence[int]) -> list[Task]:
-    """Return the tasks with each rank's part of a collective following what all ranks wait for."""
+    """Return the tasks with each part of a copy or collective following what any part follows."""
     members: dict[int, list[int]] = defaultdict(list)
     for place, task in enumerate(tasks):
         if task.kind in _PARALLEL and flows[place] >= 0:

@@ -55,7 +55,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         f"The host launches {count} kernels in a step, which take {1e6 * seconds:.3g} us on "
         "average, less than their launches.",
         "Capture the step in a CUDA graph (torch.cuda.graph), or use "
-        'torch.compile(mode="reduce-overhead"); or make the kernels larger by larger batches.',
+        'torch.compile(mode="reduce-overhead"); or make the kernels larger with larger batches.',
     )
 
 

@@ -1,4 +1,4 @@
-"""R07: a batch that does not divide by the number of devices.
+"""R07: a batch size that is not divisible by the number of devices.
 
 ::
 
@@ -46,7 +46,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     parts = _parts(analysis, flops)
     yield Finding(
         CODE,
-        "Batches do not divide by the number of GPUs",
+        "Batch sizes are not divisible by the number of GPUs",
         line_of_most(analysis, shared),
         saved,
         None,

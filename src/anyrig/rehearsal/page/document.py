@@ -169,7 +169,7 @@ def _note(payload: Payload) -> str:
 def _memory_note(curves: Sequence[MemoryCurve], library: Library | None) -> str:
     notes = []
     if any(curve.is_thinned for curve in curves):
-        notes.append("To keep this page small, only the highest of close points are drawn.")
+        notes.append("To keep this page small, only the highest of neighbouring points are drawn.")
     if library is None and curves:
         notes.append(
             "These are pictures, because bokeh was not installed when this page was written; "

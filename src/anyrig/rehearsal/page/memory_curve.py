@@ -11,7 +11,7 @@ from .kinds import LAYERS
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Bytes of each layer at points of time.
+    """Bytes of each layer at points in time.
 
     Attributes:
         title: what to call the device.

@@ -29,7 +29,7 @@ class _Gradient:
     """The gradient of one parameter after a step of its optimizer.
 
     Attributes:
-        parameter, gradient: their numbers.
+        parameter, gradient: the numbers of both, from `TensorNumbers`.
         version: its version at the end of the step.
         is_used: whether a backward pass has begun since then.
         is_cleared: whether it was changed, replaced or removed before that pass.

@@ -172,8 +172,8 @@ class ReplacedCheck(Check):
     ) -> dict[int, str]:
         """Return the parameters made after an optimizer that get gradients and no updates.
 
-        Returns their names by their numbers. If the optimizer has kept some of its parameters, only
-        a model counts that has one of these, or that has new parameters of all the lost shapes.
+        Returns their names by their numbers. If the optimizer has kept some of its parameters, a
+        model counts only if it has one of them, or has new parameters of all shapes that were lost.
         """
         ids = {id(each) for each in own}
         owned = {id(each) for other in find_optimizers() for each in parameters_of(other)}
