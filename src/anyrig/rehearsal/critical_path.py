@@ -28,8 +28,8 @@ class Piece(NamedTuple):
     Attributes:
         begin: in seconds.
         end: in seconds.
-        interval: the index of the interval; None where nothing is on record, which is time of the
-            host, or of another process if `is_wait`.
+        interval: the index of the interval; None if none is on record: for time of the host between
+            its intervals, and for some waits for another process.
         is_wait: whether the piece is a wait for another process.
     """
 

@@ -178,9 +178,9 @@ class MissingGradientsCheck(Check):
 
 
 def _find_replacements(parameters: list[Tensor]) -> list[Tensor]:
-    """Return parameters of models with the same shapes, with gradients, that no optimizer has.
+    """Return the models' parameters of the same shapes that have gradients and no optimizer.
 
-    Returns none if the shape of one of `parameters` is missing.
+    The result is empty if the shape of one of `parameters` is missing.
     """
     owned = {id(each) for optimizer in find_optimizers() for each in parameters_of(optimizer)}
     shapes = Counter(tuple(each.shape) for each in parameters)
