@@ -174,7 +174,7 @@ def test_a_failure_survives_its_text(text: str) -> None:
 
 def test_a_failure_that_did_not_happen() -> None:
     found = account_for(Fault(1, 9), [], [AttemptTimes(0, None, None, False, None)], 600, [])
-    assert describe_fault(found) == ["did not happen: rank 1 took no step 9"]
+    assert describe_fault(found) == ["did not happen: rank 1 never took step 9"]
 
 
 def test_a_restart_counts_once_every_rank_has_taken_a_step() -> None:

@@ -78,7 +78,10 @@ def _has_ranks(facts: Facts) -> bool:
 def _describe_steps(facts: Facts) -> list[str]:
     typical = facts.typical_step
     if typical is None:
-        return ["none found: no torch.optim.Optimizer took a step; name one with --step-marker"]
+        return [
+            "none found: no torch.optim.Optimizer took a step; name the function of a step with "
+            "--step-marker"
+        ]
     texts = [f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"]
     if typical.samples_per_second is not None:
         texts[0] += f"; {typical.samples_per_second:,.0f} samples/s"
