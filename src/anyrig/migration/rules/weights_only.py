@@ -27,8 +27,8 @@ def find(program: Program) -> Iterator[Hit]:
             continue
         edit = add_argument(program, call, f"weights_only={not is_whole}")
         why = (
-            "this program keeps whole objects in files, which it refuses; save a `state_dict`, or "
-            "pass `weights_only=False` for a file that you trust"
+            "this program keeps whole objects in files, which `torch.load` refuses; save a "
+            "`state_dict`, or pass `weights_only=False` for a file that you trust"
             if is_whole
             else "before, the file could run any code; pass `weights_only=True`, or False for a "
             "file that you trust"
