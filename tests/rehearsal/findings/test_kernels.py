@@ -133,7 +133,7 @@ def test_activations_that_are_computed_twice() -> None:
 
     finding = check_promise("R13", step(True), step(False), line_of(Block, "self.down("))
     assert "computes 6 calls of the forward pass again" in finding.text
-    assert "To keep their results takes about 192.00 MiB" in finding.text  # 6 of 4096 x 4096
+    assert "Keeping their results takes about 192.00 MiB" in finding.text  # 6 of 4096 x 4096
 
 
 def test_a_large_batch_that_needs_its_checkpoints() -> None:
