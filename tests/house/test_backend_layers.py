@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import anyrig.virtual
+from anyrig.virtual import compiler
 
 ROOM = Path(anyrig.virtual.__file__).parent
 SOURCES = ROOM / "csrc"
@@ -46,6 +47,23 @@ def test_a_breach_is_found(tmp_path: Path) -> None:
         "memory/memory.cpp includes graphs/x.h; time/capture.h says which streams are captured",
         f"memory/memory.cpp includes extras/y.h; {INSTEAD_OF_EXTRAS}",
     ]
+
+
+def headers_of(file: Path) -> set[Path]:
+    headers: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        found = {SOURCES / include for include in includes_of(waiting.pop())} - headers
+        headers |= found
+        waiting += found
+    return headers
+
+
+def test_files_that_run_in_every_call_include_no_header_with_pybind11() -> None:
+    files = [f for f in SOURCES.rglob("*.cpp") if compiler._runs_in_every_call(f, SOURCES)]
+    headers = set.union(*map(headers_of, files))
+    assert len(files) > 50
+    assert [header.name for header in headers if "pybind" in header.read_text()] == []
 
 
 def test_every_extra_is_listed() -> None:

@@ -80,7 +80,7 @@ print(torch.cuda.memory_allocated() - 2048)
 
 @pytest.mark.skipif(torch.__version__ >= (2, 15), reason="from 2.15 on a call frees its workspace")
 @pytest.mark.parametrize(
-    ("config", "kib"), [(":16:8", 128), (":4096:2", 8192), (":4096:2:16:8", 8192 + 128)]
+    ("config", "kib"), [(":16:8", 128), (":4096:2", 8192), (":4096:2 x:5::16:8:", 8192 + 128)]
 )
 def test_cublas_workspace_config_sets_the_workspace_size(config: str, kib: int) -> None:
     assert output_of_lines(WORKSPACE, CUBLAS_WORKSPACE_CONFIG=config) == [str(kib * 1024)]

@@ -134,6 +134,7 @@ def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None
         file = sources / f"{name}.cpp"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x" * size)
+    (sources / "time/e.cpp").write_text("#include <pybind11/stl.h>\n")
     units = compiler._write_units(sources, 4, tmp_path)
     contents = {
         path.name: [line.split(f"{sources}/")[1] for line in path.read_text().splitlines()]
@@ -142,14 +143,24 @@ def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None
     assert contents == {
         "unit-O2-0.cpp": ['time/a.cpp"'],
         "unit-O2-1.cpp": ['dispatch/c.cpp"', 'dispatch/d.cpp"', 'time/b.cpp"'],
-        "unit-Og-0.cpp": ['module.cpp"'],
+        "unit-Og-0.cpp": ['time/e.cpp"'],
+        "unit-Og-1.cpp": ['module.cpp"'],
     }
-    assert list(units.values()) == ["-O2", "-O2", "-Og"]
+    assert list(units.values()) == ["-O2", "-O2", "-Og", "-Og"]
 
 
 def test_every_folder_that_is_optimised_exists() -> None:
     folders = {file.name for file in SOURCES.iterdir() if file.is_dir()}
     assert compiler._IN_EVERY_CALL.issubset(folders)
+
+
+def test_each_narrow_header_stands_for_one_of_pytorch() -> None:
+    narrow = SOURCES / compiler._NARROW_HEADERS
+    names = [file.relative_to(narrow) for file in narrow.rglob("*.h")]
+    assert names
+    assert [
+        name for name in names if not (compiler._pytorch_folder() / "include" / name).exists()
+    ] == []
 
 
 def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

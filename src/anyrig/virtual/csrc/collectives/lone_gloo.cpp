@@ -4,7 +4,8 @@
 
 #include "collectives/lone_rank.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/pow.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 

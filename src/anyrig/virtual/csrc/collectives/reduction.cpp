@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 namespace anyrig::virtual_gpu {

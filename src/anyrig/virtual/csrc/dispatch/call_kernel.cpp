@@ -13,6 +13,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -149,7 +150,7 @@ void OperatorCall::run_meta_kernel() {
   }
   try {
     run_kernel_of(c10::DispatchKey::Meta);
-  } catch (const pybind11::error_already_set& error) {
+  } catch (const std::exception& error) {
     if (is_foreign && says_sizes_are_unknown(error)) {
       raise_sizes_unknown(op_.schema().name());
     }

@@ -9,7 +9,6 @@
 #include "time/capture.h"
 
 #include <ATen/core/Generator.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <map>
 #include <memory>
@@ -96,7 +95,5 @@ class CudaGraph {
   std::map<const PhiloxState*, Share> shares_;
   std::vector<CapturedWork> work_; // of each captured stream
 };
-
-void bind_graphs(py::module& module);
 
 } // namespace anyrig::virtual_gpu

@@ -4,7 +4,6 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
-#include <torch/csrc/utils/pybind.h>
 
 namespace anyrig::virtual_gpu {
 
@@ -21,7 +20,5 @@ void unpin(const void* address);
 // Marks pinned memory as used by an asynchronous copy on `stream`: after it is freed, it is reused
 // only once the copy is done.
 void record_pinned_use(const c10::DataPtr& data, const void* address, const c10::Stream& stream);
-
-void bind_pinned_memory(py::module& module);
 
 } // namespace anyrig::virtual_gpu

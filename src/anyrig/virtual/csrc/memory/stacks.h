@@ -1,9 +1,7 @@
-// Recording of stacks for torch.cuda.memory._record_memory_history, and its Python bindings.
+// Recording of stacks for torch.cuda.memory._record_memory_history.
 #pragma once
 
 #include "memory/memory_history.h"
-
-#include <torch/csrc/utils/pybind.h>
 
 namespace anyrig::virtual_gpu {
 
@@ -15,7 +13,8 @@ Context stack_for(RecordStacks level);
 // Returns whether the allocators record their history.
 bool history_enabled();
 
-// Adds the functions that control the recording and return the history to `module`.
-void bind_memory_history(py::module& module);
+// Sets the level up to which stacks are recorded, whether they contain C++ frames, and whether the
+// allocators record their history.
+void record_stacks(RecordStacks stacks, bool cpp_frames, bool history);
 
 } // namespace anyrig::virtual_gpu

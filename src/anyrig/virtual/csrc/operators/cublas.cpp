@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <regex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -23,6 +22,10 @@ namespace {
 constexpr size_t kHopperBytes = 4096 * 8 * 1024;
 constexpr size_t kOtherBytes = (2 * 4096 + 8 * 16) * 1024;
 
+std::string digits_from(const std::string& text, size_t start) {
+  return text.substr(start, text.find_first_not_of("0123456789", start) - start);
+}
+
 // Returns the size that CUBLAS_WORKSPACE_CONFIG gives: any number of ":[KiB]:[count]" pairs.
 // Returns none if the variable is not set or has no such pair.
 std::optional<size_t> configured_bytes() {
@@ -31,10 +34,20 @@ std::optional<size_t> configured_bytes() {
     return std::nullopt;
   }
   const std::string config(text);
-  const std::regex pair(":([0-9]+):([0-9]+)");
   std::optional<size_t> bytes;
-  for (std::sregex_iterator it(config.begin(), config.end(), pair), end; it != end; ++it) {
-    bytes = bytes.value_or(0) + std::stoull((*it)[1]) * std::stoull((*it)[2]) * 1024;
+  // Not std::regex, which takes several seconds to compile.
+  for (size_t colon = config.find(':'); colon != std::string::npos;) {
+    const std::string kib = digits_from(config, colon + 1);
+    const size_t next = config.find(':', colon + 1);
+    if (kib.empty() || next != colon + 1 + kib.size()) {
+      colon = next;
+      continue;
+    }
+    const std::string count = digits_from(config, next + 1);
+    if (!count.empty()) {
+      bytes = bytes.value_or(0) + std::stoull(kib) * std::stoull(count) * 1024;
+    }
+    colon = config.find(':', next + count.size());
   }
   return bytes;
 }
