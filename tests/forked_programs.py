@@ -26,7 +26,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from watched_process import watched_process
+from watched_process import VARIABLE, watched_process
+
+# The option of pytest that `conftest.py` adds.
+WATCH = "--watch-hazards"
 
 _ONE_PROGRAM = threading.Lock()  # the others wait
 
@@ -78,12 +81,22 @@ def run_anyrig(
 
 
 def run_pytest(
-    *words: str, timeout: float = 300, **variables: str
+    *words: str, timeout: float = 300, watches_tests: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run tests; see `run_forked`."""
+    """Run tests; see `run_forked`.
+
+    Args:
+        words: the arguments of pytest.
+        timeout: after how many seconds the process is killed.
+        watches_tests: whether each test is watched for hazards if this process's tests are; for
+            tests below this folder.
+        variables: environment variables.
+    """
     # The plugin is imported, so pytest cannot rewrite its assertions, of which it has none.
     imported = "ignore:Module already imported so cannot be rewritten"
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", imported)
+    if watches_tests and VARIABLE in os.environ:
+        words = (*words, WATCH)
     return run_forked(*pytest, *words, timeout=timeout, **variables)
 
 
@@ -185,8 +198,8 @@ def run_program(
     os.chdir(cwd)
     dist.set_debug_level_from_env()
     del sys.modules["__main__"]
-    # Ranks watch themselves.
-    with nullcontext() if Path(command[0]).name == "forked_ranks.py" else watched_process():
+    watches_itself = Path(command[0]).name in ("forked_ranks.py", "ranks.py")
+    with nullcontext() if watches_itself or WATCH in command else watched_process():
         return run_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,4 +25,6 @@ def watched_process() -> Iterator[None]:
         with watch_hazards(warn=False) as hazards:
             yield
     finally:
-        Path(folder, str(os.getpid())).write_text("\n".join(map(str, hazards)))
+        found = json.dumps([hazard.as_json() for hazard in hazards])
+        Path(folder, f"{os.getpid()}.part").write_text(found)
+        Path(folder, f"{os.getpid()}.part").rename(Path(folder, f"{os.getpid()}.json"))

@@ -1,22 +1,27 @@
 """Watch the tests themselves for hazards: ``pytest --watch-hazards``.
 
 Each test runs within `watch_hazards`, and fails if there is a hazard that it does not look for. The
-programs and ranks that a test forks are watched too, each by itself. Left out are the tests that
-watch for hazards themselves.
+programs and ranks that a test forks are watched too, each by itself, and so is each test that an
+inner pytest runs on a virtual rig. A test that makes a mistake on purpose names its kind:
+``@pytest.mark.hazards("CUT")``. Left out are the tests that watch for hazards themselves.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from watched_process import VARIABLE
+
+if TYPE_CHECKING:
+    from anyrig.verification import Hazard
 
 _WATCH_THEMSELVES = ("tests/verification/hazards/", "tests/cli/test_hazards.py")
 
@@ -32,23 +37,30 @@ class WatchedTests:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         if item.nodeid.startswith(_WATCH_THEMSELVES):
-            return (yield)
+            del os.environ[VARIABLE]  # what these tests fork watches itself, too
+            try:
+                return (yield)
+            finally:
+                os.environ[VARIABLE] = self._folder.name
         from anyrig.verification import watch_hazards
 
         self._counts["tests"] += 1
         with watch_hazards(warn=False) as hazards:
             result = yield
-        found = [*map(str, hazards), *self._take_from_processes()]
-        if found:
-            pytest.fail("\n".join(found), pytrace=False)
+        expected = {kind for mark in item.iter_markers("hazards") for kind in mark.args}
+        found = [*hazards, *self._take_from_processes()]
+        unexpected = [str(hazard) for hazard in found if hazard.kind.name not in expected]
+        if unexpected:
+            pytest.fail("\n".join(unexpected), pytrace=False)
         return result
 
-    def _take_from_processes(self) -> Iterator[str]:
-        """Yield the hazards of the processes that were forked since the last call."""
-        for file in sorted(Path(self._folder.name).iterdir()):
+    def _take_from_processes(self) -> Iterator[Hazard]:
+        """Yield the hazards of the processes that have ended since the last call."""
+        from anyrig.verification import Hazard
+
+        for file in sorted(Path(self._folder.name).glob("*.json")):
             self._counts["processes"] += 1
-            if text := file.read_text():
-                yield text
+            yield from map(Hazard.from_json, json.loads(file.read_text()))
             file.unlink()
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -109,6 +109,7 @@ class TestEveryCrash:
         for number in range(1, 4):
             model(torch.ones(1, 3)).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
             nn.init.constant_(model.weight, number)
             anyrig.save(live / "a", model=model, optimizer=optimizer, step=number, keep=1)
             disk.announce(number)

@@ -130,7 +130,7 @@ class TestObjects:
             model = make_model()
             optimizers = {
                 "first": torch.optim.Adam(model[0].parameters(), 0.1),
-                "last": torch.optim.SGD(model[3].parameters(), 0.1, momentum=0.5),
+                "last": torch.optim.SGD(model[1:].parameters(), 0.1, momentum=0.5),
             }
             cosine = CosineAnnealingLR(optimizers["first"], 10)
             steps = SequentialLR(

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import anyrig
 from anyrig import Rig
 
-FEATURES, CLASSES = 6, 5
+FEATURES, WIDTH, CLASSES = 6, 8, 5
 STEPS = 2
 
 WAYS = (
@@ -48,9 +48,9 @@ class Net(nn.Module):
     def __init__(self, dropout: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(FEATURES)
-        self.up = nn.Linear(FEATURES, 8)
+        self.up = nn.Linear(FEATURES, WIDTH)
         self.dropout = nn.Dropout(0.5 if dropout else 0.0)
-        self.down = nn.Linear(8, CLASSES)
+        self.down = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(self.dropout(torch.tanh(self.up(self.norm(x)))))

@@ -70,6 +70,7 @@ class Detached(nn.Module):
 
 
 @pytest.mark.gpus(2)
+@pytest.mark.hazards("CUT")
 def test_what_differs_is_named_with_its_line() -> None:
     verdict = verify(train(Detached), "cuda:0,1", dtype=torch.float32)
     assert verdict.exit_code == 1

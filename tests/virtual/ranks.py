@@ -123,6 +123,7 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
     import torch.distributed as dist
 
     from anyrig.virtual import install
+    from watched_process import watched_process  # a rank does not have its folder on the path
 
     gpu = os.environ.get("ANYRIG_TEST_GPU", "256GiB" if mode == "shape-only" else "1GiB")
     rig = f"{size}x{gpu}"
@@ -134,7 +135,10 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
     groups = {n: dist.new_group(list(range(n))) for n in range(2, size)}
     groups[size] = dist.group.WORLD
     world = World(rank, size, groups, store)
-    with (folder / f"rank-{rank}.jsonl").open("w", buffering=1) as out:
+    with (
+        watched_process(),
+        (folder / f"rank-{rank}.jsonl").open("w", buffering=1) as out,
+    ):
         for file in files:
             for name in names_of_cases(file):
                 failure = run_case(getattr(importlib.import_module(file), name), world)

@@ -12,6 +12,8 @@ import pytest
 from anyrig.errors import VirtualRigError
 from anyrig.virtual.lone_rank import check_lone_rank
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import WATCH
+from watched_process import VARIABLE
 
 FOLDER = Path(__file__).parent / "on_lone_rank"
 # Two nodes, with another network than the default.
@@ -19,8 +21,9 @@ RIG = "2x(8xH100-SXM)@25GB/s"
 
 
 def test_as_one_rank_of_many() -> None:
+    watch = [WATCH] if VARIABLE in os.environ else []
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER), *watch],
         env={**os.environ, "ANYRIG_TEST_LONE_RIG": RIG, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

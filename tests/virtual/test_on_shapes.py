@@ -13,5 +13,5 @@ RIG = "(8xA100-80GB+2xT4)+(8xA100-80GB)"
 
 
 def test_on_cards_without_data() -> None:
-    finished = run_pytest(str(FOLDER), ANYRIG_TEST_SHAPES_RIG=RIG)
+    finished = run_pytest(str(FOLDER), watches_tests=True, ANYRIG_TEST_SHAPES_RIG=RIG)
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

@@ -189,6 +189,18 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.ACCUMULATED,
     ),
+    "never cleared, and another model trained in between": (
+        {
+            "clear": "",
+            "after": "other = Net().to(device)\n"
+            "other_optimizer = torch.optim.SGD(other.parameters(), 0.01)",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step\n"
+            "other(x).square().mean().backward()\n"
+            "other_optimizer.step(); other_optimizer.zero_grad()",
+        },
+        HazardKind.ACCUMULATED,
+    ),
     "a scaler that is not asked": (
         {
             "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'), init_scale=2.0)",
@@ -214,6 +226,41 @@ SKIPPED = """
         optimizer.zero_grad()
 """
 
+# Two replacements, the later one of what the earlier one made or of its neighbours, and the number
+# of parameters of the optimizer that are then lost.
+REPLACED_TWICE: dict[str, tuple[str, str, int]] = {
+    "two layers": (
+        "model.first = nn.Linear(4, 8).to(device)",
+        "model.last = nn.Linear(8, 2).to(device)",
+        4,
+    ),
+    "one layer twice": (
+        "model.last = nn.Linear(8, 2).to(device)",
+        "model.last = nn.Linear(8, 2).to(device)",
+        2,
+    ),
+    "a weight, then its layer, which a cycle keeps": (
+        "nn.utils.parametrizations.weight_norm(model.last)",
+        "model.last = nn.Linear(8, 2).to(device)",
+        2,
+    ),
+    "a layer, then a copy of the model": (
+        "model.first = nn.Linear(4, 8).to(device)",
+        "model = copy.deepcopy(model)",
+        6,
+    ),
+    "a layer, then a copy of the model, which is kept": (
+        "model.first = nn.Linear(4, 8).to(device)",
+        "kept = model; model = copy.deepcopy(model)",
+        6,
+    ),
+    "all values, then a layer": (
+        "model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)",
+        "model.first = nn.Linear(4, 8).to(device)",
+        6,
+    ),
+}
+
 # Trainings that look like a mistake and are none.
 RIGHT: dict[str, dict[str, str]] = {
     "sound": {},
@@ -221,6 +268,19 @@ RIGHT: dict[str, dict[str, str]] = {
     "cleared by hand": {"clear": "for p in model.parameters(): p.grad = None"},
     "cleared by data": {
         "clear": "for p in model.parameters(): p.grad is None or p.grad.data.zero_()"
+    },
+    "cleared by hand after the backward pass of another model": {
+        "clear": "",
+        "after": "other = Net().to(device)\n"
+        "other_optimizer = torch.optim.SGD(other.parameters(), 0.01)",
+        "step": "optimizer.step()\n"
+        "other(x).square().mean().backward(); other_optimizer.step(); other_optimizer.zero_grad()\n"
+        "for p in model.parameters(): p.grad = None",
+    },
+    "stepped again with the same gradients": {
+        "clear": "",
+        "after": "other = Net().to(device)",
+        "backward": "loss.backward() if step == 0 else other(x).square().mean().backward()",
     },
     "accumulated": {"backward": "loss.backward(retain_graph=True); loss.backward()"},
     "added over two steps": {"clear": "if step % 2 == 0: optimizer.zero_grad()"},

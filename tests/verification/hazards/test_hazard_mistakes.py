@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
 import torch
-from seeded_mistakes import MISTAKES, RIGHT, SKIPPED, run, source_of
+from seeded_mistakes import ADAM, MISTAKES, REPLACED_TWICE, RIGHT, SKIPPED, run, source_of
 from torch import nn
 
 from anyrig.verification import HazardKind
@@ -25,6 +26,36 @@ def test_a_mistake_is_found_with_its_lines(mistake: str, device: str) -> None:
     places = {place.role: (place.file, place.number) for place in hazards[0].places}
     assert marked.items() <= places.items()
     assert hazards[0].remedy
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+@pytest.mark.parametrize("replacements", REPLACED_TWICE)
+def test_two_replacements_are_one_hazard_with_all_lost_parameters(
+    replacements: str, step: int
+) -> None:
+    first, second, lost = REPLACED_TWICE[replacements]
+    changes = ADAM | {
+        "before": "import copy",
+        "after": first if step == -1 else "",
+        "clear": f"optimizer.zero_grad()\nif step == {step}: {first}\nif step == 2: {second}",
+    }
+    hazards, _ = run(source_of(changes), f"{replacements} {step}", "cpu")
+    assert [hazard.kind for hazard in hazards] == [HazardKind.REPLACED]
+    assert re.findall(r"(\d+) (?:of the )?parameters of Adam", hazards[0].what) == [str(lost)]
+
+
+def test_another_model_with_gradients_is_no_replacement() -> None:
+    """It was made, and trained by an optimizer that is gone, before the optimizer was made."""
+    source = """
+        model = nn.Linear(4, 2).to(device)
+        model(torch.ones(3, 4, device=device)).sum().backward()
+        other = nn.Linear(4, 2).to(device)
+        optimizer = torch.optim.SGD(other.parameters(), 0.01)
+        other(torch.ones(3, 4, device=device)).sum()
+        optimizer.step()
+    """
+    hazards, _ = run(textwrap.dedent(source), "another model", "cpu")
+    assert [hazard.kind for hazard in hazards] == [HazardKind.NO_GRADIENT]
 
 
 @DEVICES

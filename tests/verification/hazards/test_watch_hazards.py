@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -164,6 +165,24 @@ def test_storages_between_a_write_and_the_memory_around_them_hide_nothing() -> N
         y.sum().backward()
     del unused
     assert [hazard.kind for hazard in hazards] == [HazardKind.OVERWRITTEN]
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_nested_tensors_are_watched(is_saved: bool) -> None:
+    parts = [torch.ones(length, 4, device="cuda") for length in (2, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
+        nested, other = (torch.nested.nested_tensor(parts, requires_grad=True) for _ in range(2))
+    with watch_hazards(warn=False) as hazards:
+        y = nested * 2
+        z = torch.nested.to_padded_tensor(y * y, 0.0).sum()
+        storage = (y if is_saved else other).untyped_storage()
+        torch.empty(0, device="cuda").set_(storage, 8, (12,)).mul_(2)  # the second part
+        z.backward()
+    what = [hazard.what for hazard in hazards]
+    assert len(what) == is_saved
+    assert not what or "a nested tensor of 2 parts" in what[0]
 
 
 @pytest.mark.gpus(1)

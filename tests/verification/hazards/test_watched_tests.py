@@ -22,11 +22,13 @@ for _ in range(4):
 """
 
 
-def run_watched(name: str, test: Any) -> None:
+def run_watched(name: str, test: Any, *expected: str) -> None:
+    marks = [pytest.mark.hazards(*expected).mark]
+    item = SimpleNamespace(nodeid=name, iter_markers=lambda _: marks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "")
         watched = WatchedTests()
-        call = watched.pytest_runtest_call(cast(pytest.Item, SimpleNamespace(nodeid=name)))
+        call = watched.pytest_runtest_call(cast(pytest.Item, item))
         next(call)
         test()
         try:
@@ -46,3 +48,9 @@ def test_the_hazards_of_a_test_and_of_its_programs_fail_it() -> None:
         run_watched("test_training.py", lambda: run_forked("-c", PROGRAM))
     run_watched("test_training.py", lambda: None)
     run_watched("tests/verification/hazards/test_training.py", train)
+
+
+def test_a_test_may_make_the_mistakes_that_it_names() -> None:
+    run_watched("test_training.py", lambda: run_forked("-c", PROGRAM), "CUT", "ACCUMULATED")
+    with pytest.raises(pytest.fail.Exception, match="never cleared"):
+        run_watched("test_training.py", lambda: run_forked("-c", PROGRAM), "CUT")

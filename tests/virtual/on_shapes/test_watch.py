@@ -252,4 +252,5 @@ def test_the_first_of_several_optimizers_ends_steps() -> None:
             for module, optimizer in zip((first, second), optimizers, strict=True):
                 module(torch.ones(2, 4, device="cuda")).sum().backward()
                 optimizer.step()
+                optimizer.zero_grad()
     assert len(report.steps) == 3

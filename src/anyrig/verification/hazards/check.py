@@ -22,6 +22,9 @@ class Check:
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Called when a backward pass begins at `roots`."""
 
+    def after_backward(self) -> None:
+        """Hear that a backward pass has ended without an error."""
+
     def parameter_made(self, parameter: Tensor) -> None:
         """Called when a parameter was made."""
 

@@ -76,7 +76,10 @@ class Observer:
             place = place_here("backward")
             for check in self._checks:
                 check.before_backward(roots, place)
-            return original(tensors, *arguments, **options)
+            original(tensors, *arguments, **options)
+            for check in self._checks:
+                check.after_backward()
+            return None
 
         setattr(backward, _MARK, True)
         return backward

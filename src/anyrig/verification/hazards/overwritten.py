@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .hazard import Hazard, HazardKind, Place
@@ -52,4 +53,6 @@ def describe_rebound(tensor: Tensor, saved: Place, written: Place, node: str | N
 
 def _describe(tensor: Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested and tensor.layout is torch.strided:  # has no shape
+        return f"a nested tensor of {tensor.size(0)} parts, {dtype}, on {tensor.device}"
     return f"a tensor of shape {tuple(tensor.shape)}, {dtype}, on {tensor.device}"

@@ -1,8 +1,9 @@
 """Gradients that are never cleared, so that each step adds to those of all previous steps.
 
 Gradients are accumulated on purpose, too: over several backward passes before one step. So what
-counts is the first backward pass after a step: it must not find the gradients with which the
-optimizer has stepped. One parameter stands for all parameters of its optimizer.
+counts is the first backward pass after a step that changes the gradient: it must not find the
+gradient with which the optimizer has stepped. Passes that change nothing, such as those of another
+model, do not count. One parameter stands for all parameters of its optimizer.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
-from ..models_alive import find_homes, parameters_of
+from ..models_alive import parameters_of
 from ..tensor_numbers import TensorNumbers
-from .cuts import leaves_of
 
 # Gradients may be added over two steps on purpose, but hardly over this many.
 _INTERVALS_BEFORE_REPORT = 2
@@ -31,18 +32,17 @@ class _Gradient:
     Attributes:
         parameter, gradient: the numbers of both, from `TensorNumbers`.
         version: its version at the end of the step.
-        is_used: whether a backward pass has begun since then.
-        is_cleared: whether it was changed, replaced or removed before that pass.
+        is_cleared: whether the program has changed, replaced or removed it since.
+        backward: the backward pass that has added to it; None before that.
         intervals: how many intervals in a row it was not cleared.
     """
 
     parameter: int
     gradient: int
     version: int
-    is_used: bool = False
     is_cleared: bool = False
-    intervals: int = 0
     backward: Place | None = None
+    intervals: int = 0
     is_reported: bool = False
 
 
@@ -53,16 +53,21 @@ class AccumulatedCheck(Check):
         self._report = report
         self._numbers = numbers
         self._kept: weakref.WeakKeyDictionary[Optimizer, _Gradient] = weakref.WeakKeyDictionary()
+        self._place = Place("backward", None)
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Compare each gradient with what it was when its optimizer stepped."""
+        self._place = place
         for kept in list(self._kept.values()):
-            if not kept.is_used:
-                kept.is_used, kept.backward = True, place
-                kept.is_cleared = kept.is_cleared or not self._is_unchanged(kept)
-                is_last = kept.intervals == _INTERVALS_BEFORE_REPORT - 1
-                if is_last and not (kept.is_cleared or kept.is_reported):
-                    kept.is_cleared = not self._may_be_added_to(kept, roots)
+            if kept.backward is None and not self._is_unchanged(kept):
+                kept.is_cleared = True
+
+    def after_backward(self) -> None:
+        """Find the gradients to which the pass has added."""
+        for kept in list(self._kept.values()):
+            is_waiting = kept.backward is None and not kept.is_cleared
+            if is_waiting and not self._is_unchanged(kept):
+                kept.backward = self._place
 
     def zeroed(self, owner: Optimizer | nn.Module, place: Place) -> None:
         """Count the gradients of an optimizer, or of all if a module clears its own, as cleared."""
@@ -87,12 +92,16 @@ class AccumulatedCheck(Check):
     def before_step(self, optimizer: Optimizer, place: Place) -> None:
         """Count the intervals without clearing."""
         kept = self._kept.get(optimizer)
-        if kept is None or not kept.is_used:
+        if kept is None:
             return
-        kept.intervals = 0 if kept.is_cleared else kept.intervals + 1
-        if kept.intervals >= _INTERVALS_BEFORE_REPORT and not kept.is_reported:
-            kept.is_reported = True
-            self._report(_describe(type(optimizer).__name__, kept, place))
+        if kept.is_cleared:
+            kept.intervals = 0
+        elif kept.backward is not None:
+            kept.intervals += 1
+            if kept.intervals >= _INTERVALS_BEFORE_REPORT and not kept.is_reported:
+                kept.is_reported = True
+                places = (kept.backward, place)
+                self._report(_describe(type(optimizer).__name__, kept.intervals, places))
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Remember the gradient as the optimizer leaves it."""
@@ -108,21 +117,10 @@ class AccumulatedCheck(Check):
         if gradient.is_inference():
             return
         number = self._numbers.number
-        now = _Gradient(number(parameter), number(gradient), gradient._version)
+        now = _Gradient(number(parameter), number(gradient), _version_of(gradient))
         if kept is not None:
             now.intervals, now.is_reported = kept.intervals, kept.is_reported
         self._kept[optimizer] = now
-
-    def _may_be_added_to(self, kept: _Gradient, roots: Sequence[Tensor]) -> bool:
-        """Return whether a backward pass may add to a gradient.
-
-        It does not add to the gradients of copies in another precision, for example: the program
-        itself writes these.
-        """
-        parameter = self._numbers.tensor(kept.parameter)
-        return id(parameter) in find_homes() or any(
-            leaf is parameter for root in roots for leaf in leaves_of(root.grad_fn)
-        )
 
     def _is_unchanged(self, kept: _Gradient) -> bool:
         parameter = self._numbers.tensor(kept.parameter)
@@ -131,16 +129,21 @@ class AccumulatedCheck(Check):
             parameter is not None
             and gradient is not None
             and parameter.grad is gradient
-            and gradient._version == kept.version
+            and _version_of(gradient) == kept.version
         )
 
 
-def _describe(name: str, kept: _Gradient, step: Place) -> Hazard:
+def _version_of(gradient: Tensor) -> int:
+    """Return the number of writes; FSDP adds to the local part of a distributed gradient."""
+    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    return local._version
+
+
+def _describe(name: str, intervals: int, places: tuple[Place, ...]) -> Hazard:
     what = (
-        f"the gradients of {name} are never cleared: for {kept.intervals + 1} steps in a row, the "
+        f"the gradients of {name} are never cleared: for {intervals + 1} steps in a row, the "
         "backward pass added to gradients with which the optimizer had stepped already"
     )
-    places = (step,) if kept.backward is None else (kept.backward, step)
     return Hazard(
         HazardKind.ACCUMULATED, what, places, "call optimizer.zero_grad() after each step()"
     )

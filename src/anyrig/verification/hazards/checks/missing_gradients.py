@@ -33,6 +33,8 @@ class _Steps:
     Attributes:
         name: its class.
         made: where it was made.
+        made_after: the number of parameters that were made before it; None if it was made before
+            the watch began.
         waiting: the numbers of its parameters that have had no gradient at any of its steps.
         size: the number of its parameters when `waiting` was made.
         count: its steps that followed a backward pass.
@@ -43,6 +45,7 @@ class _Steps:
     optimizer: weakref.ref[Optimizer]
     name: str
     made: Place | None
+    made_after: int | None
     waiting: set[int] = field(default_factory=set)
     size: int = 0
     count: int = 0
@@ -81,13 +84,15 @@ class MissingGradientsCheck(Check):
         self._new = new
         self._replaced = replaced
         self._steps: dict[int, _Steps] = {}
-        self._made: weakref.WeakKeyDictionary[Optimizer, Place] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Optimizer, tuple[Place, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._backward: Place | None = None
         self._has_new_leaf = False
 
     def optimizer_made(self, optimizer: Optimizer, place: Place) -> None:
-        """Remember where the optimizer was made."""
-        self._made[optimizer] = place
+        """Remember where the optimizer was made, and which parameters were made before it."""
+        self._made[optimizer] = place, self._new.count
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Remember the backward pass, and whether its loss has no graph at all."""
@@ -125,8 +130,9 @@ class MissingGradientsCheck(Check):
         if steps is None or steps.optimizer() is not optimizer:
             if steps is not None:
                 self._decide(steps)  # of an optimizer that is gone
-            made = self._made.get(optimizer)
-            steps = _Steps(weakref.ref(optimizer), type(optimizer).__name__, made)
+            made, made_after = self._made.get(optimizer, (None, None))
+            name = type(optimizer).__name__
+            steps = _Steps(weakref.ref(optimizer), name, made, made_after)
             self._steps[id(optimizer)] = steps
         parameters = parameters_of(optimizer)
         if steps.size != len(parameters):
@@ -146,9 +152,16 @@ class MissingGradientsCheck(Check):
                 return _Blame(place, how, tuple(names_of(cut_off)))
         if not missing or len(missing) < steps.size:
             return None  # parts of a model may be unused
-        others = _find_replacements(missing)
+        others = [each for each in _find_unowned() if self._is_later(each, steps)]
+        others = _take_shapes(missing, others)
         places = (self._new.find(self._numbers.number(each)) for each in others)
         return _Blame(is_replaced=bool(others), replaced=next(places, None))
+
+    def _is_later(self, parameter: Tensor, steps: _Steps) -> bool:
+        """Return whether a parameter was made after the optimizer, or may have been."""
+        if steps.made_after is None:
+            return True
+        return self._new.find(self._numbers.number(parameter), steps.made_after) is not None
 
     def _drop_those_with_gradients(self, steps: _Steps) -> None:
         if steps.waiting:
@@ -165,31 +178,33 @@ class MissingGradientsCheck(Check):
     def _decide(self, steps: _Steps) -> None:
         if steps.blame is None or steps.is_reported:
             return
-        steps.is_reported = True
         optimizer = steps.optimizer()
-        if steps.blame.cut is not None:
-            self._report(_describe_cut(steps, steps.blame))
-        elif optimizer is not None and self._replaced.has_reported(optimizer):
+        is_cut = steps.blame.cut is not None
+        if not is_cut and optimizer is not None and self._replaced.accuses(optimizer):
             return
+        steps.is_reported = True
+        if is_cut:
+            self._report(_describe_cut(steps, steps.blame))
         elif steps.blame.is_replaced:
             self._report(_describe_replaced(steps, steps.blame))
         else:
             self._report(_describe_without(steps, self._has_new_leaf))
 
 
-def _find_replacements(parameters: list[Tensor]) -> list[Tensor]:
-    """Return the models' parameters of the same shapes that have gradients and no optimizer.
-
-    The result is empty if the shape of one of `parameters` is missing.
-    """
+def _find_unowned() -> list[Tensor]:
+    """Return the parameters of models that have gradients and no optimizer."""
     owned = {id(each) for optimizer in find_optimizers() for each in parameters_of(optimizer)}
-    shapes = Counter(tuple(each.shape) for each in parameters)
-    others = [
+    return [
         each
         for model in find_models()
         for each in model.parameters()
         if each.grad is not None and id(each) not in owned
     ]
+
+
+def _take_shapes(parameters: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+    """Return those of `others` with the shapes of `parameters`; none if there are too few."""
+    shapes = Counter(tuple(each.shape) for each in parameters)
     found = Counter(tuple(each.shape) for each in others)
     return [each for each in others if tuple(each.shape) in shapes] if shapes <= found else []
 

@@ -6,6 +6,7 @@ was made before keeps the old ones, and their state: it steps tensors that nothi
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -41,8 +42,9 @@ class _Owner:
         homes: the modules of its parameters when they were last looked up, and their names there.
         looked_at: the number of parameters that had been made then; -1 before the first look.
         replacements: the names of the parameters that took the place of its own, by their numbers.
+        former: the numbers of all parameters that ever took it.
         lost: how many of its own parameters are in no module, or in one that is not trained.
-        is_kept: whether a module still has them, and none of them gets a gradient.
+        is_kept: whether a copy of their model is trained, and none of them gets a gradient.
     """
 
     optimizer: weakref.ref[Optimizer]
@@ -54,6 +56,7 @@ class _Owner:
     steps: int = 0
     step: Place | None = None
     replacements: dict[int, str] = field(default_factory=dict)
+    former: set[int] = field(default_factory=set)
     lost: int = 0
     is_kept: bool = False
     is_reported: bool = False
@@ -118,9 +121,10 @@ class ReplacedCheck(Check):
         """Return whether the parameter with this number was reported as a replacement."""
         return number in self._explained
 
-    def has_reported(self, optimizer: Optimizer) -> bool:
-        """Return whether parameters of an optimizer were reported."""
-        return self._find(optimizer).is_reported
+    def accuses(self, optimizer: Optimizer) -> bool:
+        """Return whether parameters of an optimizer were reported, or may be at a later step."""
+        owner = self._find(optimizer)
+        return owner.is_reported or bool(owner.replacements)
 
     def _find(self, optimizer: Optimizer, made: Place | None = None, made_after: int = 0) -> _Owner:
         owner = self._owners.get(id(optimizer))
@@ -148,6 +152,22 @@ class ReplacedCheck(Check):
         return now is not None and now is self._numbers.tensor(number)
 
     def _look(self, own: Sequence[Tensor], owner: _Owner, is_idle: bool) -> None:
+        lost = self._find_lost(own, owner)
+        if lost:
+            gc.collect()  # modules that only a cycle keeps have parameters, too
+            lost = self._find_lost(own, owner)
+        found: dict[int, str] = {}
+        owner.is_kept = False
+        if is_idle and len(lost) < len(own):  # perhaps a copy of the model is trained
+            found = self._find_new((), own, owner.made_after)
+            owner.is_kept = bool(found)
+        if lost and not found:
+            found = self._find_new(own, lost, owner.made_after)
+        owner.lost = len(own) if owner.is_kept else len(lost)
+        owner.replacements = found
+        owner.former |= found.keys()
+
+    def _find_lost(self, own: Sequence[Tensor], owner: _Owner) -> list[Tensor]:
         homes = find_homes()
         lost = []
         for each in own:
@@ -160,12 +180,7 @@ class ReplacedCheck(Check):
             for each in own
             if id(each) in homes
         }
-        owner.is_kept = is_idle and not lost  # perhaps a copy of the model is trained
-        owner.lost = len(own) if owner.is_kept else len(lost)
-        if owner.is_kept:
-            owner.replacements = self._find_new((), own, owner.made_after) if own else {}
-        else:
-            owner.replacements = self._find_new(own, lost, owner.made_after) if lost else {}
+        return lost
 
     def _find_new(
         self, own: Sequence[Tensor], lost: Sequence[Tensor], made_after: int
@@ -203,7 +218,7 @@ class ReplacedCheck(Check):
         if not owner.replacements:
             return
         owner.is_reported = True
-        self._explained |= owner.replacements.keys()
+        self._explained |= owner.former
         places = (self._made.find(number, owner.made_after) for number in owner.replacements)
         self._report(_describe(owner, next(places)))
 

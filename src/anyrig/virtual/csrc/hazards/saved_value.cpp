@@ -143,7 +143,7 @@ class SavedValue final : public SavedVariableHooks {
       values.by_tensor.emplace(tensor.unsafeGetTensorImpl(), this);
     }
     if (is_virtual(tensor) && tensor.layout() == at::kStrided && storage_ != nullptr &&
-        tensor.storage().data() != nullptr && !is_of_python(tensor) && tensor.numel() > 0) {
+        tensor.storage().data() != nullptr && !is_of_python(tensor) && has_extent(tensor)) {
       memory_.emplace(tensor);
       address_ = tensor.storage().data();
       line_ = line_of_save();

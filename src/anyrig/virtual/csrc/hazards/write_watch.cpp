@@ -92,9 +92,16 @@ bool any_element(const Extent& extent, size_t dimension, uintptr_t address, cons
 Extent Extent::of(const at::TensorBase& tensor) {
   Extent extent;
   extent.item_bytes = static_cast<int64_t>(tensor.itemsize());
+  const auto* storage = static_cast<const char*>(tensor.storage().data());
+  if (tensor.is_nested()) { // has no sizes
+    extent.sizes = {tensor.numel()};
+    extent.strides = {1};
+    extent.begin = reinterpret_cast<uintptr_t>(storage);
+    extent.end = extent.begin + static_cast<uintptr_t>(tensor.numel() * extent.item_bytes);
+    return extent;
+  }
   extent.sizes = tensor.sizes().vec();
   extent.strides = tensor.strides().vec();
-  const auto* storage = static_cast<const char*>(tensor.storage().data());
   extent.begin = reinterpret_cast<uintptr_t>(storage) +
       static_cast<uintptr_t>(tensor.storage_offset() * extent.item_bytes);
   int64_t last = 0;
@@ -148,8 +155,13 @@ void watch_writes(bool on) {
   write_watch_is_on = on;
 }
 
+bool has_extent(const at::TensorBase& tensor) {
+  return tensor.has_storage() && tensor.numel() > 0 &&
+      (!tensor.is_nested() || tensor.is_contiguous());
+}
+
 void note_write(const at::TensorBase& tensor) {
-  if (!tensor.has_storage() || tensor.numel() == 0) {
+  if (!has_extent(tensor)) {
     return;
   }
   auto& table = WriteTable::get();

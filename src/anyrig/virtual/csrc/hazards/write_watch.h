@@ -22,7 +22,11 @@
 
 namespace anyrig::virtual_gpu {
 
-// The bytes of a strided tensor.
+// Returns whether a tensor has elements, whose bytes an Extent describes. A nested tensor has to be
+// contiguous: the parts of any other one lie anywhere in its memory, and are not watched.
+bool has_extent(const at::TensorBase& tensor);
+
+// The bytes of a tensor for which has_extent holds.
 struct Extent {
   uintptr_t begin = 0; // of the first byte
   uintptr_t end = 0;   // past the last byte
@@ -58,7 +62,7 @@ void note_resize(const void* address);
 // Watches the memory of one saved tensor while it lives.
 class WatchedMemory {
  public:
-  // `tensor` is a dense virtual tensor.
+  // `tensor` is a dense virtual tensor, for which has_extent holds.
   explicit WatchedMemory(const at::TensorBase& tensor);
   // Returns the first write to bytes of the tensor since this object was made.
   std::optional<Write> first_write() const;
