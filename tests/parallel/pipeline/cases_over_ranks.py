@@ -26,7 +26,7 @@ from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.processes.group.membership import current_context
 
 TOLERANCE = 1e-9
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
 
 
 class Pair:

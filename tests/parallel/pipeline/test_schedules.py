@@ -60,6 +60,28 @@ def test_zero_bubble_takes_less_time_and_no_more_memory_than_1f1b() -> None:
         assert max(timeline.most_in_flight) == min(n, m)
 
 
+def test_zero_bubble_h2_never_waits_after_its_first_task() -> None:
+    for n, m, timeline in timelines("zero-bubble-h2"):
+        assert max(timeline.most_in_flight) == min(2 * n - 1, m)
+        if m >= 2 * n - 1:
+            assert timeline.total_seconds == 3 * m + n - 1
+            for tasks in timeline.schedule.tasks:
+                start, end = timeline.start_seconds[tasks[0]], timeline.end_seconds[tasks[-1]]
+                assert end - start == 3 * m
+
+
+@pytest.mark.parametrize("transfer_seconds", [0.25, 1.0])
+def test_transfers_delay_zero_bubble_h2_only_while_it_fills(transfer_seconds: float) -> None:
+    for n in range(2, 9):
+        for m in (2 * n - 1, 2 * n, 32):
+            usual, more = (
+                simulate(make_schedule(name, n, m), transfer_seconds=transfer_seconds)
+                for name in ("zero-bubble", "zero-bubble-h2")
+            )
+            assert more.total_seconds == 3 * m + (n - 1) * (1 + transfer_seconds)
+            assert usual.total_seconds > more.total_seconds
+
+
 def test_zero_bubble_v_waits_for_the_first_micro_batch_only() -> None:
     for n, m, timeline in timelines("zero-bubble-v"):
         assert timeline.total_seconds == max(6 * m + n - 1, 4 * m + 4 * n - 2)
@@ -83,7 +105,9 @@ def test_the_bars_of_memory_and_speed() -> None:
     assert max(zero.most_in_flight) == max(usual.most_in_flight)
 
 
-@pytest.mark.parametrize(("name", "speedup"), [("zero-bubble", 3.5), ("zero-bubble-v", 3.8)])
+@pytest.mark.parametrize(
+    ("name", "speedup"), [("zero-bubble", 3.5), ("zero-bubble-h2", 3.8), ("zero-bubble-v", 3.8)]
+)
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
     # Each device updates its own parameters and continues: a step begins while the last one ends.
     schedule = make_schedule(name, 4, 8)

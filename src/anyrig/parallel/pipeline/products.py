@@ -116,11 +116,6 @@ class Product:
     output_shape: tuple[int, ...] | None = None
 
 
-def may_be_product(function: Callable[..., Any]) -> bool:
-    """Return whether `read_product` knows a function."""
-    return function in _READERS
-
-
 def read_product(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -258,3 +253,5 @@ _READERS: Mapping[Callable[..., Any], Callable[..., Product | None]] = MappingPr
         functional.conv3d: _read_convolution(functional.conv3d, conv3d_weight),
     }
 )
+# The functions that `read_product` knows.
+PRODUCTS = frozenset(_READERS)

@@ -122,7 +122,7 @@ class Stage:
         Returns:
             The values without a graph. A tensor requires grad if `backward` needs its gradient.
         """
-        leaves = leaves_of(replacements)
+        leaves = leaves_of(replacements) if defer or check else []
         deferred = DeferredWeights(leaves) if defer else None
         with torch.enable_grad():
             # A leaf that requires grad may not be changed in place, but its alias may.

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from .products import Compute, Product, Use, may_be_product, read_product
+from .products import PRODUCTS, Compute, Product, Use, read_product
 
 
 class DeferredWeights:
@@ -123,12 +123,13 @@ class _ProductMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # Every call of PyTorch comes here, and most are no products: leave these first.
         kwargs = kwargs or {}
+        is_attention = func is functional.multi_head_attention_forward
+        if not (is_attention or func in PRODUCTS):
+            return func(*args, **kwargs)
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)  # a compiled part has a backward pass of its own
-        is_attention = func is functional.multi_head_attention_forward
-        if not (is_attention or may_be_product(func)):
-            return func(*args, **kwargs)
         if is_attention:
             with self:
                 return _attention(*args, **kwargs)

@@ -85,13 +85,9 @@ def read_value(value: Any, what: str) -> Contents:
     return Contents(json.dumps([tree, forms]), found)
 
 
-@lru_cache(maxsize=1024)  # a pass sends the same texts as earlier passes
 def forms_of(text: str) -> tuple[Form, ...]:
     """Return the forms of the tensors in a text."""
-    return tuple(
-        Form(tuple(shape), getattr(torch, dtype), requires_grad)
-        for shape, dtype, requires_grad in json.loads(text)[1]
-    )
+    return _parse(text)[1]
 
 
 def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
@@ -111,4 +107,14 @@ def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
             return _LISTS[kind]([read(each) for each in content])
         return _DICTS[kind]((key, read(each)) for key, each in content)
 
-    return read(json.loads(text)[0])
+    return read(_parse(text)[0])
+
+
+@lru_cache(maxsize=1024)  # a pass sends the same texts as earlier passes
+def _parse(text: str) -> tuple[Any, tuple[Form, ...]]:
+    """Return the structure of the value that a text describes, and the forms of its tensors."""
+    tree, forms = json.loads(text)
+    return tree, tuple(
+        Form(tuple(shape), getattr(torch, dtype), requires_grad)
+        for shape, dtype, requires_grad in forms
+    )

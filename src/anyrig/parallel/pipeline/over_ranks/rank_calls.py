@@ -168,11 +168,20 @@ class RankCall:
         return run.results[0][_RESULT] if run.results else None
 
     def deliver(
-        self, found: dict[Tensor, Tensor], arguments: Sequence[Tensor | None], factor: Any
+        self,
+        found: dict[Tensor, Tensor],
+        arguments: Sequence[Tensor | None],
+        factor: Any,
+        keeps: bool,
     ) -> list[Tensor | None]:
-        """Return gradients of parameters, times a factor, over all pipelines, and `arguments`."""
+        """Return gradients of parameters, times a factor, over all pipelines, and `arguments`.
+
+        Unless `keeps`, the gradients in `found` become the returned ones, and `found` empty.
+        """
         gradients = [found.get(parameter) for parameter in self.parameters]
-        gradients = [_times(each, factor) for each in gradients]
+        gradients = [_times(each, factor, in_place=not keeps) for each in gradients]
+        if not keeps:
+            found.clear()  # or autograd would copy the gradients, which nothing else may hold
         links = self.pipeline.links
         if links.equals is not None:
             gradients = add_over_rows(self.parameters, gradients, links)
@@ -254,7 +263,7 @@ class StepAhead(RankStep):
             call.exchange.meet(Phase.BACKWARD)
         factor = (given.float() if given.dtype in _HALF else given) / self._divisor
         arguments = [_times(each, factor) for each in self._arguments]
-        return call.deliver(self._found, arguments, factor)
+        return call.deliver(self._found, arguments, factor, keeps)
 
 
 class StepLater(RankStep):
@@ -318,7 +327,8 @@ class StepLater(RankStep):
             arguments = call.argument_gradients(run, office)
             call.pipeline.links.finish_sending()
         self._run = None
-        return call.deliver(found, arguments, 1.0 if self._divisor is not None else call.weight)
+        factor = 1.0 if self._divisor is not None else call.weight
+        return call.deliver(found, arguments, factor, keeps=False)
 
     def _seeds(self, upstream: Sequence[Tensor | None]) -> Callable[[int], Gradients]:
         run = self._run
@@ -388,11 +398,13 @@ def _no_seeds(number: int) -> Gradients:
     return {}
 
 
-def _times(gradient: Tensor | None, factor: Any) -> Tensor | None:
+def _times(gradient: Tensor | None, factor: Any, in_place: bool = False) -> Tensor | None:
     if gradient is None or (isinstance(factor, float) and factor == 1.0):
         return gradient
     if isinstance(factor, Tensor) and gradient.dtype is not factor.dtype:
         factor = factor.to(torch.float64 if gradient.dtype is torch.float64 else torch.float32)
+    if in_place and gradient.layout is torch.strided:
+        return gradient.mul_(factor)
     product: Tensor = (gradient * factor).to(gradient.dtype)
     return product
 

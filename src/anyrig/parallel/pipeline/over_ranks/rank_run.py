@@ -111,7 +111,7 @@ class RankRun:
         self._stages = {stage.index: _without_graphs(stage) for stage in stages.own}
         self._last = len(stages.pipeline.stages) - 1
         self._replacements: dict[int, list[tuple[Slot, Tensor]]] = {i: [] for i in self._stages}
-        self._leaves: dict[int, list[Tensor]] = {i: [] for i in self._stages}
+        self._leaves: dict[int, dict[Tensor, None]] = {i: {} for i in self._stages}
         self._leaf_of: dict[int, tuple[Tensor, Tensor]] = {}  # by id: this rank's tensor, its leaf
         self._lent: dict[tuple[int, int], Tensor] = {}  # by shared tensor and stage: its leaf
         self._split: set[int] = set()  # the stages that defer gradients of weights
@@ -187,8 +187,8 @@ class RankRun:
 
     def _replace(self, stage: int, slots: Sequence[Slot], tensor: Tensor) -> None:
         self._replacements[stage] += [(slot, tensor) for slot in slots]
-        if tensor.requires_grad and all(tensor is not each for each in self._leaves[stage]):
-            self._leaves[stage].append(tensor)
+        if tensor.requires_grad:
+            self._leaves[stage][tensor] = None
 
     def _forward(self, office: Office, stage: Stage, number: int) -> None:
         if stage.index == 0:
@@ -226,7 +226,7 @@ class RankRun:
         is_last = stage.index == self._last
         gradients = seeds(number) if is_last else self._gradients(office, stage.index, number)
         with self._explained(stage, number, None):
-            returned = stage.backward(number, gradients, self._leaves[stage.index])
+            returned = stage.backward(number, gradients, [*self._leaves[stage.index]])
         for maker, names in self._traffic.makers(stage.index):
             given = {name: returned.get(name, []) for name in names}
             office.send(Message(Subject.GRADIENTS, maker, stage.index, number), given)

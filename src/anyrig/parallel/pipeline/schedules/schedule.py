@@ -39,8 +39,8 @@ class Schedule:
     tasks, or its backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT tasks.
 
     Attributes:
-        name: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-v"`` or
-            ``"forward"``.
+        name: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-h2"``,
+            ``"zero-bubble-v"`` or ``"forward"``.
         micro_batches: the number of micro-batches.
         device_of_stage: the index of each stage's device. Neighbouring stages may share a device:
             the two in the middle of ``"zero-bubble-v"``, and all stages on a single device.
