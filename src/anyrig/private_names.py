@@ -109,6 +109,7 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch._C._autograd._get_sequence_nr", _RECORDER),
     PrivateName("torch._C._autograd._top_saved_tensors_default_hooks", _MODES),
     PrivateName("torch._C._current_autograd_node", _RECORDER),
+    PrivateName("torch._C._profiler._RecordFunctionFast", "anyrig run --report: steps, modules"),
     PrivateName("torch._C._current_graph_task_id", "accumulation of gradients over ranks"),
     PrivateName("torch._C._will_engine_execute_node", "accumulation of gradients over ranks"),
     PrivateName("torch._compile._disable_dynamo", "compiled modules that are spread"),
