@@ -38,8 +38,10 @@ def _describe_steps(facts: Facts, measurement: Measurement) -> list[str]:
         taken = measurement.steps_taken
         if taken > 1:
             return [f"none profiled of {taken}"]
-        if taken == 1 or facts.error is not None:
+        if taken == 1:
             return ["none profiled: the profile begins after the first step, and no other followed"]
+        if facts.error is not None:
+            return ["none found: no step ended before the error, so nothing was profiled"]
         return ["none found: no torch.optim.Optimizer took a step, so nothing was profiled"]
     numbers = typical.of_steps
     which = f"step {numbers[0]}"

@@ -25,12 +25,15 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 from ..loaded_batches import LoaderWatch
 from ..optimizer_steps import OptimizerSteps
 from .marks import ModuleMarks, mark_step
+from .other_profilers import OtherProfilers, is_profiling
 
 MOST_STEPS = 8
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 # The profile ends with the step in which it exceeds one of these.
 _MOST_SECONDS = 20.0
 _MOST_CALLS = 100_000  # of modules: up to about a million events
+
+_OWN_PROFILE = "the program runs PyTorch's profiler itself, and no other can run at that time"
 
 
 @contextmanager
@@ -64,6 +67,7 @@ class ProfiledWindow:
         self._began = 0.0
         self._loaders = LoaderWatch()
         self._marks = ModuleMarks()
+        self._others = OtherProfilers(self._give_way)
         self._steps = OptimizerSteps(self.end_step)
 
     def start(self) -> None:
@@ -100,6 +104,9 @@ class ProfiledWindow:
         return path.exists()
 
     def _begin(self) -> None:
+        if is_profiling():
+            self.problems.append(_OWN_PROFILE)
+            return
         activities = {ProfilerActivity.CPU}
         # Without the first condition, the profiler would start CUDA in a program for the CPU.
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -114,15 +121,21 @@ class ProfiledWindow:
         self._profile, self._is_running = began, True
         self._loaders.start()
         self._marks.start()
+        self._others.start()
         self._began = time.monotonic()
         mark_step()
 
     def _end(self) -> None:
         self._is_running = False
+        self._others.stop()
         self._marks.stop()
         self._loaders.stop()
         assert self._profile is not None
         self._profile.stop()
+
+    def _give_way(self) -> None:
+        self.problems.append(_OWN_PROFILE)
+        self._guard(self._end)
 
     def _guard(self, action: Callable[[], Any]) -> None:
         """Run a part of ours; its failure must not be one of the program."""
