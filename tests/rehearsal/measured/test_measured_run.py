@@ -180,6 +180,20 @@ def test_a_program_that_profiles_itself_keeps_its_profile(
     assert "the program runs PyTorch's profiler itself" in done.stderr
 
 
+def test_a_compiled_module_is_not_compiled_again(tmp_path: Path, place: str) -> None:
+    before = (
+        "def count(graph, inputs):\n    print('compiled')\n    return graph.forward\n"
+        "def compile_it(model):\n    return torch.compile(model, backend=count)"
+    )
+    in_step = (
+        "compiled = compile_it(model) if step == 1 else compiled\n"
+        "    compiled(x.to(device)).sum().backward()"
+    )
+    facts, done = measure(tmp_path, place, write_script(tmp_path, in_step, before))
+    assert (done.returncode, done.stdout) == (0, "compiled\n"), done.stderr  # warnings are errors
+    assert len(facts["steps"]) == 8
+
+
 def test_two_ranks_of_which_one_fails(tmp_path: Path, place: str) -> None:
     script = write_script(tmp_path, "os.environ['RANK'] == '1' and 1 / (step - 7)")
     words = ["run", "--device", "cpu", "--nproc-per-node", "2", "--json", "facts.json", script]

@@ -7,6 +7,8 @@ only, since the marks cost some microseconds a call.
 from __future__ import annotations
 
 import threading
+import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from ...memory.module_stack import ModuleStack
 
 MODULE_MARK = "anyrig module "
 STEP_MARK = "anyrig step"
+# Compiled modules warn that the hooks of a process are called once more for them.
+_WARNING_OF_COMPILED_MODULES = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 def mark_step() -> None:
@@ -41,10 +45,13 @@ class ModuleMarks:
         self.calls = 0
         self._names = ModuleStack(lambda module, inputs: None)
         self._handles: list[RemovableHandle] = []
+        self._filter: Any = None
         self._threads = threading.local()
 
     def start(self) -> None:
         """Mark the calls of all modules from now on."""
+        warnings.filterwarnings("ignore", _WARNING_OF_COMPILED_MODULES)
+        self._filter = warnings.filters[0]
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -55,6 +62,8 @@ class ModuleMarks:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        with suppress(ValueError):  # the program has changed the filters
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         while self._open:
             self._open.pop().__exit__(None, None, None)
 
