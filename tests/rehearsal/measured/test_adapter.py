@@ -139,6 +139,7 @@ def test_names_of_kernels() -> None:
     assert short_kernel_name("void a::(anonymous namespace)::b<c::d, 4>(int)") == "b"
     assert short_kernel_name("void cutlass::Kernel2<cutlass_80_gemm<1>>(x)") == "cutlass_80_gemm"
     assert short_kernel_name("void cutlass::Kernel<ns::tensorop>(x)") == "tensorop"
+    assert short_kernel_name("Cijk_" * 40) == f"{'Cijk_' * 15}Cijk…"
 
 
 def test_memory_is_in_the_order_of_time_and_of_gpus_only(tmp_path: Path) -> None:

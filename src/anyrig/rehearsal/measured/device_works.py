@@ -28,6 +28,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("Double", "Long", "UInt64", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
+_LONGEST_NAME = 80
 _ANONYMOUS = "(anonymous namespace)::"
 _CUTLASS = re.compile(r"\bKernel2?<([\w:]+)")
 
@@ -84,7 +85,7 @@ def add_works(
                 flow = _shared_number(f"{key} {numbers[key]}")
         else:
             short = short_kernel_name(work.name) if work.category == "kernel" else work.name
-            name = short if operator is None else f"{operator}: {short}"
+            name = short if operator in (None, short) else f"{operator}: {short}"
             moved = float(work.args.get("bytes", -1))
         device, stream = work.place
         builder.add(
@@ -114,13 +115,13 @@ def short_kernel_name(name: str) -> str:
 
     ``void at::native::vectorized_elementwise_kernel<4, …>(int, …)`` becomes
     ``vectorized_elementwise_kernel``. The kernels of CUTLASS, which are all called ``Kernel``, get
-    the name of their first argument.
+    the name of their first argument. Longer names are cut.
     """
     plain = name.replace(_ANONYMOUS, "").removeprefix("void ")
     found = _CUTLASS.search(plain)
-    if found is not None:
-        return found[1].rpartition("::")[2]
-    return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip() or name
+    whole = re.split(r"[<(]", plain, maxsplit=1)[0] if found is None else found[1]
+    short = whole.rpartition("::")[2].strip() or name
+    return short if len(short) <= _LONGEST_NAME else f"{short[: _LONGEST_NAME - 1]}…"
 
 
 def bytes_of_collective(args: Mapping[str, Any]) -> float:
