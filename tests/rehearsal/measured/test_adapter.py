@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hand_written_trace import BASE_NS, COLLECTIVE, call, operator, work, write
+from hand_written_trace import (
+    BASE_NS,
+    COLLECTIVE,
+    PROCESS,
+    THREAD,
+    call,
+    operator,
+    span,
+    work,
+    write,
+)
 
 from anyrig.rehearsal.collective_times import collective_times
 from anyrig.rehearsal.measured.adapter import TracedSteps, record_of_trace
@@ -155,6 +165,14 @@ def test_traces_without_steps_or_devices(tmp_path: Path) -> None:
     path.write_text('{"traceEvents": []}')
     empty = record_of_trace(read_trace(path), Group())
     assert (empty.host_seconds, len(empty.record.intervals)) == ((), 0)
+
+
+def test_the_end_of_the_profile_is_no_time_of_the_optimizer(tmp_path: Path) -> None:
+    steps = span("user_annotation", "Optimizer.step#SGD.step", 290, 900, (PROCESS, THREAD))
+    rows = rows_of(steps_of(tmp_path, steps))
+    assert [row for row in rows if row[4] == "Optimizer.step#SGD.step"] == [
+        (None, 290, 300, "HOST", "Optimizer.step#SGD.step", None)
+    ]
 
 
 def test_an_operator_without_time_of_its_own(tmp_path: Path) -> None:

@@ -119,11 +119,15 @@ class _Walk:
                 self._launch(event, outer)
             return
         self._add_until(event.begin_ns)
+        if event.name == STEP_MARK:
+            for one in self._open:  # what remains of the optimizer's step is the end of the profile
+                one.name = None
+            return
         name = outer.name
         operator = outer.operator
         if event.name.startswith(MODULE_MARK):
             name, module = None, event.name.removeprefix(MODULE_MARK)
-        elif event.category == "cpu_op" and event.name != STEP_MARK:
+        elif event.category == "cpu_op":
             name = operator = event.name.removeprefix(f"{_ENGINE}evaluate_function: ")
         elif event.name.startswith(_ANNOTATIONS):
             name = operator = event.name
