@@ -80,7 +80,8 @@ def test_the_summary(reported: tuple[dict[str, Any], str, str]) -> None:
         f"anyrig: train.py on 2x {A100}, measured",
         "  step       250.0 us, step 2 of 7 steps; 32,000 samples/s",
         "             the host waits for a GPU once in a step",
-        "             collectives take 90.0 us in a node; for 60.0 us no kernel runs beside them",
+        "             collectives take 90.0 us in a node; for 60.0 us no kernel runs at the same "
+        "time",
         "  cuda:0     rank 0, busy 20 %, waiting 28 %, idle 52 %",
         "             rank 0, PyTorch took at most 3.00 GiB of 80.00 GiB; tensors took at most "
         "2.00 GiB",
