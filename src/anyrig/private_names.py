@@ -109,11 +109,19 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch._C._autograd._get_sequence_nr", _RECORDER),
     PrivateName("torch._C._autograd._top_saved_tensors_default_hooks", _MODES),
     PrivateName("torch._C._current_autograd_node", _RECORDER),
+    PrivateName("torch._C._profiler._RecordFunctionFast", "anyrig run --report: steps, modules"),
     PrivateName("torch._C._current_graph_task_id", "accumulation of gradients over ranks"),
     PrivateName(
         "torch._C._dispatch_has_kernel_for_dispatch_key", "messages between ranks on the CPU"
     ),
     PrivateName("torch._C._will_engine_execute_node", "accumulation of gradients over ranks"),
+    PrivateName(
+        "torch.autograd._profiler_enabled", "anyrig run --report: programs that profile themselves"
+    ),
+    PrivateName(
+        "torch.autograd.profiler.profile._prepare_trace",
+        "anyrig run --report: programs that profile themselves",
+    ),
     PrivateName("torch._compile._disable_dynamo", "compiled modules that are spread"),
     PrivateName("torch._disable_dynamo", "recomputation in compiled modules"),
     PrivateName("torch._dynamo.trace_rules", "compiled modules that are spread"),

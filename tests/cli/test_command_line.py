@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,3 +36,20 @@ def test_a_name_that_is_no_path(name: str) -> None:
     for is_python in (False, True):
         with pytest.raises(typer.BadParameter, match=r"there is no (script|program)"):
             read_command([name], is_module=False, is_python=is_python)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("torchrun", "write -m torch.distributed.run instead"),
+        ("train", "install it, or write its path"),
+    ],
+)
+def test_a_command_that_is_not_in_path(
+    name: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    text = f"there is no script '{name}' and no command of that name in PATH; {remedy}"
+    with pytest.raises(typer.BadParameter, match=re.escape(text)):
+        read_command([name, "--standalone", "train.py"], is_module=False)

@@ -213,6 +213,8 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
         after = ["no_such_script.py"]
     if command == ["verify"] and flag in OF_VERIFY:
         possible = OF_VERIFY[flag]
+    if command[0] == "run":
+        possible = possible | REPORTS.get(flag, set())
     if command[0] in ("rehearse", "verify"):
         before = BEFORE.get(flag, ["--rig", "T4"])
         more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.cli.rehearse import _error_of
+from anyrig.cli.program_error import error_of_group
 from anyrig.errors import DeviceTextError, ReportError, UnknownHardwareError
 from anyrig.processes.failure import GroupFailure
 from anyrig.processes.launcher import GroupResult
@@ -165,8 +165,8 @@ def test_the_error_of_ranks_is_that_of_the_rank_that_caused_it() -> None:
         1, "node0", 1, Ending.FAILED, None, "torch.OutOfMemoryError: CUDA out of memory. Tried",
         "Traceback …", "/a/train.py:31 in step", None, None, False, None,
     )  # fmt: skip
-    error = _error_of(GroupResult(GroupFailure((), (end,))))
+    error = error_of_group(GroupResult(GroupFailure((), (end,))))
     assert error is not None
     assert (error.kind, error.text) == ("OutOfMemoryError", "CUDA out of memory. Tried")
     assert error.line == "train.py:31"
-    assert _error_of(GroupResult()) is None
+    assert error_of_group(GroupResult()) is None

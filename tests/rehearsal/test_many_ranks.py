@@ -19,6 +19,7 @@ from anyrig.cli.group_flags import GroupFlags
 from anyrig.cli.many_ranks import rank_0_variables, read_ranks
 from anyrig.rehearsal.comparison.compared_rig import compare_rig
 from anyrig.rehearsal.comparison.prices import Prices
+from anyrig.rehearsal.comparison.table import comparison_table
 from anyrig.virtual.rig import VirtualRig
 
 PROGRAM = str(Path(__file__).parent / "programs" / "trains_alike.py")
@@ -105,8 +106,16 @@ def test_a_thousand_ranks_take_no_longer_than_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "rig", "why"),
     [
-        (12, "8xH100-SXM", "12 ranks do not fill nodes of 8 GPUs; write 8 or 16"),
-        (4, "8xH100-SXM", "4 ranks do not fill nodes of 8 GPUs; write 8 or 16"),
+        (
+            12,
+            "8xH100-SXM",
+            "12 ranks do not fill nodes of 8 GPUs, which are 8xH100-SXM; write 8 or 16",
+        ),
+        (
+            4,
+            "8xH100-SXM",
+            "4 ranks do not fill nodes of 8 GPUs, which are 8xH100-SXM; write 8 or 16",
+        ),
         (1, "T4", "it must be from 2 to 1024 with the rig T4, not 1; one rank needs no --ranks"),
         (0, "8xT4", "it must be from 8 to 8192 with the rig 8xT4, not 0"),
         (9000, "8xT4", "it must be from 8 to 8192"),
@@ -125,7 +134,7 @@ def test_ranks_that_cannot_be_alike(ranks: int, rig: str, why: str) -> None:
         (["--device", "all"], "a flag for ranks, such as --device"),
         (["--fail", "rank=0,step=1"], "--ranks runs rank 0 alone"),
         (["--remedies"], "the flags for ranks"),
-        (["--compare", "8xT4,3xL4"], "16 ranks do not fill nodes of 3 GPUs"),
+        (["--compare", "8xT4,3xL4"], "16 ranks do not fill nodes of 3 GPUs, which are 3xL4"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -151,6 +160,14 @@ def test_the_rig_and_the_environment_of_rank_0(monkeypatch: pytest.MonkeyPatch) 
 
 def test_all_nodes_have_a_price() -> None:
     typical = {"seconds": 2.0, "samples_per_second": 10.0}
-    facts = {"typical_step": typical, "assumed_ranks": {"nodes": 4}}
+    facts = {"typical_step": typical, "assumed_ranks": {"nodes": 4, "ranks": 8}}
     row = compare_rig(VirtualRig.parse("2xT4"), 0, facts, None, Prices("EUR", {"T4": 0.5}))
     assert row.price_per_hour == 4 * 2 * 0.5
+
+
+def test_the_table_names_the_ranks() -> None:
+    facts = {"assumed_ranks": {"nodes": 600, "ranks": 1200}}
+    rows = [compare_rig(VirtualRig.parse("2xT4"), 0, one, None, None) for one in (facts, None)]
+    ranks = comparison_table(rows, None).columns[1]
+    assert (ranks.header, [*ranks.cells]) == ("ranks", ["1,200", "-"])
+    assert "ranks" not in [one.header for one in comparison_table(rows[1:], None).columns]

@@ -17,13 +17,14 @@ from anyrig.rehearsal.collective_times import collective_times
 from anyrig.rehearsal.critical_path import Timeline
 from anyrig.rehearsal.facts import CollectiveTimes, Facts, StepFacts, TypicalStep
 from anyrig.rehearsal.occupation import occupation_of
-from anyrig.rehearsal.process_record import ProcessRecord, UsedDevice, merge_records
+from anyrig.rehearsal.process_record import ProcessRecord, merge_records
 from anyrig.rehearsal.read_facts import read_facts
 from anyrig.rehearsal.record_file import read_record_file, write_record
 from anyrig.rehearsal.record_folder import RecordFolder
 from anyrig.rehearsal.step_ends import StepEnd
 from anyrig.rehearsal.summary import describe
 from anyrig.rehearsal.trace import trace_events
+from anyrig.rehearsal.used_device import UsedDevice
 from anyrig.virtual.record_reading import (
     Cause,
     IntervalKind,
@@ -227,7 +228,7 @@ def two_ranks() -> list[ProcessRecord]:
     for rank, record in enumerate((quick, slow)):
         flow = array("q", [-1, -1, -1, SHARED_FLOW])
         record = replace(record, intervals=replace(record.intervals, flow=flow))
-        devices = (UsedDevice(0, rank, MemoryCurve(sample, (sample,), KINDS)),)
+        devices = (UsedDevice(0, "A100-80GB", 85 * 10**9, MemoryCurve(sample, (sample,), KINDS)),)
         ends = (StepEnd(8.0, 2.0, 4, 0.5),)
         processes.append(ProcessRecord(rank, record, 0.0, 0.0, ends, devices))
     return processes

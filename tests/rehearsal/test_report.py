@@ -177,10 +177,14 @@ def test_lines_are_named_by_their_file() -> None:
 
 
 def test_a_summary_without_steps_says_so() -> None:
-    from anyrig.rehearsal.facts import Facts
+    from anyrig.rehearsal.facts import Facts, ProgramError
 
     text = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0"))
     assert "no torch.optim.Optimizer took a step; name the function of a step with" in text
+    error = ProgramError("KeyError", "'lr'", "train.py:3")
+    failed = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0", error=error))
+    assert "none: the script ended before the end of its first one" in failed
+    assert "--step-marker" not in failed
 
 
 RANKS = """

@@ -16,6 +16,8 @@ from .program_argument import check_program
 if TYPE_CHECKING:
     from ..rehearsal.program import Program
 
+# What may be the name of a command: a short word without a suffix.
+_COMMAND = re.compile(r"[A-Za-z0-9][\w-]{0,59}", re.ASCII)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -58,8 +60,26 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
             and _is_python_script(Path(command))
         ):
             return Program(command, tuple(arguments))
+        _check_command(name)
     check_program(name, is_module=is_module)
     return Program(name, tuple(arguments), is_module=is_module)
+
+
+def _check_command(name: str) -> None:
+    """Refuse a name that looks like a command's, if there is no such command.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    if not _COMMAND.fullmatch(name) or shutil.which(name):
+        return
+    remedy = "install it, or write its path"
+    if name == "torchrun":
+        remedy = "write -m torch.distributed.run instead, or its flags after anyrig rehearse"
+    raise typer.BadParameter(
+        f"there is no script {name!r} and no command of that name in PATH; {remedy}",
+        param_hint="SCRIPT",
+    )
 
 
 def _read_python(words: list[str]) -> Program:

@@ -47,8 +47,8 @@ def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
     if ranks % gpus:
         below = max(1, ranks // gpus) * gpus
         raise typer.BadParameter(
-            f"{ranks} ranks do not fill nodes of {gpus} GPUs; write {below} or {below + gpus}, or "
-            "another node in --rig",
+            f"{ranks} ranks do not fill nodes of {gpus} GPUs, which are {node}; write {below} or "
+            f"{below + gpus}, or another node",
             param_hint=RANKS,
         )
     return node.repeated(ranks // gpus)

@@ -18,6 +18,8 @@ from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
 from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroyed_groups
 from ..processes.whole_lines import write_whole_lines
+from ..rehearsal.measured.measured_process import MeasuredProcess
+from ..rehearsal.measured.options import MeasureOptions
 from ..rehearsal.out_of_memory import OutOfMemoryWatch
 from ..rehearsal.program import Program
 from ..verification.hazards.program_watch import HazardOptions, ProgramWatch
@@ -46,14 +48,23 @@ def main() -> NoReturn:
     hazards = None if options is None else ProgramWatch(options)
     if hazards is not None:
         when_torch_is_imported(hazards.begin)
+    to_measure = MeasureOptions.of_environment()
+    measured = None if to_measure is None else MeasuredProcess(to_measure)
+    if measured is not None:
+        when_torch_is_imported(measured.begin)
     watch = OutOfMemoryWatch(tracks=tracks)
 
     def explain(error: BaseException) -> str | None:
+        if measured is not None:
+            measured.note_error(error)
         explanation = watch.explain(error)
         # The launcher prints the explanation of the rank that caused the failure, and no other.
         return None if note_exception(error, explanation) else explanation
 
-    status = Program(name, tuple(rest), is_module=is_module).run(explain)
+    program = Program(name, tuple(rest), is_module=is_module)
+    status = program.run(explain)
+    if measured is not None:
+        measured.finish(program, status)
     end_process(status if hazards is None else hazards.finish(status))
 
 

@@ -20,14 +20,13 @@ from .group_flags import GroupFlags, with_group_flags
 from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .many_ranks import RANKS, rank_0_variables, read_ranks
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
+from .program_error import error_of_group
 from .run import single_rank_variables, status_of
 from .torchrun_flags import script_arguments
 from .virtual_ranks import plan_ranks
 
 if TYPE_CHECKING:
-    from ..processes.launcher import GroupResult
     from ..processes.options import RunOptions
-    from ..rehearsal.facts import ProgramError
     from ..rehearsal.failing.fault import Fault
     from ..rehearsal.failing.watched_fault import WatchedFault
     from ..rehearsal.placement import Placement
@@ -265,19 +264,6 @@ def _run_here(rehearsal: Rehearsal, watched: HazardOptions | None) -> int:
     return status
 
 
-def _error_of(result: GroupResult) -> ProgramError | None:
-    """Return the exception of the rank that caused a group's failure; None if there was none."""
-    from ..rehearsal.facts import ProgramError
-
-    first = None if result.failure is None else result.failure.first
-    if first is None or first.traceback is None or first.last_error is None:
-        return None
-    kind, _, text = first.last_error.partition(": ")
-    place = first.place
-    line = None if place is None else Path(place.partition(" in ")[0]).name
-    return ProgramError(kind.rpartition(".")[2], text, line)
-
-
 def _run_ranks(
     rehearsal: Rehearsal,
     placement: Placement,
@@ -316,7 +302,7 @@ def _run_ranks(
         words = [*command, *program.arguments]
         result = run_group(options, words, [variables] * options.processes, folders)
         account = None if watched is None else partial(account_for_fault, watched, result, options)
-        report(RanksEnd(result.exit_code, _error_of(result), account))
+        report(RanksEnd(result.exit_code, error_of_group(result), account))
         return report_hazards(status_of(result))
 
 

@@ -13,6 +13,7 @@ import typer
 from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
 from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
+from .measure_flags import JSON, REPORT, TRACE, measure_options, measured_ranks
 from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, check_program, rank_words
 from .torchrun_flags import count_ranks, run_options, script_arguments
 
@@ -33,6 +34,9 @@ def run(
     hazards: HAZARDS = False,
     fail_on_hazards: FAIL_ON_HAZARDS = False,
     hazard_sums: HAZARD_SUMS = False,
+    report: REPORT = None,
+    trace: TRACE = None,
+    json: JSON = None,
 ) -> None:
     """Run a script in one process per chosen device. The words after SCRIPT are its arguments.
 
@@ -53,26 +57,37 @@ def run(
     # If nothing was chosen and there is no accelerator, there is nothing to hide.
     hides = chosen is not None or rig.kind != "cpu"
     options = run_options(flags, count_ranks(flags, tuple(rig)))
+    measured = measure_options(report, trace, json, not no_python)
     check_program(script, is_module=module, is_python=not no_python)
     target = rank_words(script, is_module=module, is_python=not no_python, explains_oom=explain_oom)
-    command = ["-m", "anyrig.cli.rank", *target, *script_arguments(context.args)]
+    arguments = script_arguments(context.args)
+    command = ["-m", "anyrig.cli.rank", *target, *arguments]
     watched = hazard_options(hazards, fail_on_hazards, hazard_sums, not no_python)
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
         visibility = environment_for(rig) if hides else {}
         variables = visibility | single_rank_variables(options.master_port) | role
-        environment = os.environ | variables | (watched.variables() if watched else {})
+        environment = os.environ | variables
+        for handed in (watched, measured):
+            environment |= {} if handed is None else handed.variables()
         environment.pop(ERROR_FILE, None)  # set if a rank runs this command; no launcher reads it
         _replace_process([sys.executable, *command], environment)
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher
+    from ..rehearsal.program import Program
     from ..verification.hazards.program_watch import watched_ranks
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]
-    with watched_ranks(watched) as (handed, report):
-        environments = [environment | role | handed for environment in environments]
-        status = report(status_of(run_group(options, command, environments)))
+    program = Program(script, tuple(arguments), is_module=module)
+    with (
+        measured_ranks(measured, program, count) as (to_measure, write_report),
+        watched_ranks(watched) as (to_watch, report_hazards),
+    ):
+        more = role | to_measure | to_watch
+        result = run_group(options, command, [own | more for own in environments])
+        status = report_hazards(status_of(result))
+        write_report(result)
     if options.rdzv_endpoint is not None:
         end_launcher(status)
     raise typer.Exit(status)

@@ -1,6 +1,7 @@
 """`Facts`: what a rehearsal found, as data. The summary, the page and the trace are drawn from it.
 
-Times are in seconds of virtual time since the program started, unless a name says otherwise.
+Times are in seconds since the program started, unless a name says otherwise: of virtual time, or of
+time if they were measured (`Facts.measurement`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from .assumed_ranks import AssumedRanks
+from .measurement import Measurement
 
 FORMAT, VERSION = "anyrig-rehearsal", 1
 
@@ -35,10 +37,10 @@ class ProgramError:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """The memory of a device when most of it was in use, in bytes.
+    """The memory of a device when most of it was in use, in bytes; None if it was not measured.
 
     Attributes:
-        total_bytes: all that the rank held.
+        total_bytes: all that the rank held; where measured, all that PyTorch's allocator took.
         tensor_bytes: tensors.
         workspace_bytes: what kernels allocated for themselves.
         context_bytes: the CUDA context.
@@ -47,13 +49,13 @@ class PeakMemory:
         headroom_bytes: what was left of the device's memory.
     """
 
-    total_bytes: int
-    tensor_bytes: int
-    workspace_bytes: int
-    context_bytes: int
-    collective_bytes: int
-    cached_bytes: int
-    headroom_bytes: int
+    total_bytes: int | None
+    tensor_bytes: int | None
+    workspace_bytes: int | None
+    context_bytes: int | None
+    collective_bytes: int | None
+    cached_bytes: int | None
+    headroom_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class DeviceFacts:
         waiting_share: the part in which no kernel ran, but work had been launched: copies,
             collectives, and work that waited for them or for another device.
         idle_share: the rest, in which nothing was launched.
+
+    The shares are None if they were not measured.
     """
 
     index: int
@@ -77,9 +81,9 @@ class DeviceFacts:
     card: str
     capacity_bytes: int
     peak: PeakMemory
-    busy_share: float
-    waiting_share: float
-    idle_share: float
+    busy_share: float | None
+    waiting_share: float | None
+    idle_share: float | None
 
 
 @dataclass(frozen=True)
@@ -233,9 +237,10 @@ class MemoryFacts:
         rank: the rank.
         seconds: the virtual time.
         tensor_bytes: tensors.
-        workspace_bytes: what kernels allocated for themselves.
+        workspace_bytes: what kernels allocated for themselves; None if not measured.
         cached_bytes: free memory that PyTorch's allocator holds.
-        context_bytes: the CUDA context, NCCL's buffers and what the program mapped itself.
+        context_bytes: the CUDA context, NCCL's buffers and what the program mapped itself; None if
+            not measured.
         kinds_at_peak: the bytes of the tensors at the peak by kind: ``parameters``, ``gradients``,
             ``optimizer`` (its state), ``activations`` (what a forward pass made and what was freed
             before the step ended) and ``other``; None if no step has ended since the peak.
@@ -245,9 +250,9 @@ class MemoryFacts:
     rank: int
     seconds: tuple[float, ...]
     tensor_bytes: tuple[int, ...]
-    workspace_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...] | None
     cached_bytes: tuple[int, ...]
-    context_bytes: tuple[int, ...]
+    context_bytes: tuple[int, ...] | None
     kinds_at_peak: dict[str, int] | None = None
 
 
@@ -338,6 +343,7 @@ class Facts:
         fault: what happened after an injected failure; None without one.
         collectives: how long collectives take; None without steps or collectives.
         assumed_ranks: the ranks that rank 0 stands for; None if every rank ran.
+        measurement: what was measured and what was not; None in a rehearsal, which predicts.
     """
 
     program: str
@@ -360,12 +366,13 @@ class Facts:
     fault: FaultFacts | None = None
     collectives: CollectiveTimes | None = None
     assumed_ranks: AssumedRanks | None = None
+    measurement: Measurement | None = None
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""
         for one in self.devices:
             if (one.index, one.rank) == (device, rank):
-                return one.peak.total_bytes
+                return one.peak.total_bytes or 0
         return 0
 
     def as_json(self) -> dict[str, Any]:

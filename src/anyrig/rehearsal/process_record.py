@@ -15,27 +15,14 @@ from ..virtual.record_reading import (
     read_memory_curve,
     read_record,
 )
+from .measured.measured_device import MeasuredDevice
 from .step_ends import StepEnd
+from .used_device import UsedDevice
 from .work_log import StepWorks
 
 # The numbers of flows from here on are the same in all ranks of a collective
 # (csrc/collectives/collective.cpp).
-_SHARED_FLOWS = 1 << 62
-
-
-@dataclass(frozen=True)
-class UsedDevice:
-    """A device that a process used.
-
-    Attributes:
-        index: the CUDA index in the process.
-        position: the place of the device in the rig.
-        memory: its memory over time.
-    """
-
-    index: int
-    position: int
-    memory: MemoryCurve
+SHARED_FLOWS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -51,6 +38,8 @@ class ProcessRecord:
         devices: the devices that it used.
         works: what the kernels of one of its steps computed; None if unknown.
         positions: the place in the rig of each device that it sees, by CUDA index.
+        steps_taken: the steps that a measured process took, profiled or not.
+        problems: why something of a measured process is missing, a sentence each.
     """
 
     rank: int
@@ -58,9 +47,11 @@ class ProcessRecord:
     begin: float
     host_begin: float
     ends: tuple[StepEnd, ...]
-    devices: tuple[UsedDevice, ...]
+    devices: tuple[UsedDevice | MeasuredDevice, ...]
     works: StepWorks | None = None
     positions: tuple[int, ...] = ()
+    steps_taken: int = 0
+    problems: tuple[str, ...] = ()
 
 
 def record_of_process(
@@ -70,13 +61,22 @@ def record_of_process(
     rank: int = 0,
     works: StepWorks | None = None,
 ) -> ProcessRecord:
-    """Return what this process has done since `begin`, when its host's time was `host_begin`."""
+    """Return what this process has done since `begin`, when its host's time was `host_begin`.
+
+    The process must have a virtual rig.
+    """
+    from ..virtual.installed import installation
+
+    installed = installation()
+    assert installed is not None
     seen = load_extension().devices()
     devices = []
     for index, device in enumerate(seen):
         curve = read_memory_curve(index)
         if curve is not None:
-            devices.append(UsedDevice(index, device.position, _since(host_begin, curve)))
+            card = installed.rig.devices[device.position]
+            memory = _since(host_begin, curve)
+            devices.append(UsedDevice(index, card.key, card.memory_bytes, memory))
     return ProcessRecord(
         rank,
         read_record(),
@@ -170,5 +170,5 @@ class _FlowNumbers:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def number_of(self, process: int, flow: int) -> int:
-        owner = -1 if flow >= _SHARED_FLOWS else process
+        owner = -1 if flow >= SHARED_FLOWS else process
         return self._numbers.setdefault((owner, flow), len(self._numbers))

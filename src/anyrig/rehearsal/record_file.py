@@ -16,8 +16,10 @@ from ..virtual.record_reading import (
     RecordedIntervals,
     RecordedTrack,
 )
-from .process_record import ProcessRecord, UsedDevice
+from .measured.measured_device import MeasuredDevice
+from .process_record import ProcessRecord
 from .step_ends import StepEnd
+from .used_device import UsedDevice
 from .work_log import StepWorks
 
 _COMPLETE_FROM = "complete_from"
@@ -38,6 +40,8 @@ def write_record(path: Path, process: ProcessRecord) -> None:
         "devices": [asdict(device) for device in process.devices],
         "works": None if process.works is None else asdict(process.works),
         "positions": process.positions,
+        "steps_taken": process.steps_taken,
+        "problems": process.problems,
         "tracks": [asdict(track) for track in process.record.tracks],
         "names": process.record.names,
         "lines": process.record.lines,
@@ -74,13 +78,18 @@ def read_record_file(path: Path) -> ProcessRecord:
         header["begin"],
         header["host_begin"],
         tuple(StepEnd(**end) for end in header["ends"]),
-        tuple(
-            UsedDevice(device["index"], device["position"], _curve_of(device["memory"]))
-            for device in header["devices"]
-        ),
+        tuple(map(_device_of, header["devices"])),
         None if header["works"] is None else StepWorks(**header["works"]),
         tuple(header["positions"]),
+        header["steps_taken"],
+        tuple(header["problems"]),
     )
+
+
+def _device_of(device: dict[str, Any]) -> UsedDevice | MeasuredDevice:
+    if "memory" not in device:
+        return MeasuredDevice.from_dict(device)
+    return UsedDevice(**{**device, "memory": _curve_of(device["memory"])})
 
 
 def _curve_of(memory: dict[str, Any]) -> MemoryCurve:

@@ -48,15 +48,24 @@ class RecordFolder:
 
         With `most_steps`, these processes end after this many steps.
         """
+        with cls.made() as folder:
+            os.environ[VARIABLE] = str(folder.path)
+            if most_steps is not None:
+                os.environ[_STEPS_VARIABLE] = str(most_steps)
+            try:
+                yield folder
+            finally:
+                os.environ.pop(VARIABLE, None)
+                os.environ.pop(_STEPS_VARIABLE, None)
+
+    @classmethod
+    @contextmanager
+    def made(cls) -> Iterator[RecordFolder]:
+        """Make a folder for the block, and remove it then."""
         path, lock = _new_folder()
-        os.environ[VARIABLE] = str(path)
-        if most_steps is not None:
-            os.environ[_STEPS_VARIABLE] = str(most_steps)
         try:
             yield cls(path)
         finally:
-            os.environ.pop(VARIABLE, None)
-            os.environ.pop(_STEPS_VARIABLE, None)
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
 

@@ -53,10 +53,12 @@ class Reporting:
         Raises:
             ReportError: a file cannot be written.
         """
-        if not self.quiet and (facts.devices or facts.fault is not None):
+        if not self.quiet and (facts.devices or facts.fault or facts.measurement):
+            from .measured.description import describe_measured
             from .summary import describe
 
-            sys.stderr.write(f"{describe(facts)}\n")
+            text = describe(facts) if facts.measurement is None else describe_measured(facts)
+            sys.stderr.write(f"{text}\n")
         if self.json is not None:
             write_text(self.json, json.dumps(facts.as_json()))
         if self.trace is not None:

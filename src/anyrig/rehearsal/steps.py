@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
 from ..virtual.record_reading import done_seconds, forget_nodes, host_seconds
+from .optimizer_steps import OptimizerSteps
 from .step_ends import StepEnd
 from .tensors_at_peak import PeakWatch
 from .work_log import StepWorks, WorkLog
@@ -21,11 +18,7 @@ class EnoughSteps(SystemExit):
 
 
 class StepWatch:
-    """Notes the end of each step of this process.
-
-    A step ends when an optimizer's `step` returns. If there are several optimizers, the first one
-    counts: that of the discriminator, say, for a discriminator and a generator.
-    """
+    """Notes the end of each step of this process."""
 
     def __init__(
         self,
@@ -43,8 +36,7 @@ class StepWatch:
         self._most_steps = most_steps
         self._log = WorkLog()
         self.peaks = PeakWatch()
-        self._optimizer: weakref.ref[Optimizer] | None = None
-        self._handle: RemovableHandle | None = None
+        self._optimizers = OptimizerSteps(self.end_step, self._note_shapes)
 
     def start(self) -> None:
         """From now on, find out which tensors are in use at peaks of memory."""
@@ -52,13 +44,11 @@ class StepWatch:
 
     def follow_optimizers(self) -> None:
         """From now on, note the end of a step whenever an optimizer's `step` returns."""
-        self._handle = register_optimizer_step_post_hook(self._after_optimizer)
+        self._optimizers.start()
 
     def stop(self) -> None:
         """Note nothing from now on."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self._optimizers.stop()
         self.peaks.stop()
         self._log.stop()
 
@@ -81,12 +71,6 @@ class StepWatch:
             self.stop()
             raise EnoughSteps(0)
 
-    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        first = None if self._optimizer is None else self._optimizer()
-        if first is None:
-            self._optimizer = weakref.ref(optimizer)
-            groups = optimizer.param_groups
-            self._log.note_shapes(one.shape for group in groups for one in group["params"])
-        elif first is not optimizer:
-            return
-        self.end_step()
+    def _note_shapes(self, optimizer: Optimizer) -> None:
+        groups = optimizer.param_groups
+        self._log.note_shapes(one.shape for group in groups for one in group["params"])

@@ -14,6 +14,7 @@ from .facts import (
     Finding,
     PeakMemory,
     StepFacts,
+    TypicalStep,
 )
 from .failing.description import describe_fault
 
@@ -27,19 +28,19 @@ def describe(facts: Facts) -> str:
     lines = [f"anyrig: {facts.program} on virtual GPUs {facts.rig}{mode}"]
     if facts.error is not None:
         where = "" if facts.error.line is None else f" at {facts.error.line}"
-        lines += _row("ended by", [f"{facts.error.kind}{where}"])
+        lines += row("ended by", [f"{facts.error.kind}{where}"])
     if facts.fault is not None:
-        lines += _row("failure", describe_fault(facts.fault))
+        lines += row("failure", describe_fault(facts.fault))
         if not facts.devices:  # the ranks were ended before they could leave their records
             return "\n".join(lines)
     if facts.assumed_ranks is not None:
-        lines += _row("ranks", _describe_ranks(facts.assumed_ranks))
-    lines += _row("step", _describe_steps(facts))
-    lines += _row("errors", _describe_errors(facts.clock_errors))
+        lines += row("ranks", _describe_ranks(facts.assumed_ranks))
+    lines += row("step", _describe_steps(facts))
+    lines += row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
-        rank = f"rank {device.rank}, " if _has_ranks(facts) else ""
+        rank = f"rank {device.rank}, " if has_ranks(facts) else ""
         texts = [*_describe_device(device), *_describe_tensors(facts, device)]
-        lines += _row(f"cuda:{device.index}", [rank + text for text in texts])
+        lines += row(f"cuda:{device.index}", [rank + text for text in texts])
     lines += _describe_findings(facts)
     return "\n".join(lines)
 
@@ -51,11 +52,11 @@ def _describe_findings(facts: Facts) -> list[str]:
     for finding in ordered[:_MOST_FINDINGS]:
         where = "" if finding.line is None else f" at {finding.line}"
         title = f"{finding.title}{where}{_describe_saving(finding, facts)}"
-        lines += _row(finding.code, [title, finding.remedy])
+        lines += row(finding.code, [title, finding.remedy])
     more = len(ordered) - _MOST_FINDINGS
     if more > 0:
         count = "1 more finding is" if more == 1 else f"{more} more findings are"
-        lines += _row("", [f"{count} in the files of --report and --json"])
+        lines += row("", [f"{count} in the files of --report and --json"])
     return lines
 
 
@@ -66,40 +67,66 @@ def _describe_saving(finding: Finding, facts: Facts) -> str:
     return f": {format_seconds(finding.saved_seconds)} of a step ({share})"
 
 
-def _row(title: str, texts: Sequence[str]) -> list[str]:
-    titles = [title, *[""] * (len(texts) - 1)]
+def row(title: str, texts: Sequence[str]) -> list[str]:
+    """Return lines of the summary, the first of which has the title."""
+    titles = [title, *[""] * (len(texts) - 1)][: len(texts)]
     return [f"  {one:{_WIDTH}}{text}" for one, text in zip(titles, texts, strict=True)]
 
 
-def _has_ranks(facts: Facts) -> bool:
+def has_ranks(facts: Facts) -> bool:
+    """Return whether several ranks used devices."""
     return len({device.rank for device in facts.devices}) > 1
 
 
 def _describe_steps(facts: Facts) -> list[str]:
     typical = facts.typical_step
+    if typical is None and facts.error is not None:
+        return ["none: the script ended before the end of its first one"]
     if typical is None:
         return [
             "none found: no torch.optim.Optimizer took a step; name the function of a step with "
             "--step-marker"
         ]
-    texts = [f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"]
-    if typical.samples_per_second is not None:
-        texts[0] += f"; {typical.samples_per_second:,.0f} samples/s"
-    numbers = set(typical.of_steps)
-    chosen = [step for step in facts.steps if step.number in numbers]
-    waits = sorted({step.waits for step in chosen})
-    if waits[-1] > 0:
-        count = f"{waits[0]} to {waits[-1]} times" if len(waits) > 1 else _times(waits[0])
-        texts.append(f"the host waits for a GPU {count} in a step")
-    loader = sum(step.loader_wall_seconds for step in chosen) / len(chosen)
-    if facts.collectives is not None:
-        texts.append(_describe_collectives(facts.collectives))
+    texts = [
+        f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"
+        f"{describe_rate(typical)}",
+        *describe_activity(facts, typical),
+    ]
+    loader = loader_seconds(facts, typical)
     if loader > 0:
         texts.append(
             f"not counted: {format_seconds(loader)} in the data loader, by the clock of this "
             "machine"
         )
     return texts
+
+
+def describe_rate(typical: TypicalStep) -> str:
+    """Return the samples per second, if they are known, to append."""
+    rate = typical.samples_per_second
+    return "" if rate is None else f"; {rate:,.0f} samples/s"
+
+
+def describe_activity(facts: Facts, typical: TypicalStep) -> list[str]:
+    """Return how often the host waits in a typical step, and how long collectives take."""
+    waits = sorted({step.waits for step in _chosen(facts, typical)})
+    texts = []
+    if waits[-1] > 0:
+        count = f"{waits[0]} to {waits[-1]} times" if len(waits) > 1 else _times(waits[0])
+        texts.append(f"the host waits for a GPU {count} in a step")
+    if facts.collectives is not None:
+        texts.append(_describe_collectives(facts.collectives))
+    return texts
+
+
+def loader_seconds(facts: Facts, typical: TypicalStep) -> float:
+    """Return how long a typical step waits for its data loader."""
+    chosen = _chosen(facts, typical)
+    return sum(step.loader_wall_seconds for step in chosen) / len(chosen)
+
+
+def _chosen(facts: Facts, typical: TypicalStep) -> list[StepFacts]:
+    return [step for step in facts.steps if step.number in set(typical.of_steps)]
 
 
 def _describe_collectives(times: CollectiveTimes) -> str:
@@ -166,11 +193,17 @@ def _describe_errors(errors: Iterable[ClockError]) -> list[str]:
     return texts
 
 
+def describe_shares(device: DeviceFacts) -> str:
+    """Return how busy a device was."""
+    shares = (device.busy_share, device.waiting_share, device.idle_share)
+    parts = zip(("busy", "waiting", "idle"), shares, strict=True)
+    return ", ".join(f"{name} {_percent(share)}" for name, share in parts if share is not None)
+
+
 def _describe_device(device: DeviceFacts) -> list[str]:
     peak = device.peak
     return [
-        f"busy {_percent(device.busy_share)}, waiting {_percent(device.waiting_share)}, "
-        f"idle {_percent(device.idle_share)}",
+        describe_shares(device),
         f"peak {format_bytes(peak.total_bytes)} of {format_bytes(device.capacity_bytes)}, "
         f"{format_bytes(peak.headroom_bytes)} left: {_describe_parts(peak)}",
     ]

@@ -121,23 +121,18 @@ def _flows(facts: Facts) -> Iterator[dict[str, Any]]:
 
 def _memory(facts: Facts) -> Iterator[dict[str, Any]]:
     for one in facts.memory:
-        for seconds, tensors, workspaces, cached, context in zip(
-            one.seconds,
-            one.tensor_bytes,
-            one.workspace_bytes,
-            one.cached_bytes,
-            one.context_bytes,
-            strict=True,
-        ):
+        layers = {
+            "tensors": one.tensor_bytes,
+            "workspaces": one.workspace_bytes,
+            "cached": one.cached_bytes,
+            "context": one.context_bytes,
+        }
+        known = {name: values for name, values in layers.items() if values is not None}
+        for seconds, *values in zip(one.seconds, *known.values(), strict=True):
             yield {
                 "ph": "C",
                 "name": f"cuda:{one.device} memory",
                 "ts": round(seconds * 1e9) / 1e3,
                 "pid": one.rank,
-                "args": {
-                    "tensors": tensors,
-                    "workspaces": workspaces,
-                    "cached": cached,
-                    "context": context,
-                },
+                "args": dict(zip(known, values, strict=True)),
             }

@@ -43,12 +43,14 @@ class RecordedTrack:
         stream: the id of the stream; None for the host.
         in_backward: whether this is a thread of the host that works for backward passes.
         rank: the rank of the process.
+        thread: tells the threads of a host apart; 0 for the one that takes the steps.
     """
 
     device: int | None
     stream: int | None
     in_backward: bool
     rank: int = 0
+    thread: int = 0
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class ComparedRig:
         cost_per_million_steps: what a million steps cost.
         clock_errors: how far the times are known to be off.
         facts: the facts of the rehearsal, without its timelines; None if it ended without any.
+        ranks: the ranks for which rank 0 ran alone, on as many nodes like the rig as they take;
+            None if every rank ran.
     """
 
     rig: str
@@ -56,6 +58,7 @@ class ComparedRig:
     cost_per_million_steps: float | None
     clock_errors: tuple[ClockError, ...]
     facts: dict[str, Any] | None = field(repr=False)
+    ranks: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
@@ -89,8 +92,9 @@ def compare_rig(
     seconds = typical["seconds"] if typical else None
     rate = typical["samples_per_second"] if typical else None
     price = None if prices is None else prices.of_rig(rig)
-    if price is not None and about.get("assumed_ranks"):
-        price *= about["assumed_ranks"]["nodes"]  # the rig is one of them
+    assumed = about.get("assumed_ranks")
+    if price is not None and assumed:
+        price *= assumed["nodes"]  # the rig is one of them
     return ComparedRig(
         rig=str(rig),
         outcome=outcome,
@@ -109,6 +113,7 @@ def compare_rig(
             for family, share in shares.items()
         ),
         facts=None if facts is None else _without_timelines(facts),
+        ranks=assumed["ranks"] if assumed else None,
     )
 
 

@@ -24,6 +24,9 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
     """
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("rig", no_wrap=True)
+    has_ranks = any(row.ranks is not None for row in rows)
+    if has_ranks:
+        table.add_column("ranks", justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("samples/s", justify="right", no_wrap=True)
@@ -36,6 +39,7 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
         cost = row.cost_per_million_steps if per_step else row.cost_per_million_samples
         table.add_row(
             row.rig,
+            *([_UNKNOWN if row.ranks is None else f"{row.ranks:,}"] if has_ranks else []),
             Text(describe_fit(row)),
             _UNKNOWN if row.step_seconds is None else format_seconds(row.step_seconds),
             _UNKNOWN if row.samples_per_second is None else f"{row.samples_per_second:,.0f}",

@@ -35,7 +35,9 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     if len(analysis.cards) != 1 or not analysis.kernels or len(analysis.devices) != 1:
         return
     (device,) = analysis.devices
-    if 2 * device.peak.total_bytes > device.capacity_bytes or any(small_kernels.find(analysis)):
+    if 2 * (device.peak.total_bytes or 0) > device.capacity_bytes or any(
+        small_kernels.find(analysis)
+    ):
         return
     works: dict[int, list[Work]] = {}
     known: dict[int, list[Work]] = {}  # by the identity of the kernel, which all steps share

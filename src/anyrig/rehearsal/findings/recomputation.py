@@ -47,7 +47,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     if not again:
         return
     needed = _bytes_written(analysis, again) / analysis.schedule.steps
-    free = min((device.peak.headroom_bytes for device in analysis.devices), default=0)
+    free = min((device.peak.headroom_bytes or 0 for device in analysis.devices), default=0)
     if needed > free:
         return
     launches = {analysis.schedule.tasks[place].launch for place in again}

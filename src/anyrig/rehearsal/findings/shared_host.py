@@ -49,7 +49,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         for place in analysis.of_kind(IntervalKind.KERNEL)
         if analysis.device(place) == slowest
     ]
-    idle = {(one.rank, one.index): one.idle_share for one in analysis.devices}
+    idle = {(one.rank, one.index): one.idle_share or 0.0 for one in analysis.devices}
     shares = ", ".join(
         f"cuda:{index} {100 * idle[rank, index]:.0f} %"
         for rank, index in devices

@@ -14,16 +14,16 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from .kinds import KINDS, LABELS, LAYER_LABELS, LAYERS
+from .kinds import KINDS, LABELS, LAYER_LABELS
 from .lanes import arrange
 from .library import Library, find_library
 from .memory_chart import make_charts
-from .memory_curve import MemoryCurve, device_title, read_curve
+from .memory_curve import MemoryCurve, device_title, known_layers, read_curve
 from .memory_picture import draw_memory, draw_peak_kinds
 from .payload import Payload, make_payload
 from .quantities import format_number, format_seconds
 from .step_picture import draw_step
-from .summary import describe_origin, format_findings, format_summary
+from .summary import describe_origin, format_findings, format_notes, format_summary
 from .tables import list_clock_errors, list_devices, list_path, list_steps, list_totals
 from .totals import add_up
 
@@ -77,13 +77,15 @@ def format_page(facts: Mapping[str, Any]) -> str:
         "style": _read("page.css"),
         "program": escape(str(facts["program"])),
         "rig": escape(str(facts["rig"])),
+        "verb": "measured" if facts.get("measurement") else "rehearsed",
+        "notes": format_notes(facts),
         "origin": escape(describe_origin(facts)),
         "summary": format_summary(facts, steps),
         "legend": _legend({kind: LABELS[kind] for kind in KINDS}),
         "note": _note(payload),
         "picture_step": str(shown["number"]),
         "step_picture": draw_step(facts, lanes, shown, begin),
-        "layers": _legend({layer: LAYER_LABELS[layer] for layer in LAYERS}),
+        "layers": _legend({layer: LAYER_LABELS[layer] for layer in known_layers(curves)}),
         "memory_pictures": _draw_memories(facts, curves, end),
         "memory_note": _memory_note(curves, library),
         "peaks": _list_peaks(facts),

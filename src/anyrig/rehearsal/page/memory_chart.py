@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from .kinds import LAYERS
-from .memory_curve import MemoryCurve
+from .memory_curve import MemoryCurve, known_layers
 
 _HEIGHT = 150
 
@@ -24,9 +23,10 @@ def make_charts(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
     from bokeh.models import ColumnDataSource, FixedTicker, Range1d
     from bokeh.plotting import figure
 
+    layers = known_layers(curves)
     items = []
     for number in range(len(curves)):
-        source = ColumnDataSource({name: [] for name in ("x", "zero", *LAYERS)}, name="source")
+        source = ColumnDataSource({name: [] for name in ("x", "zero", *layers)}, name="source")
         chart = figure(
             height=_HEIGHT,
             sizing_mode="stretch_width",
@@ -40,10 +40,10 @@ def make_charts(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
             border_line_color=None,
         )
         below = "zero"
-        for layer in LAYERS:  # each column holds the sum up to and with its layer
+        for layer in layers:  # each column holds the sum up to and with its layer
             chart.varea("x", below, layer, source=source)
             below = layer
-        chart.line("x", LAYERS[-1], source=source)
+        chart.line("x", layers[-1], source=source)
         chart.xaxis.visible = False
         chart.xgrid.visible = False
         chart.yaxis.ticker = FixedTicker(ticks=[])

@@ -17,7 +17,8 @@ class MemoryCurve:
         title: what to call the device.
         capacity_bytes: the memory that a program can use; None if unknown.
         seconds: the time of each point.
-        layers: for each name in `LAYERS`, the bytes at each point, until the next point.
+        layers: for each name in `LAYERS` that is known, the bytes at each point, until the next
+            point.
         is_thinned: whether points were left out.
     """
 
@@ -48,7 +49,8 @@ def read_curve(
     the last point of each stretch are kept. The peak is therefore always there.
     """
     seconds: Sequence[float] = memory["seconds"]
-    layers = {name: memory[f"{name}_bytes"] for name in LAYERS}
+    values_of = {name: memory[f"{name}_bytes"] for name in LAYERS}
+    layers = {name: values for name, values in values_of.items() if values is not None}
     index, rank = memory["device"], memory.get("rank")
     capacities = [
         device["capacity_bytes"]
@@ -76,3 +78,8 @@ def read_curve(
         {name: [values[index] for index in kept] for name, values in layers.items()},
         is_thinned=True,
     )
+
+
+def known_layers(curves: Sequence[MemoryCurve]) -> list[str]:
+    """Return the names of the layers of all curves, from the bottom to the top."""
+    return [name for name in LAYERS if not curves or all(name in one.layers for one in curves)]

@@ -7,8 +7,7 @@ from html import escape
 from typing import Any
 
 from ...units import format_bytes
-from .kinds import LAYERS
-from .memory_curve import MemoryCurve
+from .memory_curve import MemoryCurve, known_layers
 
 _WIDTH, _HEIGHT, _GUTTER = 960, 110, 144
 _MOST_POINTS = 400
@@ -28,7 +27,7 @@ def draw_memory(curve: MemoryCurve, begin: float, end: float) -> str:
     ]
     below = [0] * len(chosen)
     areas = []
-    for layer in LAYERS:
+    for layer in known_layers([curve]):
         values = [curve.layers[layer][point] for point in chosen]
         above = [low + value for low, value in zip(below, values, strict=True)]
         if any(values):

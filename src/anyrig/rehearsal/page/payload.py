@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .columns import Column, differences, joined, pack
-from .kinds import KINDS, LABELS, LAYER_LABELS, LAYERS
+from .kinds import KINDS, LABELS, LAYER_LABELS
 from .lanes import Lane
-from .memory_curve import MemoryCurve
+from .memory_curve import MemoryCurve, known_layers
 from .merging import choose_limit_ns, merge_short
 from .totals import Total
 
@@ -83,6 +83,7 @@ class _Others:
         def nanoseconds(seconds: float) -> int:
             return round((seconds - origin_seconds) * 1e9)
 
+        layers = known_layers(curves)
         steps = facts["steps"]
         path = [segment for step in steps for segment in step["path"]]
         typical_step = facts["typical_step"]
@@ -111,7 +112,7 @@ class _Others:
             "texts": facts["texts"],
             "tracks": facts["tracks"],
             "kinds": [{"name": kind, "label": LABELS[kind]} for kind in KINDS],
-            "layers": [{"name": layer, "label": LAYER_LABELS[layer]} for layer in LAYERS],
+            "layers": [{"name": layer, "label": LAYER_LABELS[layer]} for layer in layers],
             "steps": [
                 {
                     "number": step["number"],

@@ -29,20 +29,34 @@ def format_findings(facts: Mapping[str, Any]) -> str:
         key=lambda finding: (-(finding["saved_seconds"] or 0), -(finding["saved_bytes"] or 0)),
     )
     if not findings:
+        if facts.get("measurement"):
+            return (
+                "<p>What a change would save is computed from predictions: "
+                "<code>anyrig rehearse --report</code> lists it.</p>"
+            )
         return "<p>No findings.</p>"
     return f'<ol class="findings">{"".join(map(_finding, findings))}</ol>'
+
+
+def format_notes(facts: Mapping[str, Any]) -> str:
+    """Return what was measured and what was not; nothing for a rehearsal."""
+    measurement = facts.get("measurement")
+    if not measurement:
+        return ""
+    notes = "".join(f"<li>{escape(note)}</li>" for note in measurement["notes"])
+    return f'<ul class="note">{notes}</ul>'
 
 
 def describe_origin(facts: Mapping[str, Any]) -> str:
     """Return the command, the versions and whether values were computed, as text."""
     command = " ".join([facts["program"], *map(str, facts["arguments"])])
+    end = f"anyrig {facts['anyrig']}, torch {facts['torch']} · exit status {facts['status']}"
+    if facts.get("measurement"):
+        return f"anyrig run {command} · measured by PyTorch's profiler · {end}"
     assumed = facts.get("assumed_ranks")
     ranks = f"rank 0 of {assumed['ranks']:,}, the others assumed alike · " if assumed else ""
     values = "shapes only, no values computed" if facts["shape_only"] else "all values computed"
-    return (
-        f"anyrig rehearse --rig {facts['rig']} {command} · {ranks}{values} · "
-        f"anyrig {facts['anyrig']}, torch {facts['torch']} · exit status {facts['status']}"
-    )
+    return f"anyrig rehearse --rig {facts['rig']} {command} · {ranks}{values} · {end}"
 
 
 def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -125,13 +125,7 @@ def list_devices(facts: Mapping[str, Any]) -> str:
                 Cell(device_title(facts, device["index"], device["rank"])),
                 Cell(str(device["rank"])),
                 Cell(str(device["card"])),
-                *(
-                    Cell(
-                        format_share(device.get(f"{share}_share")),
-                        device.get(f"{share}_share") or 0,
-                    )
-                    for share in ("busy", "waiting", "idle")
-                ),
+                *(_share(device.get(f"{share}_share")) for share in ("busy", "waiting", "idle")),
                 _bytes(device.get("capacity_bytes")),
                 _bytes(peak.get("total_bytes")),
                 *(_bytes(peak.get(f"{part}_bytes")) for part in _PEAK_PARTS),
@@ -166,8 +160,12 @@ def _seconds(seconds: float | None) -> Cell:
     return Cell(format_seconds(seconds), seconds or 0.0)
 
 
+def _share(share: float | None) -> Cell:
+    return Cell(format_share(share) if share is not None else "not measured", share or 0)
+
+
 def _bytes(count: int | None) -> Cell:
-    return Cell(format_bytes(count), count or 0)
+    return Cell(format_bytes(count) if count is not None else "not measured", count or 0)
 
 
 def _text(facts: Mapping[str, Any], index: int | None) -> str:

@@ -1,0 +1,62 @@
+"""`MeasuredProcess`, which measures the program of this process and leaves a record or a report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..facts import ProgramError
+from ..program import Program
+from ..record_folder import RecordFolder
+from ..watching import program_error_of
+from .options import MeasureOptions
+
+if TYPE_CHECKING:
+    from .profiled_window import ProfiledWindow
+
+
+class MeasuredProcess:
+    """Measures the program of this process, from its import of torch on."""
+
+    def __init__(self, options: MeasureOptions) -> None:
+        self._options = options
+        self._window: ProfiledWindow | None = None
+        self._error: ProgramError | None = None
+
+    def begin(self) -> None:
+        """Begin to measure. Imports torch."""
+        from .profiled_window import ProfiledWindow
+
+        self._window = ProfiledWindow()
+        self._window.start()
+
+    def note_error(self, error: BaseException) -> None:
+        """Note the exception that ended the program."""
+        if self._window is not None:
+            self._window.stop()
+        if not isinstance(error, SystemExit | KeyboardInterrupt):
+            self._error = program_error_of(error)
+
+    def finish(self, program: Program, status: int) -> None:
+        """Write the report, or leave the record in the folder.
+
+        Raises:
+            ReportError: a file cannot be written.
+        """
+        if self._window is None:
+            return  # the program did not import torch
+        from .measured_facts import write_report
+        from .reading import record_of_window
+
+        self._window.stop()
+        rank = int(os.environ.get("RANK", "0"))
+        options = self._options
+        if options.folder is not None:
+            record = record_of_window(self._window, options.folder, options.origin_ns, rank)
+            RecordFolder(options.folder).write(record)
+            return
+        with tempfile.TemporaryDirectory(prefix="anyrig-trace-") as folder:
+            record = record_of_window(self._window, Path(folder), options.origin_ns, rank)
+        write_report(options.reporting, program, [record], status, self._error)
