@@ -1,4 +1,4 @@
-"""Gradients that are never cleared, so that each step adds those of all steps before.
+"""Gradients that are never cleared, so that each step adds to those of all previous steps.
 
 Gradients are accumulated on purpose, too: over several backward passes before one step. So what
 counts is the first backward pass after a step that changes the gradient: it must not find the
@@ -30,7 +30,7 @@ class _Gradient:
     """The gradient of one parameter after a step of its optimizer.
 
     Attributes:
-        parameter, gradient: their numbers.
+        parameter, gradient: the numbers of both, from `TensorNumbers`.
         version: its version at the end of the step.
         is_cleared: whether the program has changed, replaced or removed it since.
         backward: the backward pass that has added to it; None before that.

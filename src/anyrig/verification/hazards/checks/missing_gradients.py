@@ -1,7 +1,7 @@
 """Optimizers whose parameters never get a gradient.
 
 Three mistakes look alike: the loss does not depend on the parameters, a line of the program cuts
-them off, or the optimizer has other tensors than the model.
+them off, or the optimizer has tensors that are not the model's.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class MissingGradientsCheck(Check):
             self._decide(steps)
 
     def end(self) -> None:
-        """Report the optimizers of which parameters never had a gradient."""
+        """Report the optimizers that have parameters which never had a gradient."""
         for steps in self._steps.values():
             self._decide(steps)
 
