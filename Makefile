@@ -37,7 +37,9 @@ test-gpu: $(VENV)/.installed-test
 test-sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m sweep --numprocesses 2 --dist loadfile
 
-# Each test, and what it forks, within `watch_hazards`; see tests/watched_tests.py.
+# Each test, what it forks and each test of an inner pytest, within `watch_hazards`; see
+# tests/watched_tests.py. Not watched: processes that a test starts anew, what torch.compile
+# traces, and writes to saved memory in processes that install virtual GPUs after the watch began.
 test-hazards: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --watch-hazards --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

@@ -42,7 +42,7 @@ class _Owner:
         homes: the modules of its parameters when they were last looked up, and their names there.
         looked_at: the number of parameters that had been made then; -1 before the first look.
         replacements: the names of the parameters that took the place of its own, by their numbers.
-        former: the numbers of all parameters that ever took it.
+        former: the numbers of all that ever did.
         lost: how many of its own parameters are in no module, or in one that is not trained.
         is_kept: whether a copy of their model is trained, and none of them gets a gradient.
     """
