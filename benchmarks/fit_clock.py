@@ -248,7 +248,7 @@ class Fit:
             parts = [Part(rows.to_fit(3))]
             base = self.base(rows.gpu, of)
             base[f"{group}.throttle"] = [0.0]
-            unknowns = [Unknown(OVERHEAD, 0.06, is_fraction=False)]
+            unknowns = [Unknown(OVERHEAD, ms, is_fraction=False) for ms in (0.06, 0.3)]
             if of in deepbench:
                 other = measurements.deepbench_convolutions(self.folder, deepbench[of])
                 parts.append(Part(other.to_fit(2.5), weight=0.25, trusted=0.8))
@@ -268,7 +268,7 @@ class Fit:
             base[f"{group}.transformed_efficiency"] = [0.0] * len(START_TILES)
             unknowns += [Unknown(f"{group}.transformed_efficiency", 0.8, i) for i in (2, 3, 5, 7)]
             values, overhead = fit(base, unknowns, parts)
-            print(f"overhead of a call: {overhead:.3f} ms")
+            print(f"overhead of a call: {overhead}")
             also = "; DeepBench (baidu-research, da81ba78)" if of in deepbench else ""
             self.add(group, of, values, f"{NEUSIGHT}, {name}{also}")
         like = self.find(group, "otherwise")
@@ -324,7 +324,7 @@ class Fit:
         """Keep the installed tables of `groups`, which are not fitted."""
         for group in groups:
             for of, table in hardware.coefficient_groups()[group].items():
-                self.tables.append(Table(group, of, table.values, table.source))
+                self.tables.append(Table(group, of, dict(table.values), table.source))
 
 
 def run_programs(folder: Path, recorded: Path | None = None) -> Programs:

@@ -20,7 +20,7 @@ from anyrig.hardware import Spec, spec_of_key
 from anyrig.virtual.build import load_extension
 from anyrig.virtual.gpu_facts import gpu_facts_of
 
-from .measurements import Rows
+from .measurements import Overhead, Rows
 
 Coefficients = dict[str, list[float]]
 
@@ -28,8 +28,8 @@ TRUSTED = 0.4
 ROWS = 3000  # of each part, at most
 STARTS = 3
 FIRST_STEP, LAST_STEP = 1.0, 0.03
-OVERHEAD = "overhead"  # milliseconds of each row; not a coefficient
-LONGEST_OVERHEAD_MS = 0.4
+OVERHEAD = "overhead"  # milliseconds: at the start of the measurements, and the growth
+LONGEST_OVERHEAD_MS = 0.8
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Unknown:
     """A coefficient to fit.
 
     Attributes:
-        name: as in the extension, or `OVERHEAD`.
+        name: as in the extension, or `OVERHEAD`, which is no coefficient.
         start: the value to start from.
         index: of a coefficient with several values.
         is_fraction: whether it lies between 0 and 1.
@@ -75,13 +75,14 @@ class Part:
         self.gpu, _ = facts(rows.gpu)
         self.works = load_extension().Works(chosen.columns)
         self.ms = np.asarray(chosen.ms)
-        self.overhead_ms = chosen.overhead_ms
+        self.overhead, self.progress = chosen.overhead, np.asarray(chosen.progress)
         self.weight, self.trusted = weight, trusted
 
-    def loss(self, coefficients: Coefficients, overhead_ms: float | None) -> float:
-        """Return the mean error; `overhead_ms` is that of rows whose overhead is not known."""
-        predicted = self.predict(coefficients)
-        predicted += overhead_ms if self.overhead_ms is None else self.overhead_ms
+    def loss(self, coefficients: Coefficients, overhead: Overhead | None) -> float:
+        """Return the mean error; `overhead` is that of rows whose overhead is not known."""
+        known = self.overhead or overhead
+        assert known is not None, "the rows' overhead is to be fitted, and no unknown is for it"
+        predicted = self.predict(coefficients) + known.ms_at(self.progress)
         errors = np.abs(np.log(predicted / self.ms))
         return self.weight * float(np.mean(np.minimum(errors, self.trusted) + 0.1 * errors))
 
@@ -92,11 +93,11 @@ class Part:
 
 def fit(
     base: Coefficients, unknowns: Sequence[Unknown], parts: Sequence[Part]
-) -> tuple[Coefficients, float | None]:
-    """Return `base` with the fitted values, and the fitted overhead in milliseconds, if asked."""
+) -> tuple[Coefficients, Overhead | None]:
+    """Return `base` with the fitted values, and the fitted overhead, if asked."""
 
-    def loss(values: Coefficients, overhead_ms: float | None) -> float:
-        return sum(part.loss(values, overhead_ms) for part in parts)
+    def loss(values: Coefficients, overhead: Overhead | None) -> float:
+        return sum(part.loss(values, overhead) for part in parts)
 
     return fit_loss(base, unknowns, loss)
 
@@ -104,24 +105,24 @@ def fit(
 def fit_loss(
     base: Coefficients,
     unknowns: Sequence[Unknown],
-    loss: Callable[[Coefficients, float | None], float],
+    loss: Callable[[Coefficients, Overhead | None], float],
     pull: float = 0.0,
     starts: int = STARTS,
-) -> tuple[Coefficients, float | None]:
+) -> tuple[Coefficients, Overhead | None]:
     """Minimise `loss`, from `starts` places.
 
     `pull` holds the values near their start where few rows determine them.
     """
 
-    def decode(x: Any) -> tuple[Coefficients, float | None]:
+    def decode(x: Any) -> tuple[Coefficients, Overhead | None]:
         values = {name: list(of) for name, of in base.items()}
-        overhead = None
+        overhead = []
         for unknown, encoded in zip(unknowns, x, strict=True):
             if unknown.name == OVERHEAD:
-                overhead = min(unknown.decode(encoded), LONGEST_OVERHEAD_MS)
+                overhead.append(min(unknown.decode(encoded), LONGEST_OVERHEAD_MS))
             else:
                 values[unknown.name][unknown.index] = unknown.decode(encoded)
-        return values, overhead
+        return values, Overhead(*overhead) if overhead else None
 
     start = np.array([unknown.encode() for unknown in unknowns])
     low, high = np.array([unknown.bounds for unknown in unknowns]).T

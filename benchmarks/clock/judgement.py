@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from anyrig.virtual.build import load_extension
 from . import measurements
 from .collectives import Collectives
 from .fitting import LONGEST_OVERHEAD_MS, facts
-from .measurements import GPUS, Rows
+from .measurements import GPUS, Overhead, Rows
 
 # Other versions of a measured GPU, which share its chip.
 SAME_CHIP = {
@@ -56,25 +56,33 @@ def errors_of(gpu: str, group: str, ratios: Any) -> Errors:
     )
 
 
-def ratios_of(rows: Rows, overhead_ms: float | None = None) -> Any:
+def ratios_of(rows: Rows, overhead: Overhead | None = None) -> Any:
     """Return predicted over measured time of the rows that judge, above five times the floor."""
     judged = rows.to_judge()
     gpu, _ = facts(rows.gpu)
     core = load_extension()
     seconds = np.asarray(core.predict_seconds(gpu, core.Works(judged.columns)))
-    overhead = rows.overhead_ms if overhead_ms is None else overhead_ms
-    return (1e3 * seconds + overhead) / np.asarray(judged.ms)
+    known = overhead or rows.overhead or Overhead(0.0)
+    return (1e3 * seconds + known.ms_at(judged.progress)) / np.asarray(judged.ms)
 
 
-def overhead_of(rows: Rows) -> float:
-    """Return the overhead in milliseconds that explains the rows for fitting best."""
+def overhead_of(rows: Rows) -> Overhead:
+    """Return the overhead that explains the rows for fitting best."""
     fitted = rows.to_fit(3)
     gpu, _ = facts(rows.gpu)
     core = load_extension()
     ms = 1e3 * np.asarray(core.predict_seconds(gpu, core.Works(fitted.columns)))
-    candidates = np.linspace(0, LONGEST_OVERHEAD_MS, 31)
-    errors = [np.mean(np.abs(np.log((ms + each) / np.asarray(fitted.ms)))) for each in candidates]
-    return float(candidates[int(np.argmin(errors))])
+    candidates = [
+        Overhead(float(start), float(growth))
+        for start in np.linspace(0, LONGEST_OVERHEAD_MS, 21)
+        for growth in np.linspace(0, LONGEST_OVERHEAD_MS, 41)
+    ]
+
+    def error(overhead: Overhead) -> float:
+        predicted = ms + overhead.ms_at(fitted.progress)
+        return float(np.mean(np.abs(np.log(predicted / np.asarray(fitted.ms)))))
+
+    return min(candidates, key=error)
 
 
 def judge_rows(folder: Path) -> Iterator[Errors]:
@@ -91,15 +99,11 @@ def judge_rows(folder: Path) -> Iterator[Errors]:
         yield errors_of(gpu, "memory", np.concatenate(memory))
     for name in CONVOLUTION_GPUS:
         rows = measurements.convolutions(folder, name)
-        overhead_ms = overhead_of(rows)
-        yield errors_of(rows.gpu, "convolution.simt", ratios_of(rows, overhead_ms))
-        # The host's part of a call varies, on the P100's host between 0.1 and 0.7 ms.
-        long = replace(rows, floor_ms=measurements.shortest_ms(rows))
-        yield errors_of(rows.gpu, "convolutions, own floor", ratios_of(long, overhead_ms))
+        yield errors_of(rows.gpu, "convolution.simt", ratios_of(rows, overhead_of(rows)))
     for name in BFLOAT16_GPUS:
         gpu = GPUS[name]
         products = ratios_of(measurements.bfloat16_products(folder, name))
         yield errors_of(gpu, "product.tensor", products)
         rows = measurements.attention(folder, name)
-        yield errors_of(gpu, "attention", ratios_of(rows, rows.floor_ms))
+        yield errors_of(gpu, "attention", ratios_of(rows, Overhead(rows.floor_ms)))
         yield errors_of(gpu, "collective", Collectives(folder, name, judges=True).ratios())

@@ -3,7 +3,7 @@
 ::
 
     AnyrigError
-    ├── DeviceTextError      (ValueError)    a text such as "cuda:9" names no device here
+    ├── DeviceTextError      (ValueError)    a string such as "cuda:9" names no device here
     ├── NoDeviceError        (RuntimeError)  too few devices, or none, meet the request
     ├── DeviceFailedError    (RuntimeError)  a device is there, but answers with an error
     ├── MixedDevicesError    (ValueError)    one object lives on several devices, or on none
@@ -17,7 +17,7 @@
     ├── ShardSaveError       (TypeError)     one rank would save its shard as the whole model
     ├── ReplicaWaitError     (RuntimeError)  replicas timed out waiting for each other
     ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
-    │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
+    │   └── NoCompilerError                  a compiler or Python's headers are missing
     ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be installed here
     ├── LaunchError          (RuntimeError)  a group of ranks cannot be started, or did not meet
     │   └── GroupOptionError                 a flag of `anyrig run` has an invalid value
@@ -32,7 +32,7 @@
     ├── VerificationError    (RuntimeError)  two runs of a program cannot be compared
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
-    │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
+    │   ├── KeyMismatchError                 a checkpoint's tensors do not match the model's
     │   └── UnsafeFileError                  a file would run code, or leads out of its folder
     └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
@@ -57,7 +57,7 @@ class AnyrigError(Exception):
 
 
 class DeviceTextError(AnyrigError, ValueError):
-    """A text does not name devices of this node."""
+    """A string does not name devices of this node."""
 
     exit_code = 2
 
@@ -123,7 +123,7 @@ class BuildError(AnyrigError, RuntimeError):
 
 
 class NoCompilerError(BuildError):
-    """A C++ compiler, or the headers of this Python, are not installed."""
+    """A C++ compiler or the headers of this Python are not installed."""
 
 
 class VirtualRigError(AnyrigError, RuntimeError):
@@ -179,7 +179,7 @@ class CheckpointDamagedError(CheckpointError):
 
 
 class KeyMismatchError(CheckpointError):
-    """The tensors of a checkpoint are not those of the model or the optimizer."""
+    """The tensors of a checkpoint do not match those of the model or the optimizer."""
 
 
 class UnsafeFileError(CheckpointError):

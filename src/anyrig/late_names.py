@@ -14,8 +14,8 @@ def load_late(
 
     Args:
         package: its name.
-        module_of_name: where each public name lives: a module relative to the package. A name that
-            is its own module, as ``"devices": ".devices"``, is that module.
+        module_of_name: where each public name lives: a module relative to the package. A name whose
+            module has the same name, such as ``"devices": ".devices"``, loads the module itself.
     """
 
     def get(name: str) -> object:

@@ -183,7 +183,7 @@ def _module_has(name: str) -> bool:
 
 
 def _declared_in_file(package: Any, path: list[str]) -> bool:
-    """Return whether `path` leads to an unimported module of `package` whose text has the rest."""
+    """Return whether `path` leads to an unimported module of `package` that mentions the rest."""
     folder = Path(getattr(package, "__file__", None) or "").parent
     for position, part in enumerate(path):
         file = folder / f"{part}.py"

@@ -39,7 +39,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that a text such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
+    """Return the bytes that a string such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
 
     Units ending in ``iB`` are powers of 1024, the others powers of 1000; case is ignored.
 

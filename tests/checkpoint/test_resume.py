@@ -161,7 +161,7 @@ class TestPosition:
 
     def test_another_loader_s_state_is_refused(self) -> None:
         loader: Any = anyrig.distribute(make_loader())
-        with pytest.raises(CheckpointError, match=r"by another kind of loader .* has _snapshot"):
+        with pytest.raises(CheckpointError, match=r"not saved by a loader .* entries _snapshot"):
             loader.load_state_dict({"_snapshot": {}})
 
     def test_of_an_iterable_dataset(self) -> None:

@@ -133,4 +133,4 @@ def test_ranks_that_drew_other_random_numbers(tmp_path: Path, monkeypatch: Any) 
     two = {"random": [*snapshot.random, *other.random]}
     changed = type(snapshot)(**{**vars(snapshot), **two})
     monkeypatch.setattr(loading, "read_snapshot", lambda folder, files: changed)
-    refuses("rank 1 had other random numbers than rank 0", tmp_path, **objects)
+    refuses("rank 1 had different random numbers from rank 0", tmp_path, **objects)

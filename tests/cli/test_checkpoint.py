@@ -219,7 +219,7 @@ class TestDiff:
         assert status == 1
         assert [" ".join(line.split()) for line in text.splitlines()] == [
             "only in B: extra",
-            "other shape: bias: 3 in A, 4 in B",
+            "different shape: bias: 3 in A, 4 in B",
             "tensor largest difference relative elements that differ type",
             "weight 300 0.75 6 of 6 float32",
             "optimizer/weight.exp_avg 30 0.75 6 of 6 float32",

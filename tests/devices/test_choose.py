@@ -119,7 +119,7 @@ def test_too_few_is_an_error_with_every_reason(environment_with_cards: Environme
     environment = environment_with_cards(UNEQUAL)
     _, reasons = ask(environment, "choose(2, devices=cards, min_free_bytes=75 * 2**30)")
     assert reasons["error"] == (
-        "2 devices wanted, 0 qualify: "
+        "2 devices wanted, 0 suitable: "
         "cuda:2 (NVIDIA A100): not taken, 70.00 GiB free, 75.00 GiB wanted; "
         "cuda:1 (NVIDIA A100): not taken, 70.00 GiB free, 75.00 GiB wanted; "
         "cuda:0 (NVIDIA A100): not taken, 20.00 GiB free, 75.00 GiB wanted. "
@@ -180,7 +180,7 @@ def test_the_cpu_is_shared_never_leased() -> None:
 
 
 def test_two_cpus_are_not_to_be_had() -> None:
-    with pytest.raises(NoDeviceError, match="2 devices wanted, 1 qualify: cpu"):
+    with pytest.raises(NoDeviceError, match="2 devices wanted, 1 suitable: cpu"):
         choose(2, devices=Rig.parse("cpu"))
 
 

@@ -73,7 +73,7 @@ def test_a_hidden_card_is_found_by_uuid_with_its_error() -> None:
         ("GPU-ffff", SERVER, "no device has a UUID that starts with 'GPU-ffff'"),
         ("mps", SERVER, "there is no mps:0"),
         ("cuda", LAPTOP, "there is no cuda:0"),
-        ("all", LAPTOP, "there is no working accelerator; 'auto' takes the CPU then"),
+        ("all", LAPTOP, "there is no working accelerator; 'auto' would take the CPU"),
         ("0", LAPTOP, "0 is the index of an accelerator, and none works"),
         ("cpu:1", LAPTOP, "there is no cpu:1"),
     ],

@@ -97,7 +97,7 @@ def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -
 
 
 def test_a_rate_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="T4: a rate that is not positive is unknown"):
+    with pytest.raises(ValueError, match="T4: every rate must be positive"):
         dataclasses.replace(spec_of_key("T4"), flops_per_second={"float32": 0.0})
     with pytest.raises(ValueError, match="T4: memory size and bandwidth must be positive"):
         dataclasses.replace(spec_of_key("T4"), memory_bytes=0)

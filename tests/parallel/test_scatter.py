@@ -477,8 +477,8 @@ def test_a_list_of_dicts_that_may_be_both_is_refused() -> None:
     cases: list[tuple[tuple[Any, ...], str]] = [
         ((torch.ones(2, 3), boxes), r"argument 1 is a list of 2 dicts, and .* Collate the samples"),
         ((torch.ones(7, 3), boxes), r"have 2 samples along dimension 0, but the batch has 7 sam"),
-        ((boxes, [{"x": torch.ones(2)}] * 3), r"another list of dicts has another length: 2 and 3"),
-        (({"a": boxes},), r"argument 0\['a'\] is a list of 2 dicts inside of another argument"),
+        ((boxes, [{"x": torch.ones(2)}] * 3), r"list of dicts has a different length: 2 and 3"),
+        (({"a": boxes},), r"argument 0\['a'\] is a list of 2 dicts inside another argument"),
         (({"a": boxes, "x": torch.ones(2)},), r"argument 0\['a'\] is a list .* could be its sam"),
     ]
     for args, message in cases:

@@ -140,9 +140,9 @@ def lists_of_dicts(tree: Any) -> list[list[Any]]:
 def is_refused(arguments: Any, rows: int, message: str) -> bool:
     """Return whether `message` is the right refusal of a list of dicts among the arguments."""
     lengths = {len(found) for found in lists_of_dicts(arguments)}
-    if "nothing outside shows whether its samples are its entries" in message:
+    if "nothing outside shows whether each entry is a sample" in message:
         return bool(lengths)
-    if "but another list of dicts has another length" in message:
+    if "but another list of dicts has a different length" in message:
         return len(lengths) > 1
     if "so either could be its samples" in message:
         return rows in lengths

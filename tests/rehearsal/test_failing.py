@@ -148,15 +148,15 @@ os._exit(0)
     [
         ("rank=1", "no step is given"),
         ("step=1", "no rank is given"),
-        ("rank=1,step=0", "step is '0', and must be a number from 1 on"),
-        ("rank=-1,step=1", "rank is '-1', and must be a number from 0 on"),
-        ("rank=1,step=1,slow", "'slow' is no part of a failure"),
-        ("rank=1,step=1,kill=3", "'kill=3' is no part of a failure"),
+        ("rank=1,step=0", "step is '0', and must be a whole number of at least 1"),
+        ("rank=-1,step=1", "rank is '-1', and must be a whole number of at least 0"),
+        ("rank=1,step=1,slow", "'slow' is not part of a failure"),
+        ("rank=1,step=1,kill=3", "'kill=3' is not part of a failure"),
         ("rank=1,step=1,slow=1", "slow is '1', and must be a factor above 1"),
         ("rank=1,step=1,slow=nan", "slow is 'nan', and must be a factor above 1"),
         ("rank=1,step=1,kill,link", "not by kill and link"),
         ("rank=1,rank=2,step=1", "rank is named twice"),
-        ("rank=1,step=1,burn", "'burn' is no part of a failure"),
+        ("rank=1,step=1,burn", "'burn' is not part of a failure"),
     ],
 )
 def test_a_text_that_names_no_failure(text: str, message: str) -> None:
@@ -174,7 +174,7 @@ def test_a_failure_survives_its_text(text: str) -> None:
 
 def test_a_failure_that_did_not_happen() -> None:
     found = account_for(Fault(1, 9), [], [AttemptTimes(0, None, None, False, None)], 600, [])
-    assert describe_fault(found) == ["did not happen: rank 1 took no step 9"]
+    assert describe_fault(found) == ["did not happen: rank 1 never took step 9"]
 
 
 def test_a_restart_counts_once_every_rank_has_taken_a_step() -> None:

@@ -107,9 +107,9 @@ def test_a_thousand_ranks_take_no_longer_than_one(tmp_path: Path) -> None:
     [
         (12, "8xH100-SXM", "12 ranks do not fill nodes of 8 GPUs; write 8 or 16"),
         (4, "8xH100-SXM", "4 ranks do not fill nodes of 8 GPUs; write 8 or 16"),
-        (1, "T4", "it is 2 to 1024 with the rig T4, and not 1; one rank needs no --ranks"),
-        (0, "8xT4", "it is 8 to 8192 with the rig 8xT4, and not 0"),
-        (9000, "8xT4", "it is 8 to 8192"),
+        (1, "T4", "it must be from 2 to 1024 with the rig T4, not 1; one rank needs no --ranks"),
+        (0, "8xT4", "it must be from 8 to 8192 with the rig 8xT4, not 0"),
+        (9000, "8xT4", "it must be from 8 to 8192"),
         (4, "2xT4+2xL4", "--rig names one node of equal GPUs, such as 8xH100-SXM, and not 2xT4"),
         (16, "2x(8xT4)", "--rig names one node of equal GPUs"),
     ],

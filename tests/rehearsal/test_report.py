@@ -180,7 +180,7 @@ def test_a_summary_without_steps_says_so() -> None:
     from anyrig.rehearsal.facts import Facts
 
     text = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0"))
-    assert "no torch.optim.Optimizer took a step; name one with --step-marker" in text
+    assert "no torch.optim.Optimizer took a step; name the function of a step with" in text
 
 
 RANKS = """

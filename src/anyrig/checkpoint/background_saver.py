@@ -100,7 +100,7 @@ class BackgroundSaver:
         failed: BaseException | None = None
         self._copies.begin()
         try:
-            # On every rank: the copies of tensors in shards may be collectives.
+            # On every rank, because copying tensors in shards may need collectives.
             prepared.contents = {name: [*parts] for name, parts in prepared.contents.items()}
             self._copies.finish()
         except Exception as error:

@@ -1,7 +1,8 @@
 """The state of live objects as a `Snapshot`.
 
-An optimizer's state has the names of its parameters. PyTorch's `get_optimizer_state_dict` gives
-such names, too, but if the optimizer has no state yet, it performs a step, which counts.
+An optimizer's state is stored by the names of the parameters. PyTorch's `get_optimizer_state_dict`
+also returns such names, but if the optimizer has no state yet, that function performs a step of the
+optimizer, which counts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def capture(
     Raises:
         CheckpointError: an object has no state that can be saved.
     """
-    # Before the names: reading its state makes FSDP2 return to its shards.
+    # Read the states before the names: this makes FSDP2 return to its shards.
     states = {name: _module_state(name, each) for name, each in modules.items()}
     names = names_of_parameters(modules)
     return Snapshot(

@@ -6,8 +6,8 @@
     threads      sha256    sha256    sha256    sha256         hashlib releases the GIL
     result       sha256( digest 0 · digest 1 · digest 2 · digest 3 )
 
-One thread hashes slower than a disk writes, so several threads hash the pieces. For a content that
-fits one piece, the result is the SHA-256 of its SHA-256, not the SHA-256 itself.
+One thread hashes more slowly than a disk writes, so several threads hash the pieces. For content
+that fits in one piece, the result is the SHA-256 of its SHA-256, not the SHA-256 itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_PENDING = 2 * _THREADS
 
 
 class ContentHash:
-    """The hash of a content that arrives in parts. A ``with`` block ends its threads.
+    """The hash of content that arrives in parts. A ``with`` block ends its threads.
 
     The parts must not change before `hexdigest` returns.
     """

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# The errors of file systems that write names by themselves, such as some network file systems.
+# The errors of file systems that cannot sync a folder, such as some network file systems, which
+# write names by themselves.
 _NO_SYNC_OF_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
 

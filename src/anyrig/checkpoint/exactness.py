@@ -31,7 +31,7 @@ def require_exact(given: Targets) -> ExactState:
     """Return the model's state if its training gives the same bits on any number of ranks.
 
     Raises:
-        CheckpointError: it does not; the message says why.
+        CheckpointError: the training does not; the message says why.
     """
     model = given.modules.get("model")
     state = exact_state_of(model)
@@ -118,9 +118,9 @@ def _common_numbers(snapshot: Snapshot, folder: Path) -> tuple[dict[str, Any], s
         ours = [first["torch"], *first["devices"][:1]]
         if not all(map(torch.equal, theirs, ours)):
             raise CheckpointError(
-                f"{_WHY}when {folder} was saved, rank {rank} had other random numbers than rank 0 "
-                "outside the model, so its next draws depend on the ranks. Seed all ranks alike, "
-                "and draw inside the model, or the same numbers on every rank"
+                f"{_WHY}when {folder} was saved, rank {rank} had different random numbers from "
+                "rank 0 outside the model, so its next draws depend on the ranks. Seed all ranks "
+                "alike, and draw inside the model, or the same numbers on every rank"
             )
     names = {"python": "Python", "numpy": "NumPy"}
     differing = [

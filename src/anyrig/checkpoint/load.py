@@ -87,8 +87,8 @@ def load(
     Args:
         path: the folder of a series, or of one checkpoint.
         model: gets parameters and buffers.
-        optimizer: as for `save`, and so are `scheduler`, `scaler` and `loader`. An object that is
-            not given stays as it is.
+        optimizer: as for `save`; the same holds for `scheduler`, `scaler` and `loader`. An object
+            that is not given stays as it is.
         scheduler: see `optimizer`.
         scaler: see `optimizer`.
         loader: its next iteration continues with the first global batch that was not received.
@@ -107,7 +107,7 @@ def load(
     Raises:
         CheckpointError: there is no checkpoint, or it has no state for an object.
         CheckpointDamagedError: a file is missing, cut off or altered; the message names the file.
-        KeyMismatchError: the tensors are not those of the model or the optimizer.
+        KeyMismatchError: the tensors do not match those of the model or the optimizer.
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not arrive in time.
     """

@@ -61,7 +61,7 @@ class Ranks:
             RankWaitError: a rank did not arrive in time; the message names the rank.
         """
         own: dict[str, Any] = {"facts": facts, "problem": describe_problem(error), "text": text}
-        # Some errors follow from the error of another rank, which is the one to report.
+        # Some errors follow from another rank's error, and that error is the one to report.
         own["follows"] = isinstance(error, (OtherRankError, RankWaitError))
         try:
             of_ranks = self._exchange(own)

@@ -104,7 +104,8 @@ class ParallelCommit:
                 files = write_files(self._folder, contents, self._disk)
             except Exception as error:
                 failed = error
-            # Also after a failure: the folder must stay while another rank writes to it.
+            # Wait for the reports even after a failure: the folder must stay while another rank
+            # writes to it.
             reports = [
                 self._ranks.collect(self._folder.name, rank) for rank in range(1, self._ranks.count)
             ]

@@ -45,7 +45,7 @@ def resume(
 
     Args:
         path: the folder of the series, as given to `anyrig.save`; it need not exist.
-        model: as for `anyrig.load`, and so are the others.
+        model: as for `anyrig.load`; so are the arguments below that say "see `model`".
         optimizer: see `model`.
         scheduler: see `model`.
         scaler: see `model`.
@@ -59,7 +59,7 @@ def resume(
     Raises:
         CheckpointError: as for `anyrig.load`; also if `path` is a single checkpoint.
         CheckpointDamagedError: the series has checkpoints, and all are damaged.
-        KeyMismatchError: the tensors are not those of the model or the optimizer.
+        KeyMismatchError: the tensors do not match those of the model or the optimizer.
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not arrive in time.
     """

@@ -1,4 +1,4 @@
-"""A series: a folder whose folders are the checkpoints of one training."""
+"""A series: a folder whose subfolders are the checkpoints of one training."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Series:
         for folder in self.folders():
             try:
                 found = open_checkpoint(folder, hashes=False)
-                # With the name of a later save, an older state would count as the latest.
+                # A folder that was given the name of a later save would wrongly count as the
+                # latest.
                 if (renamed := find_rename(folder, found.manifest)) is not None:
                     raise CheckpointDamagedError(str(renamed), folder)
                 yield found

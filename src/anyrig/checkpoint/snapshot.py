@@ -54,7 +54,8 @@ class Snapshot:
     Attributes:
         modules: the modules, by the keyword of `save`; the model has the key ``"model"``.
         optimizers: the optimizers, by key; the only one has the key ``""``.
-        states: what ``state_dict()`` returned of the other objects, such as ``"scheduler"``.
+        states: what ``state_dict()`` of each other object returned, by name, such as
+            ``"scheduler"``.
         random: the random numbers of each rank.
         given: the other values that the caller has given, such as ``"step"``.
     """

@@ -49,8 +49,8 @@ def contents_of(
 ) -> dict[str, Iterable[Buffer]]:
     """Return the files that this rank writes: their names, and their content in parts.
 
-    Tensors that are one object are written once, as by `safetensors.torch.save_model`. Read the
-    contents in their order: `to_host` is called for each tensor once, and may be a collective.
+    A tensor that has several names is written once, as `safetensors.torch.save_model` does. Read
+    the contents in their order: `to_host` is called for each tensor once, and may be a collective.
 
     Args:
         stem: the beginning of the files' names.

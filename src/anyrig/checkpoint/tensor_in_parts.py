@@ -18,7 +18,7 @@ class TensorInParts:
     Attributes:
         shape: the shape of the whole tensor.
         dtype: the type of its elements.
-        parts: each with its region; together they cover the tensor once.
+        parts: the parts, each with its region; together they cover the tensor exactly once.
     """
 
     shape: torch.Size

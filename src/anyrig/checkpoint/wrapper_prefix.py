@@ -34,8 +34,8 @@ class WrapperPrefixes:
 def find_prefixes(expected: Collection[str], found: Collection[str]) -> WrapperPrefixes | None:
     """Return the prefixes by which the names of a model differ from the names of a file.
 
-    With the prefixes replaced, at least half of the model's names must be in the file, and more
-    than with the names as they are; else return None.
+    With the prefixes replaced, at least half of the model's names must be in the file, and more of
+    them than without the replacement; else return None.
     """
     wanted, there = set(expected), set(found)
     pairs = [(a, b) for a in _shared_prefixes(there) for b in _shared_prefixes(wanted)]

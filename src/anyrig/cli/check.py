@@ -63,7 +63,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Find mistakes with devices, and what PyTorch no longer does, without running anything.
+    """Find device mistakes, and what works differently in today's PyTorch. This runs no code.
 
     The exit status is 0 without findings, 1 with some, 2 if a file or an option is wrong.
     """
@@ -110,7 +110,7 @@ def _style(name: str) -> OutputFormat:
     except ValueError:
         names = ", ".join(each.value for each in OutputFormat)
         raise typer.BadParameter(
-            f"{name!r} is no format; choose one of {names}", param_hint="--output-format"
+            f"{name!r} is not a format; choose one of {names}", param_hint="--output-format"
         ) from None
 
 

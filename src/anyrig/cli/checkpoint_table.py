@@ -27,7 +27,7 @@ def format_comparison(found: Comparison) -> str:
     lines += [f"only in B: {_printable(name)}" for name in found.only_in_second]
     for name, (one, other) in found.other_shapes.items():
         shapes = f"{format_shape(one)} in A, {format_shape(other)} in B"
-        lines.append(f"other shape: {_printable(name)}: {shapes}")
+        lines.append(f"different shape: {_printable(name)}: {shapes}")
     if found.differences:
         rows = [
             (

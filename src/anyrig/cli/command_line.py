@@ -44,7 +44,7 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
             if command is None or not _is_python_script(Path(command)):
                 raise typer.BadParameter(
                     f"{name!r} is not a Python program, and virtual GPUs exist only in Python "
-                    "processes",
+                    "processes; name a Python script",
                     param_hint="--no-python",
                 )
             return Program(command, tuple(arguments))

@@ -21,7 +21,7 @@ COMPARE, PRICES = "--compare", "--prices"
 _OWN = frozenset({COMPARE, PRICES, "--rig", "--json", "--quiet"})
 _OF_ONE_RIG = ("--trace", "--report", "--remedies", "--fail")
 
-# A table is not broken into lines where nobody sees the width.
+# The width of the table where the output is not a terminal, so that no row is wrapped.
 _WIDEST_COLUMNS = 400
 
 
@@ -29,7 +29,7 @@ def read_rigs(context: typer.Context, text: str) -> tuple[VirtualRig, ...]:
     """Return the rigs of ``--compare``, after checking the flags that it excludes.
 
     Raises:
-        typer.BadParameter: a flag is given that is for one rig.
+        typer.BadParameter: a given flag is only for a rehearsal on one rig.
         DeviceTextError: `text` does not name rigs.
     """
     from ..rehearsal.comparison.rigs import parse_rigs
@@ -71,7 +71,7 @@ def plan_comparison(
 def compare_and_exit(comparison: Comparison, file: Path | None) -> NoReturn:
     """Rehearse on each rig, print the table, and write the JSON object to `file`.
 
-    The exit status is 0 if the script ran to its end on one rig at least.
+    The exit status is 0 if the script ran to its end on at least one rig.
     """
     from rich.console import Console
 
@@ -107,7 +107,7 @@ def compare_and_exit(comparison: Comparison, file: Path | None) -> NoReturn:
 def _given_flags(context: typer.Context) -> list[tuple[str, object]]:
     """Return the flags on the command line and their values.
 
-    Those that environment variables set are inherited.
+    Flags from environment variables are left out, because the rehearsals inherit the variables.
     """
     return [
         (max(parameter.opts, key=len), context.params[parameter.name])

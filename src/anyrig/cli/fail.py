@@ -24,7 +24,7 @@ def read_fault(text: str, ranks: tuple[Placement, RunOptions] | None) -> Fault:
     """Return the failure that ``--fail`` names, after checking that there is such a rank.
 
     Raises:
-        typer.BadParameter: the text names no failure, or the rehearsal has no such rank.
+        typer.BadParameter: the text does not describe a failure, or the rehearsal has no such rank.
     """
     from ..errors import ReportError
     from ..rehearsal.failing.cut_link import can_cut_links
@@ -56,7 +56,7 @@ def read_fault(text: str, ranks: tuple[Placement, RunOptions] | None) -> Fault:
 def account_for_fault(
     watched: WatchedFault, result: GroupResult, options: RunOptions, steps: Sequence[StepFacts]
 ) -> FaultFacts:
-    """Return what happened after a failure on purpose, once the ranks have ended."""
+    """Return what happened after an injected failure, once the ranks have ended."""
     from ..processes.time_limit import limit_or_default
 
     attempts = [_times_of(attempt) for attempt in result.attempts]

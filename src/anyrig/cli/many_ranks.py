@@ -19,8 +19,9 @@ def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
     """Return the rig that has a GPU for each rank: as many nodes like `node` as that takes.
 
     Raises:
-        typer.BadParameter: `ranks` is no multiple of the node's GPUs, or is too few or too many;
-            the rig has several nodes or unequal GPUs; or a flag asks for ranks as processes.
+        typer.BadParameter: `ranks` is not a multiple of the node's GPUs, or is too small or too
+            large; the rig has several nodes or unequal GPUs; or another flag asks for a process per
+            rank.
     """
     from ..virtual.rig import MOST_NODES
 
@@ -39,7 +40,7 @@ def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
     gpus = len(node.devices)
     if not 2 <= ranks <= MOST_NODES * gpus:
         raise typer.BadParameter(
-            f"it is {max(2, gpus)} to {MOST_NODES * gpus} with the rig {node}, and not "
+            f"it must be from {max(2, gpus)} to {MOST_NODES * gpus} with the rig {node}, not "
             f"{_shown(ranks)}; one rank needs no {RANKS}",
             param_hint=RANKS,
         )
@@ -54,7 +55,7 @@ def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:
 
 
 def rank_0_variables(rig: VirtualRig) -> dict[str, str]:
-    """Return torchrun's environment variables for rank 0 of a rank on each GPU of `rig`.
+    """Return torchrun's environment variables for rank 0, where each GPU of `rig` has one rank.
 
     Raises:
         typer.BadParameter: ``CUDA_VISIBLE_DEVICES`` hides GPUs.

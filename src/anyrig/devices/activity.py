@@ -12,7 +12,7 @@ def read(device: Place) -> Reading:
     """Return the present state of a device; unknown values are None.
 
     Raises:
-        DeviceTextError: the text or the number names no device of this machine.
+        DeviceTextError: the string or index names no device of this machine.
     """
     (found, *_) = as_devices(device)
     return PROBES[found.kind].read(found)
@@ -22,7 +22,7 @@ def read_all(devices: Places) -> tuple[Reading, ...]:
     """Return the present state of each of `devices`, which is faster than one call for each.
 
     Raises:
-        DeviceTextError: a string or a number names no device of this machine.
+        DeviceTextError: a string or index names no device of this machine.
     """
     with shared_session():
         return tuple(PROBES[device.kind].read(device) for device in as_devices(devices))
@@ -35,7 +35,7 @@ def peak_bytes(device: Place) -> int | None:
     not record a peak.
 
     Raises:
-        DeviceTextError: the text or the number names no device here.
+        DeviceTextError: the string or index names no device of this machine.
     """
     (found, *_) = as_devices(device)
     return PROBES[found.kind].peak_bytes(found)

@@ -45,7 +45,7 @@ def rig_from_arguments(arguments: argparse.Namespace) -> Rig:
 
 
 def rig_from_options(device: str | None, disable_cuda: bool = False) -> Rig:
-    """Return the rig for two values from typer, click, or a configuration file.
+    """Return the rig for the values of both options, from typer, click or a configuration file.
 
     Raises:
         DeviceTextError: the values contradict each other, or a string names no device of this

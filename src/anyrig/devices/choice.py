@@ -104,7 +104,7 @@ def choose(
         return Choice(Rig(taken, "the most free memory, then the least work"), verdicts, leases)
     _release(leases)
     raise NoDeviceError(
-        f"{format_count(count, 'device')} wanted, {len(taken)} qualify: "
+        f"{format_count(count, 'device')} wanted, {len(taken)} suitable: "
         f"{'; '.join(map(str, verdicts))}. "
         "Ask for fewer, lower the thresholds, or wait until a device is free"
     )

@@ -95,7 +95,7 @@ def _remember() -> None:
 
 
 def _blame(frame: FrameType | None) -> tuple[CodeType | None, int, tuple[str, ...]]:
-    """Return the innermost frame's code and line outside PyTorch, and the imports around it."""
+    """Return code and line of the innermost frame outside PyTorch, and the imports around it."""
     import torch
 
     ours = (str(Path(torch.__file__).parent) + os.sep, __file__)

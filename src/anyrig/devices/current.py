@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def current_device() -> torch.device:
     """Return the current accelerator with its index, or the CPU if there is none.
 
-    This is the device on which ``torch.empty(n, device="cuda")`` would allocate now.
+    With CUDA, it is the device on which ``torch.empty(n, device="cuda")`` would allocate now.
     """
     import torch
 
@@ -60,9 +60,9 @@ def device_name(device: Place | None = None) -> str:
 
 
 def device_capability(device: Place | None = None) -> tuple[int, int] | None:
-    """Return the CUDA compute capability ``(major, minor)`` of a device, or None if it has none.
+    """Return a device's CUDA compute capability ``(major, minor)``, or None if it has none.
 
-    By default of the current device.
+    The device is the current one by default.
     """
     return _found(device).capability
 

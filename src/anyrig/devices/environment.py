@@ -19,7 +19,8 @@ def environment_for(devices: Iterable[Device]) -> dict[str, str]:
     """Return the variables that restrict a new process to these devices.
 
     They contain UUIDs, because the driver and NVML number devices differently. The process numbers
-    the devices from 0 in this order. There, `Rig.detect` returns all of them, or a rank's own.
+    the devices from 0 in this order. There, `Rig.detect` returns all of these devices, or in a rank
+    only the rank's own.
 
     Args:
         devices: a rig, or its devices.

@@ -44,7 +44,7 @@ def hide_all(environ: MutableMapping[str, str] = os.environ) -> Visibility:
     Raises:
         TooLateError: `environ` is this process's own, and CUDA has started.
     """
-    # Not the empty text: on Windows, setting a variable to it removes the variable.
+    # Not the empty string: on Windows, setting a variable to the empty string removes it.
     return _write("-1", environ)
 
 

@@ -1,13 +1,13 @@
 """The files of leases: one per device, in a directory that all users of a machine share.
 
 A lease is an exclusive `flock` on an open file, so the kernel ends it with the process. On Linux
-the holder also binds an abstract socket of the file's name: if the file is removed, by its owner or
-by a cleaner of temporary files, the next process could otherwise create and lock a new file.
+the holder also binds an abstract socket of the file's name: otherwise, if its owner or a cleaner of
+temporary files removed the file, the next process could create and lock a new one.
 
 Anyone may write to the directory, so its contents are not trusted: it must be sticky, symbolic
-links are not followed, and only a regular file with one name is written to. The library filelock
-does not do this: its 3.x releases (checked: 3.16 to 3.24) truncate the holder's file when they
-fail to lock it, and unlock the parent's file when a forked child deletes its copy of the lock.
+links are not followed, and only a regular file with a single hard link is written to. The library
+filelock does not do this: its 3.x releases (checked: 3.16 to 3.24) truncate the holder's file when
+they fail to lock it, and unlock the parent's file when a forked child deletes its copy of the lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(descriptor: int) -> None:
-        # A byte far behind the text: on Windows, locked bytes cannot be read.
+        # Lock a byte far beyond the contents: on Windows, locked bytes cannot be read.
         os.lseek(descriptor, 2**30, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 else:
@@ -178,7 +178,7 @@ def _open(path: Path) -> int:
         except FileExistsError:
             continue  # another process has created it meanwhile
         except PermissionError as error:
-            # Another user may be creating the directory or the file, not yet open to everyone.
+            # Another user may be creating the directory or the file, and has not opened it to all.
             if time.monotonic() > deadline:
                 raise _unusable(path.parent, str(error)) from error
             time.sleep(0.01)
@@ -193,7 +193,7 @@ def _checked(descriptor: int, path: Path) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise _unusable(path.parent, f"{path.name} in it is not a regular file with one name")
+    raise _unusable(path.parent, f"{path.name} in it is not a regular file with one hard link")
 
 
 def _unusable(directory: Path, trouble: str) -> LeaseDirectoryError:

@@ -9,8 +9,8 @@ from .nvml_session import Questions, Session
 
 # Bytes per second that one NVLink carries in one direction, by nvmlNvlinkVersion_t, as NVIDIA
 # publishes them: 160 GB/s over 4 links in P100, 300 over 6 in V100, 900 over 18 in H100, 1800 over
-# 18 in B200, each both directions together. Version 3 is absent: 25 GB/s in A100, 14.06 in
-# GA102 (RTX 3090), so only the driver's own figure is used.
+# 18 in B200, each for both directions together. NVLink 3.0 and 3.1 are absent: they carry 25 GB/s
+# in A100, 14.06 in GA102 (RTX 3090), so only the driver's own figure is used.
 _BYTES_PER_SECOND_OF_NVLINK = {
     1: 20e9,  # 1.0
     2: 25e9,  # 2.0
@@ -22,8 +22,9 @@ _LINKS = 36  # NVML_NVLINK_MAX_LINKS of the newest header; GPUs report missing l
 _TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _SPEED_IN_MBPS = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: megabytes a second, of active links
 
-# Bytes per second of one PCIe lane in one direction, by generation: transfers a second, over 8,
-# after the line code (8b/10b, then 128b/130b, then flits of 256 bytes that carry 242).
+# Bytes per second of one PCIe lane in one direction, by generation: transfers per second, divided
+# by 8, times the efficiency of the line code (8b/10b, then 128b/130b, then flits of 256 bytes that
+# carry 242).
 _BYTES_PER_SECOND_OF_LANE = {
     1: 2.5e9 / 8 * 8 / 10,
     2: 5e9 / 8 * 8 / 10,

@@ -21,13 +21,13 @@ Places: TypeAlias = "Place | Iterable[Place]"
 
 
 def as_torch_device(place: Place) -> torch.device:
-    """Return the device that a place names, as a `torch.device`.
+    """Return the device that `place` names, as a `torch.device`.
 
     A string that `torch.device` accepts has PyTorch's meaning: ``"cuda"`` has no index, and
     ``"meta"`` is a device.
 
     Raises:
-        DeviceTextError: the text, the number or the object names no device of this machine.
+        DeviceTextError: the string, index or object names no device of this machine.
         DeviceFailedError: the device cannot be used.
     """
     if isinstance(place, Device):
@@ -56,10 +56,10 @@ def as_torch_device(place: Place) -> torch.device:
 
 
 def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
-    """Return all devices that places name, in order, as `torch.device`.
+    """Return all devices that `places` names, in order, as `torch.device`.
 
     Raises:
-        DeviceTextError, DeviceFailedError: as `as_torch_device`.
+        DeviceTextError, DeviceFailedError: as for `as_torch_device`.
     """
     if isinstance(places, Rig):
         return places.torch_devices
@@ -71,10 +71,10 @@ def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
 
 
 def as_devices(places: Places) -> tuple[Device, ...]:
-    """Return all devices that places name, in order, including unusable ones.
+    """Return all devices that `places` names, in order, including unusable ones.
 
     Raises:
-        DeviceTextError: a string, a number or an object names no device of this machine.
+        DeviceTextError: a string, index or object names no device of this machine.
     """
     if isinstance(places, Device):
         return (places,)
@@ -86,11 +86,11 @@ def as_devices(places: Places) -> tuple[Device, ...]:
 
 
 def as_rig(places: Places) -> Rig:
-    """Return the rig of all devices that places name, in order.
+    """Return the rig of all devices that `places` names, in order.
 
     Raises:
-        DeviceTextError: a string, a number or an object names no device of this machine, a device
-            is named twice, or the devices are of several kinds.
+        DeviceTextError: a string, index or object names no device of this machine, a device is
+            named twice, or the devices are of several kinds.
         DeviceFailedError: a device cannot be used.
         NoDeviceError: the list is empty.
     """

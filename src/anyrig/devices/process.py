@@ -13,7 +13,8 @@ class DeviceProcess:
 
     Attributes:
         pid: the process id in the driver's namespace, which may differ from a container's.
-        name: its program's name; None if the process has ended, is hidden or in another namespace.
+        name: the name of its program; None if the process has ended, is hidden, or is in another
+            namespace.
         used_bytes: how much of the device's memory the process uses; None if the driver does not
             report it, as under WSL, on Windows, and in most containers.
     """

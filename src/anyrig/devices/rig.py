@@ -101,7 +101,7 @@ class Rig:
         ``"cpu"`` the CPU; ``"cuda"`` the current CUDA device, as in PyTorch; ``"cuda:1"``,
         ``"cuda:0,cuda:2"`` and ``"cuda:0,2"`` name devices by index; ``"0,2"`` and ``"2"`` name the
         machine's accelerators by index (``"2"`` is the third device, not two devices);
-        ``"GPU-8932f937"`` names a device by the start of its UUID. The order of the text is kept.
+        ``"GPU-8932f937"`` names a device by the start of its UUID. The order of the string is kept.
 
         Raises:
             DeviceTextError: the text names no device of this machine; the message lists them.

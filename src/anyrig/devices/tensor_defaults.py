@@ -29,7 +29,7 @@ def defaults(
             model = Net()                       # made on cuda:1, in double precision
 
     Raises:
-        DeviceTextError: the text or the number names no device of this machine.
+        DeviceTextError: the string or index names no device of this machine.
         TypeError: `dtype` is not a floating-point dtype that PyTorch accepts as a default.
     """
     import torch

@@ -50,7 +50,7 @@ def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]
 def _every_accelerator(present: tuple[Device, ...]) -> tuple[Device, ...]:
     devices = usable(present)
     if devices[0].kind == "cpu":
-        what = "there is no working accelerator; 'auto' takes the CPU then"
+        what = "there is no working accelerator; 'auto' would take the CPU"
         raise _refusal("all", what, present, wanted="cuda")
     return devices
 

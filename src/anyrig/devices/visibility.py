@@ -95,7 +95,9 @@ def read_visibility(environ: Mapping[str, str] = os.environ) -> Visibility:
 
 
 def parse_visibility(text: str | None, *, order: str | None = None) -> Visibility:
-    """Parse a value of `CUDA_VISIBLE_DEVICES` as CUDA does, and PyTorch before CUDA has started.
+    """Parse a value of `CUDA_VISIBLE_DEVICES` as CUDA does.
+
+    PyTorch reads the value in the same way until CUDA has started.
 
     If the variable is not set, all devices are visible; if it is empty, none. The first entry
     decides whether the list contains indices, GPUs or MIG instances. The list ends at the first

@@ -41,7 +41,7 @@ class CoefficientGroup:
         of: what the coefficients were fitted to: a GPU's key, an architecture, or ``"otherwise"``.
         values: the values by name; a coefficient with one value has a list of one.
         source: the measurements behind the values.
-        error_percent: the median error on measurements that no fit has seen, by the GPU's key.
+        error_percent: by GPU key, the median error on measurements that no fit has seen.
     """
 
     group: str

@@ -65,9 +65,10 @@ class Spec:
 
     def __post_init__(self) -> None:
         if self.memory_bytes <= 0 or self.memory_bytes_per_second <= 0:
-            raise ValueError(f"{self.key}: memory size and bandwidth must be positive")
+            given = f"{self.memory_bytes} and {self.memory_bytes_per_second}"
+            raise ValueError(f"{self.key}: memory size and bandwidth must be positive, not {given}")
         if any(rate <= 0 for rate in self.flops_per_second.values()):
-            raise ValueError(f"{self.key}: a rate that is not positive is unknown; leave it out")
+            raise ValueError(f"{self.key}: every rate must be positive; leave out unknown rates")
 
     def __getstate__(self) -> dict[str, Any]:
         # Rigs are sent to other processes, and a MappingProxyType cannot be pickled.

@@ -1,4 +1,4 @@
-"""Finds what a script does wrong with devices, or as PyTorch no longer does it, and rewrites it.
+"""Finds device mistakes in a script and uses of what PyTorch has changed, and rewrites them.
 
-Nothing here runs the script or imports torch. `check` is the way in.
+Nothing here runs the script or imports torch. `check` is the entry point.
 """

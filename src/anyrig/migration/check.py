@@ -17,13 +17,13 @@ _MOST_ROUNDS = 12
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What became of a file.
+    """The result of rewriting a file.
 
     Attributes:
         source: the file as it was.
-        text: its text afterwards; the old text if nothing was changed.
+        text: the text afterwards; the old text if nothing was changed.
         fixed: how many findings were fixed.
-        problem: why the file was left as it was; None if it was not.
+        problem: why the fixes could not be applied; None if there was no problem.
     """
 
     source: SourceFile
@@ -33,7 +33,7 @@ class Rewriting:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the text is another one."""
+        """Whether the text differs from that of the file."""
         return self.text != self.source.text
 
 
@@ -55,7 +55,7 @@ def check_source(source: SourceFile, rules: Sequence[Rule]) -> tuple[Finding, ..
 def rewrite_source(
     source: SourceFile, rules: Sequence[Rule], *, allow_unsafe: bool = False
 ) -> Rewriting:
-    """Apply the fixes of the rules to a file's text, again and again until none is left.
+    """Apply the fixes of the rules to a file's text repeatedly, until none is left.
 
     If the result does not parse, the text stays as it was, and `problem` says why.
 
@@ -102,7 +102,7 @@ def _read(source: SourceFile, text: str, is_old: bool | None) -> Reading:
 
 
 def _hits(reading: Reading, rules: Sequence[Rule], text: str) -> Iterator[tuple[str, Hit]]:
-    """Yield what the rules find and no comment silences, with the rule's code."""
+    """Yield what the rules find, unless a comment silences it, with the rule's code."""
     program, noqa = reading.program, Noqa(text)
     codes = {rule.code for rule in rules}
     for repair in reading.repairs:

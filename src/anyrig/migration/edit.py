@@ -1,4 +1,4 @@
-"""Changes of a text by position, so that everything else of the text stays as it was."""
+"""Changes of a text by position, so that the rest of the text stays as it was."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fix:
 
     Attributes:
         edits: the changes.
-        is_safe: the program computes the same afterwards, or could not run before.
+        is_safe: whether the program computes the same afterwards, or could not run before.
     """
 
     edits: tuple[Edit, ...]
@@ -31,7 +31,7 @@ class Fix:
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """Return the text with the edits, which must not overlap.
 
-    The indentation that one edit adds to a line goes with the line if another deletes it.
+    Indentation that one edit adds to a line is dropped if another edit deletes the line.
     """
     ordered = sorted(edits)
     deleted = {
@@ -49,7 +49,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def choose_compatible(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """Return the fixes that can be applied at once, in order; a later one gives way.
+    """Return the fixes that can be applied together, in order; of two in conflict, the earlier one.
 
     Fixes may share an edit, such as an import that both need.
     """

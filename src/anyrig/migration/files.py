@@ -27,7 +27,7 @@ def find_files(paths: Iterable[Path], exclude: Sequence[str] = ()) -> Iterator[P
         exclude: patterns that a file's or folder's name, or its path, must not match.
 
     Raises:
-        SourceError: nothing is at a path.
+        SourceError: a path does not exist.
     """
     for path in paths:
         if path.is_dir():

@@ -13,7 +13,7 @@ from .source_file import SourceFile
 
 
 class Plugin:
-    """What flake8 makes for each file; files that do not parse, it does not pass on."""
+    """The object that flake8 makes for each file that parses."""
 
     name = "anyrig"
     version = __version__

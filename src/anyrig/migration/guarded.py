@@ -1,4 +1,4 @@
-"""Whether code runs only where a GPU is: behind a condition, a decorator or a name that says so."""
+"""Whether code runs only where there is a GPU, by a condition, a decorator or a name around it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAYS_GPU = re.compile(r"cuda|gpu|accelerator|device|xpu|nccl|backend", re.IGNOR
 
 
 def is_guarded(program: Program, node: ast.AST) -> bool:
-    """Whether a condition, a decorator, or the name of a function or class speaks of GPUs."""
+    """Return whether a condition, a decorator, or the name of a function or class mentions GPUs."""
     child: ast.AST = node
     for parent in program.ancestors(node):
         if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and child is not parent.test:
@@ -38,7 +38,7 @@ def _speaks(program: Program, node: ast.expr) -> bool:
 
 
 def _leaves_without_gpu(program: Program, statement: ast.stmt, node: ast.AST) -> bool:
-    """Whether a statement before the node ends the function or the program without a GPU."""
+    """Return whether a statement before the node ends the function or the program without a GPU."""
     if getattr(node, "lineno", 0) <= statement.lineno:
         return False
     if isinstance(statement, ast.Assert):

@@ -1,9 +1,9 @@
 """What an expression is, as far as its own file says: a tensor, a module, a loader.
 
-A light inference. Nothing is assumed of a value that comes from another file or a parameter, except
-what the function itself does with it: what has ``.backward()`` called on it is a loss.
+A light type inference. Nothing is assumed about a value that comes from another file or a
+parameter, except what the function itself shows: a value whose ``.backward()`` is called is a loss.
 
-More than 400 lines: the forms of an expression are looked up in each other.
+More than 400 lines: the functions for the forms of an expression call each other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _T = Kind.TENSOR
-# What a name is that is just being looked up: it agrees with every other value of the name.
+# The kind of a name that is just being looked up: it agrees with every other value of the name.
 _ITSELF = ~Kind.UNKNOWN
 _MOST_LOOKUPS = 20_000
 _DEEPEST = 100
@@ -59,7 +59,7 @@ class Kinds:
         return Kind.UNKNOWN if found == _ITSELF else found
 
     def possible(self, node: ast.AST) -> Kind:
-        """Return everything that an expression is by one of the assignments of its name."""
+        """Return every kind that an expression has by at least one assignment of its name."""
         found = self.of(node)
         if isinstance(node, ast.Name):
             for binding in self._program.scopes.bindings(node):
@@ -71,7 +71,7 @@ class Kinds:
 
     @cached_property
     def _module_names(self) -> set[tuple[ast.AST, str]]:
-        """The names with methods of modules called on them, each with the scope that binds it."""
+        """The names on which methods of modules are called, each with the scope that binds it."""
         home = self._program.scopes.home
         return {
             (home(call.func.value), call.func.value.id)
@@ -105,7 +105,7 @@ class Kinds:
             return _ITSELF
         self._open.add(key)
         try:
-            # A tensor that something is added to in place stays what it was.
+            # Adding something to a tensor in place does not change its kind.
             augments = [each for each in bindings if each.how == "augment"]
             kinds = [self._of_binding(each) for each in bindings if each.how != "augment"]
             if not any(_T in kind for kind in kinds):
@@ -122,7 +122,7 @@ class Kinds:
 
     @cached_property
     def losses(self) -> set[tuple[ast.AST, str]]:
-        """The names with ``.backward()`` called on them, each with its scope."""
+        """The names on which ``.backward()`` is called, each with its scope."""
         found = set()
         for call in self._program.method_calls.get("backward", ()):
             assert isinstance(call.func, ast.Attribute)
@@ -427,7 +427,7 @@ class Kinds:
 
 
 def _either(one: Kind, other: Kind) -> Kind:
-    """Return what holds whichever of two values a name has."""
+    """Return the kind of a name that has one of two values."""
     tensors = {Kind.NUMBER, Kind.UNKNOWN}
     if one in tensors and _T in other:
         return other & (_T | Kind.SCALAR | Kind.LOSS) if one is Kind.NUMBER else Kind.UNKNOWN

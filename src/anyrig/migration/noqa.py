@@ -24,7 +24,7 @@ class Noqa:
                 self._codes[number] = frozenset(listed)
 
     def silences(self, code: str, lines: Iterable[int]) -> bool:
-        """Whether a comment on one of the lines silences a rule."""
+        """Return whether a comment on one of the lines silences a rule."""
         if not self._codes:
             return False
         found = (self._codes.get(line) for line in lines)

@@ -29,8 +29,8 @@ class Program:
     Attributes:
         text: the text, which parses.
         tree: its tree.
-        is_package: the text is an ``__init__.py``, whose imports others may use.
-        is_old: the text was written for PyTorch 0.3 or older.
+        is_package: whether the text is an ``__init__.py``, whose imports others may use.
+        is_old: whether the text was written for PyTorch 0.3 or older.
         parents: the parent of each node.
         scopes: what each name is bound to.
         names: what dotted names mean, by the imports.
@@ -50,7 +50,7 @@ class Program:
         self.is_old = self._looks_old() if is_old is None else is_old
 
     def _looks_old(self) -> bool:
-        """Whether the program calls what PyTorch 0.4 or 1.0 made superfluous."""
+        """Return whether the program calls what PyTorch 0.4 or 1.0 made superfluous."""
         return (
             bool(self.calls.get("torch.autograd.Variable"))
             or any(node.arg in ("volatile", "size_average") for node in self.all(ast.keyword))
@@ -132,7 +132,7 @@ class Program:
         return self.text.isascii()
 
     def offset(self, line: int, column_bytes: int) -> int:
-        """Return the place in the text of a line, from 1, and a column of the tree."""
+        """Return the place in the text of a line and a column of the tree; lines count from 1."""
         start = self._line_starts[line - 1]
         if self._is_ascii:
             return start + column_bytes
@@ -167,14 +167,14 @@ class Program:
     # What stands around a node.
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, from the inside."""
+        """Yield the nodes around a node, the innermost first."""
         parents = self.parents
         while (parent := parents.get(node)) is not None:
             yield parent
             node = parent
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """Return the statement that a node belongs to; a statement is its own."""
+        """Return the statement that a node belongs to; for a statement, the statement itself."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         return node
@@ -184,7 +184,7 @@ class Program:
         return next((each for each in self.ancestors(node) if isinstance(each, _FUNCTIONS)), None)
 
     def loops(self, node: ast.AST) -> Iterator[Loop]:
-        """Yield the loops around a node within its function, from the inside."""
+        """Yield the loops around a node within its function, the innermost first."""
         for each in self.ancestors(node):
             if isinstance(each, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
                 return
@@ -192,7 +192,7 @@ class Program:
                 yield each
 
     def import_torch(self) -> tuple[str, tuple[Edit, ...]]:
-        """Return the name of the module torch here, and the edit that imports it if need be."""
+        """Return the name of the module torch here, and the edits that import it if necessary."""
         for alias, target in self.names.imported.items():
             if target == "torch":
                 return alias, ()

@@ -14,14 +14,14 @@ from .source_file import SourceFile, read_source, write_source
 
 @dataclass(frozen=True)
 class FileReport:
-    """What was found in a file, and what became of it.
+    """What was found in a file, and the result of rewriting it.
 
     Attributes:
         path: the file.
         findings: what the rules find, after the rewriting if there was one.
         rewriting: the rewriting, if one was asked for.
         trouble: why the file could not be read, rewritten or written; None if all went well.
-        is_read: the file was read and checked.
+        is_read: whether the file was read and checked.
     """
 
     path: Path

@@ -29,7 +29,7 @@ class Repair:
         end: the character after its last.
         message: what happens there.
         edits: the changes.
-        is_safe: the edits keep the meaning.
+        is_safe: whether the edits keep the meaning.
     """
 
     code: str
@@ -77,8 +77,8 @@ def _in_tokens(tokens: list[Token]) -> Iterator[Repair]:
                 ASYNC,
                 start,
                 end,
-                f"`async` is a keyword since Python 3.7, so this file does not parse; write `{new}`"
-                + (", its name since PyTorch 0.4" if is_copy else ""),
+                "`async` has been a keyword since Python 3.7, so this file does not parse; write "
+                f"`{new}`" + (", its name since PyTorch 0.4" if is_copy else ""),
                 (Edit(start, end, new),),
                 is_copy,
             )
@@ -125,7 +125,7 @@ def _in_statement(statement: list[Token], text: str) -> Iterator[Repair]:
     elif first.text == "except":
         commas = _top_commas(rest)
         is_name = len(commas) == 1 and commas[0] == len(rest) - 2 and rest[-1].kind == "name"
-        # A capital begins the name of a class: Python 3.14 catches both.
+        # A name with a capital is that of a class: Python 3.14 then catches both classes.
         if is_name and not rest[-1].text[0].isupper():
             edit = _replace(rest[commas[0]], rest, " as ", text)
             yield _syntax(first, "`except …, name`", "`except … as name`", edit)
@@ -166,7 +166,7 @@ def _print_edits(first: Token, rest: list[Token], text: str) -> tuple[Edit, ...]
 
 
 def _open(first: Token, rest: list[Token]) -> Edit:
-    """Put a bracket in the place of the space between a keyword and what follows."""
+    """Replace the space between a keyword and what follows by a bracket."""
     return Edit(first.end, rest[0].start, "(")
 
 

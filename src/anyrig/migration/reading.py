@@ -11,7 +11,8 @@ from .edit import Edit, apply_edits
 from .program import Program
 from .python2 import Repair, expand_tabs, find_repairs
 
-# What a file without PyTorch must contain to be worth parsing: traces of Python 2, or the variable.
+# What a file without PyTorch must contain to be worth parsing: traces of Python 2, or the beginning
+# of CUDA_VISIBLE_DEVICES.
 _TRACES = re.compile(
     r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[^(=\s]|raise[ \t]+\w+[ \t]*,"
     r"|except\b[^:\n]*,[ \t]*\w+[ \t]*:)"
@@ -35,7 +36,7 @@ class Reading:
     edits: tuple[Edit, ...]
 
     def original(self, offset: int) -> int:
-        """Return the place in the text on the disk of a place in the program's text."""
+        """Return where a place in the program's text is in the file's text."""
         moved = 0
         for edit in self.edits:
             start = edit.start + moved
@@ -48,7 +49,7 @@ class Reading:
 
 
 def may_matter(text: str) -> bool:
-    """Whether a text can hold anything that a rule finds; fast."""
+    """Return quickly whether a text can hold anything that a rule finds."""
     return "torch" in text or _TRACES.search(text) is not None
 
 
@@ -57,8 +58,8 @@ def read_program(text: str, *, is_package: bool = False, is_old: bool | None = N
 
     Args:
         text: the text.
-        is_package: it is an ``__init__.py``.
-        is_old: it was written for PyTorch 0.3 or older; None to decide by the text.
+        is_package: whether it is an ``__init__.py``.
+        is_old: whether it was written for PyTorch 0.3 or older; None to decide by the text.
 
     Raises:
         SyntaxError: the text parses as neither; the error is that of Python 3.

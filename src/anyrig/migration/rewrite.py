@@ -1,4 +1,4 @@
-"""The edits that rules put together: unwrap a call, drop an argument, replace an expression."""
+"""The edits of which fixes consist: unwrap a call, drop an argument, replace an expression."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.List, ast.Dict, 
 
 
 def replace(program: Program, node: ast.expr | ast.stmt | ast.keyword, text: str) -> Edit:
-    """Return the edit that puts a text in the place of a node."""
+    """Return the edit that replaces a node by a text."""
     return Edit(program.start(node), program.end(node), text)
 
 
 def insert_after(program: Program, node: ast.expr | ast.stmt, text: str) -> Edit:
-    """Return the edit that puts a text behind a node."""
+    """Return the edit that inserts a text after a node."""
     return Edit(program.end(node), program.end(node), text)
 
 
 def unwrap(program: Program, call: ast.Call, inner: ast.expr, suffix: str) -> tuple[Edit, ...]:
-    """Return the edits that leave of a call one argument, with a suffix such as ``.detach()``.
+    """Return the edits that replace a call by one argument, with a suffix such as ``.detach()``.
 
-    Empty if a comment would be lost.
+    The result is empty if a comment would be lost.
     """
     start, end = program.start(call), program.end(call)
     inner_start, inner_end = program.start(inner), program.end(inner)
@@ -107,7 +107,7 @@ def constant(node: ast.expr | None) -> object:
 
 
 def has_stars(call: ast.Call) -> bool:
-    """Whether a call has arguments that the text does not show: ``*args`` or ``**kwargs``."""
+    """Return whether a call has ``*args`` or ``**kwargs``, whose content the text does not show."""
     return any(isinstance(each, ast.Starred) for each in call.args) or any(
         each.arg is None for each in call.keywords
     )

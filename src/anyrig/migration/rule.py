@@ -27,8 +27,8 @@ class Rule:
         fires: an example in which the rule finds something.
         silent: a similar example in which it finds nothing.
         fixed: the first example after all fixes; None if the rule has none.
-        find: looks through a program.
-        is_about_versions: `anyrig migrate` fixes it.
+        find: yields the hits in a program.
+        is_about_versions: whether `anyrig migrate` applies the rule.
     """
 
     code: str

@@ -114,7 +114,7 @@ class Scopes:
 
 
 def _is_outside(node: ast.AST, scope: ast.AST) -> bool:
-    """Whether a child of a scope is evaluated outside it: decorators, defaults, bases."""
+    """Return whether a child of a scope is evaluated outside it: decorators, defaults, bases."""
     if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return node in scope.decorator_list or node is scope.returns
     if isinstance(scope, ast.ClassDef):

@@ -10,7 +10,7 @@ _TRAINS = {"backward", "zero_grad", "manual_backward", "minimize"}
 
 
 def trains(program: Program, nodes: list[ast.stmt]) -> bool:
-    """Whether statements train, or call a function of this file that does."""
+    """Return whether statements train, or call a function of this file that does."""
     return _trains(program, nodes, frozenset())
 
 
@@ -39,7 +39,7 @@ def _is_optimizer(call: ast.Call) -> bool:
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last word of what is called, or nothing."""
+    """Return the last part of the called name, or an empty string."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

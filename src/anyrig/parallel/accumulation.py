@@ -69,7 +69,7 @@ class Accumulation:
         return begin
 
     def note(self, output: Any, count: Count, by_loss: bool) -> Any:
-        """Return a forward's outputs, such that their backward pass is weighted by `count`."""
+        """Return a forward's outputs; their backward pass will be weighted by `count`."""
         if count is None and tensors_with_gradients(output):
             raise no_count()
         begin = self.follow(by_loss)

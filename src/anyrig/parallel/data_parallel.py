@@ -336,7 +336,7 @@ class DataParallel(TransparentModule):
         return counts
 
     def _start_clock(self) -> StepClock | None:
-        """Correct the shares by the last step; return a clock for this one if it is measured."""
+        """Correct the shares from the last step; return a clock for this step if it is measured."""
         clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:

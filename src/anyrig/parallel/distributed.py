@@ -168,7 +168,7 @@ class DistributedModule(RankModule):
                     if run.late_weights is None:
                         run.late_weights = LateWeights(ddp)
 
-                # At the end: in this pass DDP has no hook, and divides by the number of ranks.
+                # Only once this pass, which DDP reduces without a hook, has ended.
                 queue_callback(lambda: queue_callback(begin_late_weights))
             return False
         weight = late.weight_in_this_pass()
@@ -191,7 +191,8 @@ class DistributedModule(RankModule):
 
         A forward prepares DDP for one backward pass. After two forwards DDP would not reduce the
         gradients of the second backward pass. The preparation cannot be undone: if one rank has
-        called the model alone, all reduce even in a step of `no_sync`, which changes no sum.
+        called the model alone, all ranks reduce even in a step of `no_sync`, which does not change
+        the sums.
         """
         if self._follows_graph():
             raise SpreadError(

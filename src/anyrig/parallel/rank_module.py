@@ -125,7 +125,7 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module such that the engine will reduce its gradients."""
+        """Call the module so that the engine will reduce its gradients."""
 
     @abstractmethod
     def _begin_backward(self, reduces: bool) -> None:
@@ -144,7 +144,7 @@ class RankModule(TransparentModule):
 
         Raises:
             SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
-                or unfrozen after the module was spread, and the engine cannot follow that.
+                or unfrozen after the module was spread, and the engine cannot follow the change.
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
@@ -210,7 +210,7 @@ class RankModule(TransparentModule):
 
         def begin() -> float:
             if run.late_weights is not None:
-                # Of another forward, or of a pass that failed: all ranks keep one order.
+                # Finish an earlier forward's meeting first, since all ranks meet in one order.
                 run.late_weights.meet()
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed

@@ -71,7 +71,7 @@ class ShardedModule(RankModule):
     module: FSDPModule  # type: ignore[assignment]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module, as `RankModule.forward`; every rank must call this."""
+        """Call the module, as `RankModule.forward` does; every rank must call this."""
         # FSDP2 leaves the root's parameters gathered after a forward without a backward pass, and
         # an optimizer's step changes the shards only: the next forward would use the old values.
         for _, layer in self.named_modules():

@@ -121,7 +121,7 @@ def spread(
             ``"always"``.
         split_points: the names of submodules at which a pipeline may begin a new stage; by default
             all places that few values cross.
-        example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
+        example: (args, kwargs) of a call, for a pipeline. Arguments that are None, bools or strings
             decide which code of the module runs; by default they have their defaults.
         replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
             share the global batch. Gradients are those of all samples.

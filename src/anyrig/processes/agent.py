@@ -63,7 +63,7 @@ class Step(Enum):
 def next_step(
     codes: Sequence[int | None], *, must_end: bool, must_rejoin: bool, others_done: bool
 ) -> Step:
-    """Return the next step, given the ranks' exit codes (None: running) and the other nodes."""
+    """Return the next step, by the ranks' exit codes (None: running) and the other nodes' state."""
     if any(codes) or must_end:
         return Step.END
     if must_rejoin:
@@ -270,7 +270,7 @@ class RankAgent(LocalElasticAgent):
         self._guardian.end(0)
 
     def _wait_for_failures(self) -> None:
-        """Give the ranks that are still running the time to fail by themselves."""
+        """Give the ranks that are still running time to fail by themselves."""
         ends = time.monotonic() + _SETTLING_SECONDS
         while time.monotonic() < ends and self._running():
             time.sleep(0.02)

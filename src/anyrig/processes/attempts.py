@@ -9,14 +9,14 @@ from .failure import GroupFailure
 
 @dataclass
 class Attempt:
-    """One attempt of a node's agent; each restart is a further one.
+    """One attempt of a node's agent; each restart is another attempt.
 
-    Times are in seconds since 1970; None if it has not happened.
+    Times are in seconds since 1970; None if the event has not happened.
 
     Attributes:
         started_unix_seconds: when all ranks of the node had been started.
         failed_unix_seconds: when the agent noticed that a rank or a node had failed.
-        ended_unix_seconds: when all ranks had ended after that.
+        ended_unix_seconds: when all ranks had ended after the failure.
         failure: why the attempt failed.
     """
 

@@ -68,7 +68,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        # Not parameters: they are pickled with their data, which is a plain tensor.
+        # Parameters need no case here: their data, a plain tensor, is pickled separately.
         if type(obj) is torch.Tensor and obj.device.type != "cpu":
             copy = obj.detach().cpu().requires_grad_(obj.requires_grad)
             return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]

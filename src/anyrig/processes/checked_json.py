@@ -13,7 +13,7 @@ Kind = TypeVar("Kind")
 
 
 class BadMessageError(ValueError):
-    """A text is not the JSON of the expected dataclass."""
+    """A string is not the JSON of the expected dataclass."""
 
 
 def write_json(value: Any) -> str:
@@ -25,7 +25,8 @@ def read_json(kind: type[Kind], text: bytes | str) -> Kind:
     """Return the dataclass of type `kind` that `write_json` wrote.
 
     Raises:
-        BadMessageError: the text is anything else. Hostile texts raise no other exception.
+        BadMessageError: the string is anything else. Even a hostile string raises no other
+            exception.
     """
     try:
         data = json.loads(text)

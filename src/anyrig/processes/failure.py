@@ -89,8 +89,8 @@ def _missing_ranks(ends: Collection[RankEnd]) -> set[int]:
         the ranks that the exceptions of the waiting ranks name
         else the suspended ranks
         else the ranks that were stopped outside any wait
-        else the ranks that waited at another line than most ranks
-        else the ranks that waited at another line than the ranks that timed out
+        else the ranks that waited at a different line from most ranks
+        else the ranks that waited at a different line from the ranks that timed out
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
     # A rank that arrives too late loses its connections, and may fail before it is stopped.
@@ -111,7 +111,7 @@ def _missing_ranks(ends: Collection[RankEnd]) -> set[int]:
 
 
 def _minority(waited: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that waited at another line than most ranks."""
+    """Return the ranks that waited at a different line from most ranks."""
     counts = Counter(end.place for end in waited if end.place is not None)
     most = [place for place, count in counts.items() if count == max(counts.values())]
     if len(most) != 1:
@@ -123,6 +123,6 @@ def _sort_key(end: RankEnd) -> tuple[int, float]:
     """Return a key that sorts the cause before its consequences.
 
     Consequences follow within a millisecond, so the kind of ending decides. Among ranks with the
-    same ending, the rank that wrote to standard error first failed first.
+    same ending, the first that wrote to standard error comes first.
     """
     return (list(Ending).index(end.ending), end.wrote_unix_seconds)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from .checked_json import BadMessageError, read_json, write_json
 from .rank_end import RankEnd
 
-# The longest message is an end: four texts of up to 2**16 characters of up to 12 bytes in JSON.
+# The longest message is an end: four strings of up to 2**16 characters, each up to 12 bytes in
+# JSON.
 MOST_LINE_BYTES = 2**22
 
 _EVENTS = ("alive", "done", "failing", "rejoining", "trouble", "end", "over")
@@ -51,7 +52,8 @@ def read_message(line: bytes) -> Message:
     """Return the message of a line without its newline.
 
     Raises:
-        BadMessageError: the line is not a valid message. Hostile lines raise no other exception.
+        BadMessageError: the line is not a valid message. Even a hostile line raises no other
+            exception.
     """
     message = read_json(Message, line)
     if message.event not in _EVENTS:

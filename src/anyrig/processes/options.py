@@ -30,7 +30,7 @@ class RunOptions:
     """The flags of `anyrig run`; see docs/processes.md.
 
     Attributes:
-        processes: the number of ranks on this node; other nodes may have other numbers.
+        processes: the number of ranks on this node; other nodes may have a different number.
         nodes: the number of nodes: ``"2"``, or ``"1:4"`` for one to four.
         rdzv_endpoint: ``"host:port"``; None on one node, which listens on the loopback only.
         rdzv_id: the id of the job, the same on every node.
@@ -124,7 +124,7 @@ def read_node_counts(text: str) -> tuple[int, int]:
     """Return the minimum and the maximum of ``--nnodes``: ``"2"``, or ``"1:4"``.
 
     Raises:
-        GroupOptionError: the text has another format, or a number is out of range.
+        GroupOptionError: the text has a different format, or a number is out of range.
     """
     fewest, colon, most = text.partition(":")
     texts = (fewest, most if colon else fewest)

@@ -85,7 +85,7 @@ class RankEnd:
         suspended: whether the rank was suspended, for example by SIGSTOP.
         folder: the folder on its node with its output; None if the output is not kept.
         wrote_unix_seconds: when the rank last wrote to standard error.
-        absent: the ranks that it waited for until its time limit, if known.
+        absent: the ranks that this rank waited for until its time limit, if known.
         explanation: several lines of text about the exception, such as what filled the memory of a
             device; None if there is none.
     """

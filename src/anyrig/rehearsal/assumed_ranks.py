@@ -12,15 +12,16 @@ _LINKS = {"nvlink": "NVLink", "pcie": "PCIe"}
 
 @dataclass(frozen=True)
 class AssumedRanks:
-    """The ranks for which rank 0 stands, and what joins them. Rates are for one direction.
+    """The ranks that rank 0 stands for, and the links between them. Rates are for one direction.
 
     Attributes:
-        ranks: how many there are, with rank 0.
-        nodes: on how many nodes.
-        link: what joins the GPUs of a node: ``"NVLink"`` or ``"PCIe"``.
-        link_bytes_per_second: its published rate.
+        ranks: the number of ranks, including rank 0.
+        nodes: the number of nodes.
+        link: the kind of link between the GPUs of a node: ``"NVLink"`` or ``"PCIe"``.
+        link_bytes_per_second: the published rate of that link.
         network_bytes_per_second: each GPU's share of the network between nodes.
-        network_is_assumed: whether that is the default rate, which `--rig` does not name.
+        network_is_assumed: whether `--rig` names no rate for the network, so that a default is
+            used.
     """
 
     ranks: int
@@ -32,7 +33,7 @@ class AssumedRanks:
 
     @classmethod
     def on(cls, rig: VirtualRig) -> AssumedRanks:
-        """Return the ranks of a rank on each GPU of `rig`, whose GPUs are equal."""
+        """Return the ranks of a program with one rank per GPU of `rig`, whose GPUs are equal."""
         spec = rig.devices[0].rates
         has_link = spec.link_bytes_per_second is not None
         return cls(

@@ -12,9 +12,9 @@ Span = tuple[float, float]
 def collective_times(
     record: Record, rank: int, device: int, begin: float, end: float, steps: int
 ) -> CollectiveTimes | None:
-    """Return the means over the `steps` steps from `begin` to `end`, on the device of a rank.
+    """Return the means over the `steps` steps from `begin` to `end`, on one device of a rank.
 
-    None if the device takes part in no collective.
+    Return None if the device takes part in no collective.
     """
     tracks = {
         number

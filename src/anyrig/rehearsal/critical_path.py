@@ -7,10 +7,10 @@
                             |= copy =|
     path      |launch|= mm =|= copy =|= add =|           |launch|= mm =|
 
-The path is found backwards. Each work began when something else ended, and the path goes on there:
-the work before it on its stream, the launch by the host, or whatever else ended at that moment. A
-wait of the host is passed over: the path goes on with the work that the host waited for. So the
-pieces follow each other without gaps, and their times add up to the step's.
+The path is found backwards. Each interval began when something else ended, and the path goes on
+there: the work before it on its stream, the launch by the host, or whatever else ended at that
+moment. A wait of the host is passed over: the path goes on with the work that the host waited for.
+So the pieces follow each other without gaps, and their times add up to the step's.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Piece(NamedTuple):
     Attributes:
         begin: in seconds.
         end: in seconds.
-        interval: the index of the interval; None where nothing is on record, which is time of the
-            host, or of another process if `is_wait`.
+        interval: the index of the interval; None if none is on record: for time of the host between
+            its intervals, and for some waits for another process.
         is_wait: whether the piece is a wait for another process.
     """
 
@@ -58,8 +58,8 @@ class Timeline:
     def critical_path(self, begin: float, end: float) -> list[Piece]:
         """Return the critical path from `begin` to `end`, in the order of time.
 
-        `end` is a moment at which something ended. Empty if the record does not reach back to
-        `begin`.
+        `end` is a moment at which something ended. The path is empty if the record does not reach
+        back to `begin`.
         """
         if begin < self._intervals.complete_from:
             return []
@@ -101,7 +101,7 @@ class Timeline:
         return self._intervals.kind[number]
 
     def _cause_of(self, number: int) -> int | None:
-        """Return the interval that ended when this one began, and made it begin."""
+        """Return the interval whose end allowed this one to begin."""
         intervals = self._intervals
         begin, track = intervals.begin[number], intervals.track[number]
         if intervals.cause[number] == Cause.LAUNCH:
@@ -120,9 +120,10 @@ class Timeline:
         return launch if launch >= 0 else None
 
     def _ready(self, number: int) -> tuple[float, int | None]:
-        """Return when work could have begun for all that this process knows, and what ended then.
+        """Return the earliest time at which work could have begun, and what ended at that time.
 
-        That is the end of its launch or of the work before it on its stream.
+        As far as this process knows, that is the end of its launch or of the work before it on its
+        stream.
         """
         intervals = self._intervals
         begin, track = intervals.begin[number], intervals.track[number]
@@ -143,10 +144,10 @@ class Timeline:
     def _ended_at(
         self, moment: float, of: int | None = None, hosts_first: bool = False
     ) -> int | None:
-        """Return an interval that ended at `moment`, on another track than `of`.
+        """Return an interval that ended at `moment`, on a track other than `of`.
 
-        Work of a device is preferred, or of the host with `hosts_first`, and the rank of the track
-        `of`; waits come last.
+        If there are several, waits come last and intervals of the rank of `of` come first; among
+        those, work of a device precedes work of the host, or follows it with `hosts_first`.
         """
         found = [
             number
@@ -169,7 +170,7 @@ class Timeline:
         return self._by_track[track][place - 1] if place > 0 else None
 
     def _last_before(self, moment: float) -> int | None:
-        """Return the interval of the host that ended last before `moment`."""
+        """Return the last interval of the host that ended before `moment`."""
         found = [
             number
             for track, on_host in enumerate(self._on_host)

@@ -25,7 +25,7 @@ class ProgramError:
     Attributes:
         kind: the name of the exception's class.
         text: its message.
-        line: the innermost line of the program in the traceback, as ``train.py:31``.
+        line: the innermost line of the program in the traceback, such as ``train.py:31``.
     """
 
     kind: str
@@ -43,8 +43,8 @@ class PeakMemory:
         workspace_bytes: what kernels allocated for themselves.
         context_bytes: the CUDA context.
         collective_bytes: NCCL's buffers.
-        cached_bytes: taken by PyTorch's allocator and free.
-        headroom_bytes: what was left of the device.
+        cached_bytes: free memory that PyTorch's allocator holds.
+        headroom_bytes: what was left of the device's memory.
     """
 
     total_bytes: int
@@ -63,7 +63,7 @@ class DeviceFacts:
     Attributes:
         index: the CUDA index in the rank.
         rank: the rank; 0 in a program of one process.
-        card: the name of the GPU in a rig, as ``A100-80GB``.
+        card: the name of the GPU in a rig, such as ``A100-80GB``.
         capacity_bytes: the memory that a program can use.
         peak: its memory when most of it was in use.
         busy_share: the part of the typical steps in which a kernel ran.
@@ -88,7 +88,7 @@ class ClockError:
 
     Attributes:
         card: the name of the GPU in a rig.
-        family: the kind of work, as ``products``.
+        family: the kind of work, such as ``products``.
         median_error: the median of the relative error where measured; None if none is known.
     """
 
@@ -99,12 +99,12 @@ class ClockError:
 
 @dataclass(frozen=True)
 class PathPiece:
-    """A piece of a critical path. Numbers are indexes; None is unknown.
+    """A piece of a critical path. Numbers are indexes; None means unknown.
 
     Attributes:
         kind: `KERNEL`, `COPY`, `COLLECTIVE`, `HOST`, or `WAIT`: for another rank or process.
         seconds: how long it took.
-        track: where, in `Facts.tracks`.
+        track: the track, in `Facts.tracks`.
         name: the operator, in `Facts.texts`.
         module: the module, in `Facts.texts`.
         line: the line of the program, in `Facts.texts`.
@@ -120,19 +120,19 @@ class PathPiece:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """One step of a training: what ran until the end of a call of `Optimizer.step`.
+    """One training step: what ran up to the end of a call of `Optimizer.step`.
 
     Attributes:
         number: counted from 1.
         is_first: whether it is one of the first steps, which differ in time.
-        begin_seconds: the end of the step before; 0 for the first.
+        begin_seconds: the end of the previous step; 0 for the first.
         end_seconds: when all work was done that had been launched when the step ended.
-        samples: the samples of its batches; None if unknown.
+        samples: the number of samples in its batches; None if unknown.
         waits: how often the host waited for a device.
         loader_wall_seconds: how long the program waited for its data loader on this machine, by the
             wall clock. It is not part of the virtual time.
-        path: the critical path in the order of time; its seconds add up to the step's. Empty if the
-            record no longer reaches back to the step.
+        path: the critical path in the order of time, whose seconds add up to the step's; empty if
+            the record no longer reaches back to the step.
     """
 
     number: int
@@ -152,12 +152,12 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The median of the steps that are like each other.
+    """The median of the steps after the first ones, which are like each other.
 
     Attributes:
         seconds: the median of their times.
-        samples_per_second: None if the samples are unknown.
-        of_steps: their numbers.
+        samples_per_second: the median of their rates; None if the samples are unknown.
+        of_steps: the numbers of those steps.
     """
 
     seconds: float
@@ -170,8 +170,8 @@ class CollectiveTimes:
     """The collectives of a typical step, on one device of each rank: means, in seconds.
 
     Attributes:
-        in_node_seconds: those whose ranks are on one node.
-        across_nodes_seconds: those whose ranks are on several nodes.
+        in_node_seconds: the time of collectives whose ranks are all on one node.
+        across_nodes_seconds: the time of collectives whose ranks are on several nodes.
         exposed_seconds: the part of the step in which a collective runs and no kernel does.
     """
 
@@ -202,15 +202,15 @@ class Intervals:
     """What happened when: columns of equal length, in order of `begin_seconds`.
 
     Attributes:
-        track: where, in `Facts.tracks`.
+        track: the index of its track in `Facts.tracks`.
         begin_seconds: when it began.
         seconds: how long it took.
-        kind: the kind, in `Facts.texts`.
-        name: the operator, in `Facts.texts`.
-        module: the module, in `Facts.texts`; -1 if unknown.
-        line: the line of the program, in `Facts.texts`; -1 if unknown.
+        kind: the index of its kind in `Facts.texts`.
+        name: the index of the operator in `Facts.texts`.
+        module: the index of the module in `Facts.texts`; -1 if unknown.
+        line: the index of the line of the program in `Facts.texts`; -1 if unknown.
         bytes: the bytes that were read and written, copied or communicated; -1 if unknown.
-        flow: equal for both ends of a copy and for the ranks of a collective; else -1.
+        flow: a number that both ends of a copy, or all ranks of a collective, share; -1 for others.
     """
 
     track: Sequence[int] = ()
@@ -234,7 +234,7 @@ class MemoryFacts:
         seconds: the virtual time.
         tensor_bytes: tensors.
         workspace_bytes: what kernels allocated for themselves.
-        cached_bytes: taken by PyTorch's allocator and free.
+        cached_bytes: free memory that PyTorch's allocator holds.
         context_bytes: the CUDA context, NCCL's buffers and what the program mapped itself.
         kinds_at_peak: the bytes of the tensors at the peak by kind: ``parameters``, ``gradients``,
             ``optimizer`` (its state), ``activations`` (what a forward pass made and what was freed
@@ -256,9 +256,10 @@ class Finding:
     """Something that costs time or memory, and what to do about it.
 
     Attributes:
-        code: such as ``R05``.
-        title: in a few words.
-        line: where, as ``train.py:31``; None if it is nowhere in particular.
+        code: the code of the finding, such as ``R05``.
+        title: the finding in a few words.
+        line: the line that it concerns, such as ``train.py:31``; None if it concerns no particular
+            line.
         saved_seconds: what the remedy saves in a typical step; None if unknown.
         saved_bytes: what the remedy saves at the peak; None if unknown.
         text: what was found.
@@ -276,23 +277,24 @@ class Finding:
 
 @dataclass(frozen=True)
 class FaultFacts:
-    """What happened after a failure on purpose. Times are in seconds by this machine's clock.
+    """What happened after an injected failure. Times are in seconds by this machine's clock.
 
     Attributes:
         rank: the rank that failed.
         step: the number of the step in which it failed.
-        kind: how: ``kill``, ``slow`` or ``link``.
+        kind: how it failed: ``kill``, ``slow`` or ``link``.
         factor: how many times as long the kernels took.
-        happened: whether the rank came to that step.
+        happened: whether the rank reached that step.
         detected_seconds: how long the launcher took to notice; None if it noticed nothing.
         ended_seconds: how long it took until all ranks had ended.
         restarted_seconds: how long it took until the ranks were started again.
         first_step_seconds: how long it took until each rank had taken a step again.
         hung: whether ranks waited until the time limit of collectives.
         limit_seconds: that limit; None if unknown.
-        cause: what the launcher gave as the cause of the failure.
-        step_seconds_before: the median of the steps before, in virtual time, for a slow rank.
-        step_seconds_after: the median of the steps after.
+        cause: what the launcher reported as the cause of the failure.
+        step_seconds_before: for a slow rank, the median time of the steps before the failure, in
+            virtual time.
+        step_seconds_after: the same for the steps after the failure.
     """
 
     rank: int
@@ -327,15 +329,15 @@ class Facts:
         devices: the devices that were used.
         clock_errors: how far the times are known to be off.
         steps: the steps in order.
-        typical_step: None without steps.
+        typical_step: the typical step; None without steps.
         tracks: the streams and the threads of hosts.
-        texts: the names that others have an index of.
+        texts: the names that other facts refer to by index.
         intervals: what happened when.
         memory: the memory of each device over time.
         findings: what costs time or memory.
-        fault: what happened after a failure on purpose; None without one.
+        fault: what happened after an injected failure; None without one.
         collectives: how long collectives take; None without steps or collectives.
-        assumed_ranks: the ranks for which rank 0 stands; None if every rank ran.
+        assumed_ranks: the ranks that rank 0 stands for; None if every rank ran.
     """
 
     program: str

@@ -46,7 +46,7 @@ class ProcessRecord:
         rank: its rank; 0 in a program of one process.
         record: what happened on its host and its devices.
         begin: when its first step began, in seconds.
-        host_begin: how far the host had come then.
+        host_begin: the host's time then.
         ends: the ends of its steps.
         devices: the devices that it used.
         works: what the kernels of one of its steps computed; None if unknown.
@@ -70,7 +70,7 @@ def record_of_process(
     rank: int = 0,
     works: StepWorks | None = None,
 ) -> ProcessRecord:
-    """Return what this process has done since `begin`, when its host had come to `host_begin`."""
+    """Return what this process has done since `begin`, when its host's time was `host_begin`."""
     seen = load_extension().devices()
     devices = []
     for index, device in enumerate(seen):
@@ -92,7 +92,7 @@ def record_of_process(
 def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
     """Return a curve from the host's time `begin` on; the record may have begun earlier.
 
-    A sample has the time of the launch before it, so the last one before `begin` is part of it.
+    A sample has the time of the launch before it, so the last sample before `begin` is kept too.
     """
     before = sum(one.seconds < begin for one in curve.samples)
     kept = curve.samples[max(0, before - 1) :]
@@ -106,15 +106,15 @@ def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
 def merge_records(processes: Sequence[ProcessRecord]) -> Record:
     """Return one record of all processes, whose virtual clocks agree.
 
-    The tracks, names, lines and modules follow each other process by process. So a critical path
-    can go from one rank to another: a collective begins when the launch or the work of its last
-    rank ends.
+    The tracks, names, lines and modules of the processes are concatenated. In the merged record, a
+    critical path can go from one rank to another: a collective begins when the launch or the work
+    of its last rank ends.
     """
     records = [process.record for process in processes]
     all_intervals = [record.intervals for record in records]
 
     def joined(get: Callable[[RecordedIntervals], array[int]], sizes: list[int]) -> array[int]:
-        """Return a column of indexes into parts that have these sizes in the records."""
+        """Concatenate a column of indexes into tables, which have these sizes in the records."""
         column = array("q")
         for intervals, offset in zip(all_intervals, accumulate(sizes, initial=0), strict=False):
             own = get(intervals)

@@ -73,7 +73,7 @@ class Program:
         """Check that the program is a script with the function that `marker` names.
 
         Raises:
-            ReportError: it is not. A script that cannot be read or parsed is no such error.
+            ReportError: it is not. A script that cannot be read or parsed raises nothing here.
         """
         if self.is_module or not Path(self.name).is_file():
             raise ReportError(

@@ -108,7 +108,7 @@ class _RecordTexts(Texts):
         self._modules = self.numbers_of(record.modules)
 
     def intervals(self, record: Record) -> Intervals:
-        """Return the intervals of the record in order of their begin."""
+        """Return the intervals of the record in the order in which they begin."""
         columns = record.intervals
         order = sorted(range(len(columns)), key=columns.begin.__getitem__)
 
@@ -132,7 +132,7 @@ class _RecordTexts(Texts):
     def path(self, record: Record, pieces: Iterable[Piece]) -> tuple[PathPiece, ...]:
         """Return a critical path as facts, with neighbours of one kind, module and line joined.
 
-        What the neighbours do not have in common, of the track and the name, becomes None.
+        A track or a name that the neighbours do not share becomes None.
         """
         columns, joined = record.intervals, []
         for (kind, module, line), group in groupby(pieces, key=partial(self._place, columns)):
@@ -240,7 +240,7 @@ def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
 def _window_of(
     record: Record, steps: Sequence[StepFacts], typical: TypicalStep | None
 ) -> tuple[float, float]:
-    """Return the begin and the end of the typical steps; without steps, of the record."""
+    """Return the start and the end of the typical steps; without steps, of the record."""
     if typical is None:
         intervals = record.intervals
         return min(intervals.begin, default=0.0), max(intervals.end, default=0.0)

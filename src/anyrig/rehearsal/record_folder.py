@@ -44,7 +44,7 @@ class RecordFolder:
     @classmethod
     @contextmanager
     def shared(cls, most_steps: int | None = None) -> Iterator[RecordFolder]:
-        """Make a folder for the processes that are started within the block, and remove it then.
+        """Make a folder for the processes that the block starts, and remove it after the block.
 
         With `most_steps`, these processes end after this many steps.
         """
@@ -63,7 +63,7 @@ class RecordFolder:
     def read_all(self) -> list[ProcessRecord]:
         """Return the records in the folder, in the order of ranks.
 
-        Of a rank that was started again, the last one counts. Processes without a rank are numbered
+        If a rank was restarted, only its last record counts. Processes without a rank are numbered
         after the others.
         """
         from .record_file import read_record_file
@@ -111,7 +111,7 @@ def record_for_report() -> None:
             if record.devices:  # a worker of a data loader has none
                 RecordFolder(Path(path)).write(record)
         except OSError as error:
-            sys.stderr.write(f"anyrig: this process is missing in the report: {error}\n")
+            sys.stderr.write(f"anyrig: this process is missing from the report: {error}\n")
 
     atexit.register(leave)
 

@@ -36,7 +36,7 @@ class RanksEnd:
     Attributes:
         status: the exit status of the group.
         error: the exception of the rank that caused a failure; None if there was none.
-        account: returns what happened after a failure on purpose, given the steps of the ranks;
+        account: returns what happened after an injected failure, given the steps of the ranks;
             None without such a failure.
     """
 
@@ -58,8 +58,8 @@ class Rehearsal:
         explain_oom: track memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
         reporting: what to report at the end.
-        lone_rank: run the program as rank 0 of a rank on each GPU of the rig, without the others;
-            the environment must say so.
+        lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
+            the other ranks; the environment variables must say so.
         when_installed: called once the program has imported torch and the GPUs are there; not in
             other processes that the program starts.
 
@@ -158,7 +158,7 @@ class Rehearsal:
         error: ProgramError | None = None,
         account: Callable[[Sequence[StepFacts]], FaultFacts] | None = None,
     ) -> None:
-        """Report what the processes did, those that used a GPU."""
+        """Report what the processes that used a GPU did."""
         facts = replace(self._facts(), status=status, error=error)
         used = [process for process in processes if process.devices]
         if used:
@@ -211,7 +211,7 @@ class Rehearsal:
         """Give the rig to the ranks that are started within the block.
 
         Yields a function to call once the ranks have ended, with how they ended: it reports what
-        they did. Otherwise as `of_processes`.
+        they did. In all else this is like `of_processes`.
         """
         with self.of_processes():
             if not self.reporting.is_wanted:

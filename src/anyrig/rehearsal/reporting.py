@@ -75,8 +75,8 @@ def check_file(path: Path) -> None:
     """Check before the program runs that a report can be written to `path`.
 
     Raises:
-        ReportError: the folder does not exist, the name cannot be that of a file, or there is
-            something else than a file.
+        ReportError: the folder does not exist, the name cannot be that of a file, or the path
+            exists and is not a file.
     """
     try:
         mode = path.stat().st_mode

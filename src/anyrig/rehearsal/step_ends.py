@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A step is like the later ones if it takes as long as their median, up to this part of it.
+# A step is like the later ones if its time is within this fraction of their median.
 _TOLERANCE = 0.05
 
 
@@ -16,9 +16,9 @@ class StepEnd:
 
     Attributes:
         seconds: when all work launched until then is done, in seconds of virtual time.
-        host_seconds: when the host had come so far. It runs ahead of the devices.
-        samples: the samples that the data loader has given since the end before; None if none.
-        loader_wall_seconds: how long the program has waited for it, by the wall clock.
+        host_seconds: the host's virtual time then. The host runs ahead of the devices.
+        samples: the samples that data loaders have returned since the previous end; None if none.
+        loader_wall_seconds: how long the program has waited for them, by the wall clock.
     """
 
     seconds: float
@@ -31,7 +31,7 @@ def count_first_steps(seconds: Sequence[float]) -> int:
     """Return how many steps at the beginning differ in time from the others.
 
     The first step always does: it includes what the program does before its loop. At most half of
-    the steps differ. A single step is a first one.
+    the steps differ. A single step counts as a first one.
     """
     count = min(1, len(seconds))
     while count < len(seconds) // 2:

@@ -17,7 +17,7 @@ from .work_log import StepWorks, WorkLog
 
 
 class EnoughSteps(SystemExit):
-    """Ends a program after the number of steps that was asked for, with the exit status 0."""
+    """Ends a program after the requested number of steps, with the exit status 0."""
 
 
 class StepWatch:
@@ -47,7 +47,7 @@ class StepWatch:
         self._handle: RemovableHandle | None = None
 
     def start(self) -> None:
-        """Notice what the tensors at the peak of memory are, from now on."""
+        """From now on, find out which tensors are in use at peaks of memory."""
         self.peaks.start()
 
     def follow_optimizers(self) -> None:
@@ -71,7 +71,7 @@ class StepWatch:
         """Note the end of a step.
 
         Raises:
-            EnoughSteps: it was the last step that was asked for.
+            EnoughSteps: it was the last requested step.
         """
         self.ends.append(StepEnd(done_seconds(), host_seconds(), *self._take_loaded()))
         forget_nodes()

@@ -78,7 +78,10 @@ def _has_ranks(facts: Facts) -> bool:
 def _describe_steps(facts: Facts) -> list[str]:
     typical = facts.typical_step
     if typical is None:
-        return ["none found: no torch.optim.Optimizer took a step; name one with --step-marker"]
+        return [
+            "none found: no torch.optim.Optimizer took a step; name the function of a step with "
+            "--step-marker"
+        ]
     texts = [f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"]
     if typical.samples_per_second is not None:
         texts[0] += f"; {typical.samples_per_second:,.0f} samples/s"
@@ -104,7 +107,7 @@ def _describe_collectives(times: CollectiveTimes) -> str:
     parts = [f"{format_seconds(seconds)} {place}" for place, seconds in places.items() if seconds]
     return (
         f"collectives take {' and '.join(parts)}; for {format_seconds(times.exposed_seconds)} no "
-        "kernel runs beside them"
+        "kernel runs at the same time"
     )
 
 
@@ -114,7 +117,7 @@ def _describe_ranks(assumed: AssumedRanks) -> list[str]:
     texts = [
         f"rank 0 of {assumed.ranks:,} ran, on {nodes} of {gpus} GPUs. The others are assumed to be "
         "like it",
-        "and to come to each collective at the same time, so no wait for a slower rank is seen",
+        "and to reach each collective at the same time, so no wait for a slower rank is seen",
         f"{assumed.link} of {_rate(assumed.link_bytes_per_second)} joins the GPUs of a node, by "
         "their data sheet",
     ]

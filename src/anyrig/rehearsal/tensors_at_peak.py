@@ -36,7 +36,7 @@ class PeakWatch:
         self._handles: list[RemovableHandle] = []
 
     def start(self) -> None:
-        """Notice optimizers from now on, and what they make."""
+        """From now on, note the optimizers that take steps, and the state that they create."""
         self._handles = [
             register_optimizer_step_pre_hook(self._begin_update),
             register_optimizer_step_post_hook(self._end_update),
@@ -49,7 +49,7 @@ class PeakWatch:
         self._handles = []
 
     def note_model(self, model: nn.Module) -> None:
-        """Note an outermost module, whose parameters no optimizer may have."""
+        """Note an outermost module, since its parameters may belong to no optimizer."""
         self._models[model] = None
 
     def end_step(self) -> None:

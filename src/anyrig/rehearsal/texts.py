@@ -27,7 +27,7 @@ class Texts:
 
 
 def name_lines(lines: Iterable[tuple[str, int]]) -> list[str]:
-    """Return a short name of each line (file, number), as ``train.py:31``.
+    """Return a short name of each line (file, number), such as ``train.py:31``.
 
     Files with the same name have the folder in front: ``layers/model.py:7``.
     """

@@ -1,7 +1,7 @@
 """What the kernels of one step compute: the work records from which the clock predicts times.
 
 A finding asks the cost model what a kernel would take with another dtype, layout or size, so it
-needs the shapes. To read the records costs more than to make them, so only the steps whose numbers
+needs the shapes. Reading the records costs more than making them, so only the steps whose numbers
 are powers of two are read, and only the last of them is kept.
 """
 

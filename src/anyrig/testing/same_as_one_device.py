@@ -23,7 +23,7 @@ def verify_item(item: pytest.Function, marker: pytest.Mark) -> None:
     """Run a marked test on its rig and on one device.
 
     Raises:
-        UsageError: the test has no argument `rig`, or the marker unknown arguments.
+        UsageError: the test has no argument `rig`, or the marker has unknown arguments.
     """
     from ..verification import verify
 

@@ -52,8 +52,8 @@ class Received:
     The loader itself is ahead of this state by the batches that are copied ahead.
 
     Attributes:
-        state: what its ``state_dict()`` returned after that batch; None if no batch was received,
-            or the iteration is over.
+        state: what the loader's ``state_dict()`` returned after that batch; None if no batch was
+            received, or the iteration is over.
     """
 
     state: Any = None

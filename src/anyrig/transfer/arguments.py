@@ -53,7 +53,7 @@ def move_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a call's arguments with their tensors on `device`.
 
-    Does what `change_tensors` would do, without its calls, which take several microseconds.
+    This is `change_tensors` written out: calling its two functions would take several microseconds.
     """
     elsewhere = {}
     for value in (*inputs, *kwargs.values()) if kwargs else inputs:

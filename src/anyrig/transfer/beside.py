@@ -13,7 +13,7 @@ def copy_in_order(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
     The host waits only for a copy to the CPU, which could otherwise be read before it is written.
     """
-    # Host tensors first: `torch.device.type` builds its text anew, which takes some microseconds.
+    # Host tensors first: `torch.device.type` builds a new string, which takes several microseconds.
     return tensor.to(device, non_blocking=tensor.is_cpu or device.type != "cpu")
 
 
@@ -27,7 +27,7 @@ def copy_beside(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         from the host    copy stream of the target   ──copy──┐
                          current stream of the target        └▶ waits, then uses it
         from a device    current stream of the source ─┬─▶ goes on with other work
-                         "to peer" stream of it        └──copy──┐
+                         its "to peer" stream          └──copy──┐
                          current stream of the target           └▶ waits, then uses it
 
     Host memory is pinned first if that makes the copy faster. The host waits only for a copy to the

@@ -33,7 +33,7 @@ def has_method(value: object, name: str) -> bool:
     """Return whether the class of `value` defines a method `name`.
 
     An instance may have any attribute (a dictionary with attribute access), so only its class
-    counts. A class may itself be a value in a tree, and has no method.
+    counts. For a class, which may itself be a value in a tree, the answer is no.
     """
     return not isinstance(value, type) and callable(getattr(type(value), name, None))
 
@@ -80,7 +80,7 @@ def children_of(value: object) -> list[tuple[Part, Any]]:
 
 
 def with_children(container: Any, before: list[tuple[Part, Any]], children: list[Any]) -> Any:
-    """Return a container with `children` in place of `before`; itself if no child has changed.
+    """Return a container with `children` in place of `before`; the original if none changed.
 
     Raises:
         Exception: the class's code raised it, or does not support a copy with other items.

@@ -1,7 +1,7 @@
 """The leaves of a nested value with their places, in an order that is the same on every rank.
 
-As in `tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here numbers, texts
-and None are leaves, too. An object that appears at two places counts as two leaves, because another
+As in `tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here numbers, strings
+and None are leaves, too. An object that appears in two places counts as two leaves, because another
 rank may have two objects there.
 """
 
@@ -23,7 +23,7 @@ GO_IN = object()
 
 
 def leaves_of(value: Any) -> list[tuple[str, Any]]:
-    """Return the leaves of `value` with their places as text, sorted by place."""
+    """Return the leaves of `value` with their places as strings, sorted by place."""
     leaves = [(format_path(path), leaf) for path, leaf in walk_leaves(value, _LEAVES)]
     return sorted(leaves, key=lambda pair: pair[0])
 

@@ -17,8 +17,8 @@ def copy_stream(
     """Return the stream for copies in one direction, or None if the device has no second stream.
 
     There is one stream for each device and direction. Copies in one direction share one copy engine
-    and one link anyway. The caching allocator keeps a memory pool for each stream, so a new stream
-    for each epoch would keep the memory of each.
+    and one link anyway. The caching allocator keeps a memory pool for each stream, so creating a
+    stream in each epoch would leave a pool behind for each.
     """
     try:
         stream = torch.Stream(device)

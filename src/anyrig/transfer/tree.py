@@ -33,7 +33,7 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
     An object that appears twice, leaf or container, is mapped once and is one object afterwards.
-    Numbers, texts and None are kept without a call of `map_leaf`.
+    Numbers, strings and None are kept without a call of `map_leaf`.
 
     Args:
         tree: any value. It is not changed.
@@ -61,7 +61,7 @@ def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path
 def walk_leaves(
     value: Any, whole: tuple[type, ...] = (), path: Path = ()
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield every leaf with its path, including repeated leaves, numbers, texts and None."""
+    """Yield every leaf with its path, including repeated leaves, numbers, strings and None."""
     if not is_container(value) or isinstance(value, whole):
         yield path, value
         return

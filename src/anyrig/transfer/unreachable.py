@@ -23,7 +23,7 @@ _NEVER_SEARCHED = (type, ModuleType, FunctionType)
 def refuse_unreachable(leaf: object, path: Path) -> None:
     """Raise an error for a leaf that contains tensors which cannot be replaced.
 
-    A leaf without tensors, such as a text, a date or a NumPy array, passes.
+    A leaf without tensors, such as a string, a date or a NumPy array, passes.
 
     Raises:
         MoveError: `leaf` contains tensors, or yields them when it is iterated; the message names

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-# By the coarsest type that the computation of the loss uses. Errors of programs are larger: the
-# smallest factor that a mistake has made in practice is some per cent.
+# By the coarsest type that the computation of the loss uses. Mistakes in programs cause larger
+# differences: the smallest that we have seen in practice is a few per cent.
 BOUNDS = {
     "float64": 1e-9,
     "float32": 1e-4,
@@ -48,5 +48,5 @@ def allowed(bound: float, step: int, expected: Tensor, all_norm: float) -> float
 
 
 def differs(actual: Tensor, expected: Tensor, limit: float) -> bool:
-    """Return whether two tensors differ by more than `limit`; numbers that are no number do."""
+    """Return whether two tensors differ by more than `limit`, or the difference is NaN."""
     return not norm(actual.double() - expected.double()) <= limit

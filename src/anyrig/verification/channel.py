@@ -55,7 +55,7 @@ class Channel:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Make the processes that are started within the block record."""
+        """Make the processes that the block starts record their steps."""
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = json.dumps(asdict(self))
         try:
@@ -84,7 +84,7 @@ class Channel:
         write_atomically(file, pickle.dumps(record))
 
     def read_records(self) -> list[RankRecord]:
-        """Return the records of the run, one for each rank; a restarted rank has its last."""
+        """Return the records of the run, one for each rank; of a restarted rank, the last one."""
         files = sorted(
             Path(self.folder).glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns
         )

@@ -1,7 +1,7 @@
 """The first difference between a run on a rig and one on one device.
 
-Of a step, gradients are compared before parameters: parameters that differ after equal gradients
-are the optimizer's doing. Before the first step, the ranks' initial values are compared with each
+In each step, gradients are compared before parameters: if parameters differ after equal gradients,
+the optimizers differ. Before the first step, the ranks' initial values are compared with each
 other; those of the run on one device are made equal to the first rank's.
 """
 
@@ -25,14 +25,14 @@ INITIAL, GRADIENT, PARAMETER = "initial value", "gradient", "parameter"
 
 @dataclass(frozen=True)
 class Difference:
-    """A kind of tensor that differs in a step, which is the first.
+    """The first difference: tensors of one kind that differ in one step.
 
     Attributes:
         kind: initial value, gradient or parameter.
         step: the step, from 1.
-        names: the tensors that differ, the first to be computed first.
-        error: the norm of the difference of the first, relative to that on one device.
-        ranks: two ranks whose copies of the first differ; empty if the ranks agree.
+        names: the tensors that differ, in the order in which they are computed.
+        error: the norm of the first tensor's difference, relative to its norm on one device.
+        ranks: two ranks whose copies of the first tensor differ; empty if the ranks agree.
     """
 
     kind: str
@@ -52,8 +52,8 @@ class Tensors:
     """The tensors of one kind in one step.
 
     Attributes:
-        joined: those of the rig.
-        expected: those of the run on one device.
+        joined: the tensors of the rig, by name.
+        expected: the tensors of the run on one device, by name.
     """
 
     joined: Mapping[str, Joined]
@@ -106,8 +106,9 @@ def compare(rig: Sequence[RankRecord], one: RankRecord) -> Comparison:
             difference = _difference(kind, step + 1, tensors, bound, one)
             if kind == INITIAL and difference is not None and not difference.ranks:
                 raise VerificationError(
-                    f"{difference.name} begins with other values on one device than on the rig, "
-                    "and could not be set to them; make the initial values depend on a seed alone"
+                    f"{difference.name} begins with different values on one device and on the "
+                    "rig, and could not be set to those of the rig; make the initial values "
+                    "depend on a seed alone"
                 )
             if difference is not None:
                 return Comparison(step + 1, dtype, bound, difference, tensors)
@@ -132,7 +133,7 @@ def _tensors(
         if not pieces:
             raise VerificationError(
                 f"{name} is trained on one device, and no rank of the rig has a parameter of this "
-                "name; name the modules alike in both cases"
+                "name; give its module the same name in both cases"
             )
         found = join(pieces, expected.get(name))
         if found is None or (name not in expected and kind != GRADIENT):
@@ -148,7 +149,7 @@ def _tensors(
 
 
 def _zeros_like(name: str, of_ranks: Mapping[int, StepRecord]) -> dict[int, Piece]:
-    """Return the gradients of a parameter for which no rank has one."""
+    """Return zeros for the gradient of a parameter for which no rank has a gradient."""
     return {
         rank: Piece(
             torch.zeros_like(each.after[name].values),

@@ -26,7 +26,8 @@ from .pipeline_stages import ranks_of_first_stage
 from .records import RankRecord
 from .verdict import Cause, Finding, Verdict
 
-# The first that explains a difference is reported, so those that prove themselves come first.
+# The first cause that explains a difference is reported, so causes that the numbers prove come
+# first.
 _CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     different_initial_values,
     repeated_or_missed,
@@ -95,7 +96,7 @@ def _explain(rig: Sequence[RankRecord], one: RankRecord, comparison: Comparison)
 
 
 def _check_comparable(evidence: Evidence) -> None:
-    """Raise a `VerificationError` if the runs differ because they did not compute the same."""
+    """Raise a `VerificationError` if the runs differ in their samples or random numbers."""
     facts = evidence.samples
     if facts.is_known and facts.rig_has_others:
         raise VerificationError(

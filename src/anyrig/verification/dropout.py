@@ -19,13 +19,13 @@ _FUNCTIONS = (
     "feature_alpha_dropout",
 )
 
-# Of `dropout_p` in scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)
-# after `query`.
+# The position of `dropout_p` in scaled_dot_product_attention(query, key, value, attn_mask,
+# dropout_p, is_causal), counted after `query`.
 _PLACE_OF_P = 3
 
 
 class DropoutOff:
-    """Makes dropout return its input, and notes from which random state it would have drawn."""
+    """Makes dropout return its input, and notes the random state from which it would have drawn."""
 
     def __init__(self) -> None:
         self.states: list[str] = []

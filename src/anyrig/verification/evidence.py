@@ -82,8 +82,8 @@ class SampleFacts:
 
     Attributes:
         by_rank: the samples of each rank; empty if they are unknown.
-        rig: all samples of the rig, those of ranks with equal batches once.
-        one: those of one device.
+        rig: all samples of the rig; ranks with equal batches count once.
+        one: all samples of one device.
         is_known: whether the samples of both runs are known and have the same shape.
     """
 

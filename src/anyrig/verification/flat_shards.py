@@ -47,7 +47,7 @@ class FlatPart:
 
 
 def find_flat_parts(root: nn.Module) -> Mapping[int, tuple[FlatPart, ...]]:
-    """Return the parts in each tensor that an optimizer may have, by its id."""
+    """Return the parts in each tensor that an optimizer may have, by the tensor's id."""
     found: dict[int, tuple[FlatPart, ...]] = {}
     for prefix, module in root.named_modules():
         # Private: no public name says where a parameter is in a shard. The case "fsdp1" of

@@ -11,10 +11,10 @@ from .records import RankRecord
 
 
 def initial_values(ranks: Sequence[RankRecord]) -> dict[str, Tensor]:
-    """Return the parameters before the first step; of copies that differ, the first rank's.
+    """Return the parameters before the first step; where copies differ, the first rank's.
 
-    Parts of plain tensors, whose place in the whole is not known, are left out unless their
-    shapes tell it: the run on one device then has the values of the script.
+    Parts that are plain tensors are left out if their shapes do not determine their places in the
+    whole: the run on one device then has the values of the script.
     """
     names = dict.fromkeys(name for record in ranks for step in record.steps for name in step.before)
     values = {}

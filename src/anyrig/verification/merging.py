@@ -6,9 +6,9 @@
     rank 1: [e f] [g h]
 
 The batches that the ranks loaded at the same time are put together, in the order of ranks; equal
-ones, such as those of the ranks of tensor parallelism, once. Then the samples of a step with
-several equal micro-batches are dealt anew: the gradient of a correct program does not depend on
-that, whereas a mean of means over unequal numbers of tokens does.
+batches, such as those of the ranks of tensor parallelism, are used once. Then the samples of a step
+with several equal micro-batches are redistributed over them: the gradient of a correct program does
+not depend on this, whereas a mean of means over unequal numbers of tokens does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Batches = Mapping[tuple[int, int], LoadedBatch]
 
 
 def merge_batches(records: Sequence[RankRecord]) -> Batches:
-    """Return the batches of one device, by the iteration over a loader and the number in it.
+    """Return the batches of one device, by (iteration over a loader, number in that iteration).
 
     Raises:
         VerificationError: the batches of the ranks cannot be put together.
@@ -53,7 +53,7 @@ def merge_batches(records: Sequence[RankRecord]) -> Batches:
 
 
 def _steps_of_samples(records: Sequence[RankRecord]) -> Mapping[str, set[int]]:
-    """Return the steps in which each sample was computed: it may have been loaded before."""
+    """Return the steps in which each sample was computed, which may be later than its loading."""
     steps: dict[str, set[int]] = {}
     for record in records:
         for number, step in enumerate(record.steps):
@@ -72,7 +72,7 @@ def _step_of(batch: Any, steps: Mapping[str, set[int]]) -> int | None:
 
 
 def deal_anew(batches: Sequence[LoadedBatch]) -> list[LoadedBatch]:
-    """Deal the samples of micro-batches of equal size anew, one to each in turn."""
+    """Redistribute the samples of micro-batches of equal size, one to each in turn."""
     sizes = [_count(one.batch) for one in batches]
     if len(batches) < 2 or len(set(sizes)) > 1:
         return [*batches]
@@ -100,8 +100,8 @@ def join_values(values: Sequence[Any]) -> Any:
     """Join batches of the same structure along the dimension of their samples.
 
     Raises:
-        VerificationError: their tensors have other dimensions of different sizes, or they have
-            parts that are neither tensors nor text nor equal numbers.
+        VerificationError: their tensors differ in the size of another dimension, or they have parts
+            that are neither tensors nor strings nor equal numbers.
     """
     first = values[0]
     if len(values) == 1:

@@ -1,4 +1,4 @@
-"""A process group of one rank in place of all, for the run on one device within a group."""
+"""A process group of rank 0 alone, for the run on one device within a larger group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-# Private: there is no public way to have another default group for a while.
+# Private: there is no public way to replace the default group temporarily.
 # tests/verification/test_silent_findings.py would notice its change.
 from torch.distributed.distributed_c10d import _update_default_pg
 

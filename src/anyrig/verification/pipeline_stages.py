@@ -15,7 +15,7 @@ from .records import RankRecord
 
 
 def stages_of_parameters() -> dict[int, int]:
-    """Return the index of the stage that has each parameter of this process, by the id."""
+    """Return the index of the stage of each parameter of this process, by the parameter's id."""
     return {
         id(parameter): stage.stage_index
         for stage in _stages()
@@ -39,7 +39,7 @@ def traced_stages() -> list[nn.Module]:
 def ranks_of_first_stage(rig: Sequence[RankRecord]) -> Sequence[RankRecord]:
     """Return the ranks that have the first stage of a pipeline; all ranks if there are no others.
 
-    Only their samples are those of the data, and only they may compare them.
+    Only these ranks get samples of the data, so only their samples can be compared.
     """
     if not any(facts.stage for record in rig for facts in record.parameters.values()):
         return rig
@@ -52,7 +52,7 @@ def check_names_of_stages(rig: Sequence[RankRecord]) -> None:
     """Check that no two stages of a pipeline have parameters of the same name.
 
     Raises:
-        VerificationError: two have, so the parameters cannot be matched with those of one device.
+        VerificationError: two stages share a name, which then matches two parameters.
     """
     stages: dict[str, set[int]] = {}
     for record in rig:

@@ -12,8 +12,8 @@ _MOST_NODES = 200_000
 def dtypes_of(loss: Tensor) -> set[str]:
     """Return the floating-point types of the results in the graph of a loss.
 
-    Includes what autocast and explicit conversions make, since the bound for differences by
-    rounding depends on the coarsest type.
+    Includes the types that autocast and explicit conversions produce, since the bound for
+    differences by rounding depends on the coarsest type.
     """
     found = {_name(loss.dtype)}
     seen: set[Any] = set()

@@ -170,7 +170,8 @@ class Recorder:
 
         @functools.wraps(to_float)
         def at_least_float(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            # Not in PyTorch: a gradient scaler, for example, needs numbers in float32.
+            # Calls from PyTorch itself still convert: a gradient scaler, for example, needs
+            # float32.
             caller = sys._getframe(1).f_code
             if self._widens and tensor.dtype == torch.float64 and not is_library_code(caller):
                 return tensor

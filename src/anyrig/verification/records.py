@@ -18,7 +18,7 @@ class LossRecord:
 
     Attributes:
         value: its value.
-        line: where, as ``train.py:31``; None if unknown.
+        line: where it was called, such as ``train.py:31``; None if unknown.
     """
 
     value: float
@@ -76,7 +76,7 @@ class LoadedBatch:
 
     Attributes:
         iteration: which iteration over a loader of the program it belongs to, from 0.
-        number: its number in that iteration; None in place of a batch marks the end.
+        number: the number of the batch in that iteration.
         step: the step in which it was loaded.
         batch: the batch, on the CPU; None for the end of the iteration.
     """

@@ -58,8 +58,8 @@ def digest_of(values: Any) -> str:
 def count_labels(values: Any) -> int | None:
     """Return how many labels of a batch count towards its loss; None if that cannot be seen.
 
-    Labels are the integers of the last tensor, if some of them are `ignore_index`; or the ones of
-    a mask, a tensor of truth values.
+    Labels are the integers of the last tensor, if some of them are `ignore_index`; or the entries
+    of a mask that are True.
     """
     found = None
     for tensor in tensors_in(values):

@@ -36,7 +36,7 @@ class Finding:
         name: the tensor's parameter; None for no tensor in particular.
         module: the class of its module.
         line: the line of the program that called the module, or the optimizer's step for a
-            parameter, as ``train.py:31``; None if unknown.
+            parameter, such as ``train.py:31``; None if unknown.
         backward_line: the line of ``backward``; None if unknown.
         step: the step, from 1.
         error: the norm of the difference, relative to the tensor on one device.

@@ -136,7 +136,7 @@ def scatter_out(
 
     Raises:
         RuntimeError: the shapes of `outputs` do not add up to that of `tensor`, an output is not on
-            a CUDA device, or a stream is on another device than its output.
+            a CUDA device, or a stream is not on the device of its output.
     """
     if not outputs:
         raise RuntimeError("Expected at least one output tensor to scatter to")

@@ -205,7 +205,7 @@ def compile_flags() -> list[str]:
     if sys.platform == "win32":
         raise BuildError("virtual GPUs need Linux or macOS; on Windows, use them in WSL")
     flags = ["-std=c++20", "-fPIC", "-O1", "-g0", "-fvisibility=hidden"]
-    # PyTorch's headers then include those operators that they use, in place of all.
+    # PyTorch's headers then include only the operators that they use, instead of all operators.
     flags += ["-DAT_PER_OPERATOR_HEADERS"]
     # A method that should override PyTorch's but does not is silently never called. These are only
     # warnings, since a newer PyTorch may declare a method that older versions do not.

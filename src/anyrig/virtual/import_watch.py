@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class ImportWatch(MetaPathFinder):
-    """A finder that calls `execute(load)` in place of running a module's code.
+    """A finder that calls `execute(load)` instead of running a module's code.
 
     `load` runs the module's code. Insert the watch into ``sys.meta_path``. It delegates the search
     to the finders behind it, and removes itself once `load` or `execute` has returned.

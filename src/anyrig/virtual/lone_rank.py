@@ -68,7 +68,8 @@ def patch(core: ModuleType) -> None:
     # Private: the function by which `env://` and `tcp://` make their store. TCPStore waits until
     # all ranks have connected, and `register_rendezvous_handler` refuses schemes that exist.
     rendezvous._create_c10d_store = lambda *_, **__: store
-    # Its constructor connects all ranks. `torch.distributed` finds the class by this name.
+    # The constructor of PyTorch's class of this name connects all ranks. `torch.distributed` finds
+    # the class by its name.
     core.LoneGloo.__name__ = core.LoneGloo.__qualname__ = "ProcessGroupGloo"
     places: list[Any] = [c10d, sys.modules["torch.distributed"]]
     for module in places:

@@ -1,4 +1,4 @@
-"""`LoneStore`, the key-value store of ranks of which only rank 0 runs."""
+"""`LoneStore`, the key-value store of a group in which only rank 0 runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
         self._lock = threading.RLock()
 
     def clone(self) -> LoneStore:
-        """Return this store: a copy is for use by another thread."""
+        """Return this store itself, which several threads can use."""
         return self
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -45,14 +45,14 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
         return self._values[key]
 
     def add(self, key: str, value: int) -> int:
-        """Add to a number, which is 0 at first, and return the sum."""
+        """Add to the number under a key, which is 0 at first, and return the sum."""
         with self._lock:
             total = int(self._values.get(key, b"0")) + value
             self._values[key] = str(total).encode()
             return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a key if it has the expected value, or has none and none is expected."""
+        """Set a key if its value is the expected one, or if it has none and ``""`` is expected."""
         with self._lock:
             expected = _bytes_of(expected)
             if self._values.get(key, b"") == expected:
@@ -63,7 +63,7 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
         """Check that rank 0 has set the keys.
 
         Raises:
-            DistStoreError: it has not set one of them.
+            DistStoreError: rank 0 has not set one of the keys.
         """
         missing = next((key for key in keys if key not in self._values), None)
         if missing is not None:
@@ -95,7 +95,7 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
             self._values[key] = self._values.get(key, b"") + _bytes_of(value)
 
     def multi_get(self, keys: Iterable[str]) -> list[bytes]:
-        """Return the values of keys, as `get` does."""
+        """Return the values of several keys, as `get` returns one."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Iterable[str], values: Iterable[str | bytes]) -> None:

@@ -31,7 +31,7 @@ def predict_pinned_copy(device: VirtualDevice, bytes_: float) -> float:
 
 
 def copy_start_seconds(device: VirtualDevice) -> float:
-    """Return what a copy takes in addition to the time for its bytes."""
+    """Return the fixed part of a copy's time, which does not depend on its bytes."""
     return _coefficient(device, "copy.start_seconds")
 
 
@@ -41,12 +41,12 @@ def launch_seconds(device: VirtualDevice) -> float:
 
 
 def graph_node_seconds(device: VirtualDevice) -> float:
-    """Return what a kernel of a CUDA graph waits after the kernel before it."""
+    """Return how long a kernel of a CUDA graph waits after the kernel before it."""
     return _coefficient(device, "host.graph_node_seconds")
 
 
 def multiprocessor_share(device: VirtualDevice) -> float:
-    """Return the part of a GPU that a collective takes from kernels at the same time."""
+    """Return the share of a GPU's multiprocessors that a collective takes from kernels."""
     return _coefficient(device, "collective.multiprocessor_share")
 
 

@@ -17,10 +17,13 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 # Why values are unknown (WhyUnknown of csrc/memory/memory.h), and what to change in the program.
 _CAUSES = {
     "drawn integers": (
-        "They come from random integers of the GPU",
+        "They come from random integers that the GPU drew",
         'Draw those on the CPU and copy them, as in torch.randint(...).to("cuda")',
     ),
-    "drawn numbers": ("They come from random numbers of the GPU, such as weights or dropout", ""),
+    "drawn numbers": (
+        "They come from random numbers that the GPU drew, such as weights or dropout",
+        "",
+    ),
     "too many": (
         "They come from a tensor of more than 2 MiB, or from a product of more than 64 KiB",
         "",

@@ -86,7 +86,8 @@ def connect(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> tu
     """
     dist: Any = importlib.import_module("torch.distributed")
     # Under torchrun, the store outlives a group. A new group with the same prefix would find the
-    # addresses of the old one, so the prefix includes how many groups the rank has joined.
+    # addresses of the old one, so the prefix includes the number of groups that the rank has
+    # joined.
     made = store.add(f"virtual_nccl/groups_of_rank/{rank}", 1)
     store = dist.PrefixStore(f"virtual_nccl/{made}", store)
     options = dist.ProcessGroupGloo._Options()

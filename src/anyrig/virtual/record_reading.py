@@ -56,14 +56,14 @@ class RecordedIntervals:
     """The intervals of a record, as columns of equal length in the order of their recording.
 
     Attributes:
-        complete_from: the moment from which on no interval is missing, in seconds. The oldest ones
-            of a long program are dropped.
+        complete_from: the moment from which on no interval is missing, in seconds. The oldest
+            intervals of a long program are dropped.
         begin: when the interval began, in seconds.
         end: when it ended, in seconds.
         bytes: the bytes that a kernel read and wrote, or that were copied or communicated; -1 if
             unknown.
         launch: the index of the host's interval that launched the work; -1 if not recorded.
-        flow: equal for both ends of a copy and for the ranks of a collective; else -1.
+        flow: a number that both ends of a copy, or all ranks of a collective, share; -1 for others.
         track: the index of the track.
         name: the index of the operator's name.
         nodes: the number of nodes on which the ranks of a collective are; 0 for other work.
@@ -97,7 +97,7 @@ class Record:
 
     Attributes:
         intervals: what happened.
-        tracks: where: streams, and threads of the host.
+        tracks: the streams, and the threads of the host.
         names: the names of operators.
         lines: the lines of the program, as (file, number).
         modules: the names of modules.
@@ -118,7 +118,7 @@ class MemorySample:
         seconds: the virtual time of the host's last launch.
         tensor_bytes: handed out by the caching allocator, without workspaces.
         workspace_bytes: what kernels allocated for themselves.
-        cached_bytes: taken by the caching allocator and not handed out.
+        cached_bytes: held by the caching allocator and not handed out.
         context_bytes: the CUDA context.
         collective_bytes: NCCL's buffers.
         mapped_bytes: mapped by the program itself.
@@ -151,8 +151,8 @@ class MemoryCurve:
 
     Attributes:
         peak: the sample with the largest total.
-        samples: samples in order of time; of many, the largest ones are kept.
-        kinds: the bytes of the tensors at the peak by kind, with a sum of the peak's
+        samples: samples in order of time; if there are too many, the largest ones are kept.
+        kinds: the bytes of the tensors at the peak by kind, which add up to the peak's
             `tensor_bytes`; None if no step has ended since the peak.
     """
 
@@ -167,8 +167,9 @@ def begin_record(
     """Begin to record what this process does on the virtual GPUs.
 
     Args:
-        libraries: how the names of files begin that are not part of the program.
-        module_call: the code of `torch.nn.Module.__call__`, whose calls are those of modules.
+        libraries: prefixes of the names of files that are not part of the program.
+        module_call: the code of `torch.nn.Module.__call__`, by which calls of modules are
+            recognised.
         name_module: a function from (outermost module, module) to the module's name.
     """
     load_extension().begin_record(list(libraries), module_call, name_module)
@@ -185,7 +186,7 @@ def done_seconds() -> float:
 
 
 def host_seconds() -> float:
-    """Return how far the host has come, in seconds of virtual time."""
+    """Return the time that the host has reached, in seconds of virtual time."""
     return float(load_extension().host_seconds())
 
 
@@ -229,10 +230,10 @@ def read_memory_curve(device: int) -> MemoryCurve | None:
 
 
 def _kinds_of(peak: MemorySample, found: tuple[int, ...]) -> dict[str, int] | None:
-    """Return the bytes of tensors by kind: those found, and the others.
+    """Return the bytes of tensors by kind: `found`, and the rest as ``other``.
 
-    None if more was found than there was, as when several threads allocate at the moment of the
-    peak.
+    Return None if `found` exceeds the peak, for example because several threads allocated at that
+    moment.
     """
     kinds = dict(zip(_KINDS, found, strict=True))
     other = peak.tensor_bytes - sum(found)

@@ -6,8 +6,8 @@
     rank n    connects, and sends the token and its number
 
 `csrc/collectives/roll_call.h` explains what they are for. A rank's death closes its sockets, which
-tells the others. Processes that a rank forks, as the workers of a DataLoader, must therefore not
-keep them open.
+the other ranks notice. Processes that a rank forks, such as the workers of a DataLoader, must
+therefore not keep the sockets open.
 """
 
 from __future__ import annotations

@@ -38,5 +38,5 @@ class SavedValues:
 
 
 def find_saved_values() -> SavedValues | None:
-    """Return the values that kernels watch; None if no device of this process can."""
+    """Return a watch on saved values; None without virtual GPUs, whose kernels see the writes."""
     return None if installation() is None else SavedValues()

@@ -31,7 +31,7 @@ _LIMIT_SECONDS = 120.0
 
 
 class UndecidedTrialError(BuildError):
-    """The trial took too long, as on a busy machine: it may succeed another time."""
+    """The trial took too long, for example on a busy machine: it may succeed another time."""
 
 
 def try_library(library: Path, limit_seconds: float = _LIMIT_SECONDS) -> None:

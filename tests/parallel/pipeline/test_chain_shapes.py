@@ -46,7 +46,7 @@ def test_code_that_depends_on_shapes_follows_the_example(first: Callable[[Tensor
         assert len(chain.blocks) >= 4
         for x in (example, example[:2]):
             assert torch.equal(chain.compute(x), module(x))
-        with pytest.raises(SpreadError, match="example of other shapes"):
+        with pytest.raises(SpreadError, match="example of different shapes"):
             chain.compute(other)
     with pytest.raises(SpreadError, match="example="):
         chain_of(module)

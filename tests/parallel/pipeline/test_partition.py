@@ -269,7 +269,7 @@ def test_the_number_of_devices_depends_on_what_earlier_stages_hold() -> None:
 
 
 def test_impossible_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="0 blocks and 1 devices"):
+    with pytest.raises(ValueError, match="0 blocks, 1 devices"):
         partition([], [StageDevice("a")], StageLink(), all_forwards_first(1))
     with pytest.raises(ValueError, match=r"speed of device .* is 0"):
         partition([BlockCost(1.0)], [StageDevice("a", 0)], StageLink(), all_forwards_first(1))

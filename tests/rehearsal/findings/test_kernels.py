@@ -133,7 +133,32 @@ def test_activations_that_are_computed_twice() -> None:
 
     finding = check_promise("R13", step(True), step(False), line_of(Block, "self.down("))
     assert "computes 6 calls of the forward pass again" in finding.text
-    assert "To keep their results takes about 192.00 MiB" in finding.text  # 6 of 4096 x 4096
+    assert "Keeping their results takes about 192.00 MiB" in finding.text  # 6 of 4096 x 4096
+
+
+class HalfAgain(torch.autograd.Function):
+    """A layer whose backward pass calls it with half of the samples."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, bias = ctx.saved_tensors
+        half = functional.linear(x[: len(x) // 2], weight, bias)
+        return gradient @ weight + half.sum(), gradient.T @ x, gradient.sum(0)
+
+
+class HalvedLayer(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return HalfAgain.apply(x, self.weight, self.bias)
+
+
+def test_calls_of_other_sizes_are_not_computed_twice() -> None:
+    model = nn.Sequential(*[HalvedLayer(4096, 4096, dtype=BF16) for _ in range(3)])
+    assert rehearse(training(model, on_gpu(4096, 4096))).findings == ()
 
 
 def test_a_large_batch_that_needs_its_checkpoints() -> None:

@@ -223,6 +223,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "clear": "for p in model.parameters(): p.grad is None or p.grad.data.zero_()"
     },
     "accumulated": {"backward": "loss.backward(retain_graph=True); loss.backward()"},
+    "added over two steps": {"clear": "if step % 2 == 0: optimizer.zero_grad()"},
     "logged": {"loss": "history = loss.detach(), loss.data, model(x).detach()"},
     "stepped by data": {"step": "for p in model.parameters(): p.data.add_(p.grad, alpha=-0.01)"},
     "averaged": {
@@ -278,6 +279,14 @@ RIGHT: dict[str, dict[str, str]] = {
         "clear": "fast = copy.deepcopy(model); fast(x).square().mean().backward()\n"
         "for p in fast.parameters(): p.data.sub_(p.grad, alpha=0.1)\n"
         "optimizer.zero_grad()",
+    },
+    "a layer left out, and a copy that the program itself updates": {
+        "before": "model.spare = nn.Linear(3, 3)",
+        "after": "import copy; del model.spare; fast = copy.deepcopy(model)",
+        "clear": "fast(x).square().mean().backward()\n"
+        "for p in fast.parameters(): p.data.sub_(p.grad, alpha=0.1)\n"
+        "fast.zero_grad(); optimizer.zero_grad()",
+        "loss": "fast(x).square().mean().backward()",
     },
     "copied in each step": {
         "after": "import copy",

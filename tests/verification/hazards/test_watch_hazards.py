@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import anyrig
 from anyrig.errors import HazardError
 from anyrig.verification import HazardKind, HazardWarning, watch_hazards
+from anyrig.verification.hazards.tensor_numbers import TensorNumbers
 
 DEVICES = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda:1", marks=pytest.mark.gpus(2))]
@@ -152,6 +153,20 @@ def test_memory_that_two_storages_share_is_watched(
 
 
 @pytest.mark.gpus(1)
+def test_storages_between_a_write_and_the_memory_around_them_hide_nothing() -> None:
+    x = torch.ones(12, device="cuda", requires_grad=True)
+    memory = torch.ones(12, device="cuda")
+    middle, end = (torch.from_dlpack(memory[begin : begin + 4]) for begin in (4, 8))
+    with watch_hazards(warn=False) as hazards:
+        y = x * memory
+        unused = x[:4] * middle
+        end.data.mul_(2)
+        y.sum().backward()
+    del unused
+    assert [hazard.kind for hazard in hazards] == [HazardKind.OVERWRITTEN]
+
+
+@pytest.mark.gpus(1)
 @pytest.mark.parametrize("operator", ["native_batch_norm", "_batch_norm_with_update"])
 def test_running_statistics_may_be_updated(operator: str) -> None:
     x = torch.rand(4, 3, device="cuda", requires_grad=True)
@@ -270,6 +285,14 @@ def test_a_compiled_function_runs_while_watched() -> None:
     with watch_hazards(warn=False) as hazards:
         forward(torch.ones(2, 4, requires_grad=True)).sum().backward()
     assert not hazards
+
+
+def test_a_tensor_never_gets_the_number_of_one_that_is_gone() -> None:
+    numbers = TensorNumbers()
+    # Most of these tensors are at the address of the one before.
+    found = [numbers.number(torch.ones(1)) for _ in range(8)]
+    assert len({*found}) == 8
+    assert {numbers.tensor(number) for number in found} == {None}
 
 
 def test_two_watches_are_refused() -> None:

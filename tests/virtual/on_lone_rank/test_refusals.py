@@ -75,6 +75,9 @@ def test_the_store_does_not_wait_for_other_ranks() -> None:
     assert not store.check(["mine", "yours"])
     assert store.compare_set("mine", "5", "6") == b"6"
     assert store.compare_set("mine", "5", "7") == b"6"
+    assert store.compare_set("other", "5", "6") == b"5"  # it has no value, so not the expected one
+    assert not store.check(["other"])
+    assert store.compare_set("other", "", "6") == b"6"
     store.append("mine", "7")
     assert store.multi_get(["mine", "count"]) == [b"67", b"3"]
     store.multi_set(["a", "b"], ["1", "2"])

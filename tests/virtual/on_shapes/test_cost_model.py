@@ -88,6 +88,12 @@ def test_a_long_k_is_split_and_its_parts_are_added() -> None:
     assert product(gpu(), 128, 128, 10240) == exactly(parts)
 
 
+def test_a_very_long_k_is_split_until_the_multiprocessors_have_enough_blocks() -> None:
+    # Each block takes 100 times as long as one of 100 on a multiprocessor, so 1,024 are best.
+    parts = 102.4 * 10 * TILE + 1024 * 8 * 128 * 128 / 1e12
+    assert product(gpu(lone_share=0.01), 128, 128, 10_240_000) == exactly(parts)
+
+
 def test_matrix_units_have_their_rate_and_coefficients() -> None:
     half = product(gpu(), 1280, 1280, 1000, precision=PRECISIONS.index("float16"))
     assert half == exactly(TILE)
@@ -215,13 +221,16 @@ def test_wide_groups_of_channels_last_halves_are_transposed() -> None:
     assert last - first == exactly(2 * 1280 * 128 * (2 + 4) / 1e12)
 
 
-def test_the_weights_gradient_of_channels_last_groups_is_not_split() -> None:
-    # Two tiles, and a k of 10 x 128 and ten times as many.
-    few = seconds_of(gpu(), "convolution", **grouped(32, channels_last=1), **{"pass": 2})
-    many = grouped(32, channels_last=1) | {"batch": 100, "pass": 2}
-    assert few == exactly(1.28 * TILE / 10)
-    assert seconds_of(gpu(), "convolution", **many) == exactly(10 * few)
-    assert seconds_of(gpu(), "convolution", **many | {"channels_last": 0}) < 3 * few
+def test_only_slow_kernels_for_channels_last_groups_do_not_split_the_weights_gradient() -> None:
+    # Two tiles of a k of 10 x 128, and of ten times as many.
+    def seconds(channels: int, batch: int, channels_last: int = 1) -> float:
+        layout = {"channels_last": channels_last, "batch": batch, "pass": 2}
+        return seconds_of(gpu(), "convolution", **grouped(channels) | layout)
+
+    assert seconds(30, 10) == exactly(1.28 * TILE / 10)
+    assert seconds(30, 100) == exactly(10 * seconds(30, 10))
+    assert seconds(30, 100, channels_last=0) < seconds(30, 100) / 3
+    assert seconds(32, 100) < seconds(30, 100) / 3
 
 
 def test_the_columns_of_a_factorization_wait_for_each_other() -> None:

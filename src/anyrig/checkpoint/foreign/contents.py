@@ -14,7 +14,7 @@ from ...errors import CheckpointDamagedError, CheckpointError
 # The keys under which programs keep the model in a larger dict, the most specific first.
 MODEL_KEYS = ("model_state_dict", "state_dict", "model", "module", "net", "network", "weights")
 
-# An expanded tensor may have more elements than its storage; a forged tensor has any number.
+# An expanded tensor may have more elements than its storage; a forged tensor may claim any number.
 _MOST_REPEATS = 1000
 _MOST_REPEATED_BYTES = 2**30
 

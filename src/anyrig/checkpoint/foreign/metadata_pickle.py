@@ -206,7 +206,7 @@ def _check(found: Any) -> FolderMetadata:
 def _check_tensor(facts: Any) -> StoredTensor:
     fields = _fields(facts, _TensorFacts)
     properties = fields["properties"]
-    # PyTorch writes the properties as a tuple, of which the element type is the first.
+    # PyTorch writes the properties as a tuple whose first item is the element type.
     state = properties.state if isinstance(properties, _Properties) else None
     if not isinstance(state, tuple) or not state or not isinstance(state[0], torch.dtype):
         raise TypeError("a tensor has no element type")

@@ -19,7 +19,7 @@ from ..identity import bare_uuid, normalise_uuid
 from ..process import DeviceProcess, process_name
 from ..reading import Reading
 
-# A process in the text of torch.cuda.list_gpu_processes; its MB are MiB.
+# A process in the output of torch.cuda.list_gpu_processes; its MB are MiB.
 _LISTED_PROCESS = re.compile(r"process +(\d+) uses +(\d+\.\d+) MB GPU memory")
 _IN_MIG_MODE = "the GPU is in MIG mode; programs use its instances"
 

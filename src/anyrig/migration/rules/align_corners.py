@@ -38,8 +38,8 @@ def find(program: Program) -> Iterator[Hit]:
                 program.start(call),
                 program.end(call),
                 f"the default of `align_corners`{what} changed from True to False in PyTorch "
-                f"{version}, which gives other values; pass the one that the weights were trained "
-                "with",
+                f"{version}, which gives different values; pass the one that the weights were "
+                "trained with",
                 None if edit is None else Fix((edit,), is_safe=False),
             )
 
@@ -55,8 +55,8 @@ def _mode(name: str, call: ast.Call) -> object:
 RULE = Rule(
     code="ARC105",
     name="align-corners",
-    happens="Linear resampling without `align_corners` gives other values than before: the default "
-    "changed from True to False. The code runs; `grid_sample` and `affine_grid` warn. For "
+    happens="Linear resampling without `align_corners` gives different values from before: the "
+    "default changed from True to False. The code runs; `grid_sample` and `affine_grid` warn. For "
     "`interpolate` and `Upsample`, reported only in code for older versions. PyTorch's warning for "
     "`grid_sample` names 1.3, but 1.3.1 still takes True.",
     since="PyTorch 0.4.0 (`Upsample`, `upsample`), 1.4.0 (`grid_sample`, `affine_grid`)",

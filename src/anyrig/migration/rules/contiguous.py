@@ -76,7 +76,7 @@ def _is_minus_one(node: ast.expr) -> bool:
 
 
 def _is_transposed(program: Program, node: ast.expr, depth: int) -> bool:
-    """Whether a value has the memory order of something that `t()` or `transpose()` returned."""
+    """Return whether a value has the memory order of a result of `t()` or `transpose()`."""
     if depth == 0:
         return False
     if isinstance(node, ast.Name):

@@ -45,7 +45,7 @@ def _is_used_as_number(program: Program, call: ast.Call) -> bool:
 
 
 def _had_no_graph(program: Program, node: ast.expr) -> bool:
-    """Whether a value was a plain tensor of PyTorch 0.3: by `.data`, or a comparison of such."""
+    """Return whether a value had no graph in PyTorch 0.3: `.data`, or a comparison of it."""
     while True:
         if isinstance(node, ast.Attribute) and node.attr == "data":
             return True

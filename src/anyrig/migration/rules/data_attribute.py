@@ -65,7 +65,7 @@ def find(program: Program) -> Iterator[Hit]:
 
 
 def _is_tensor(program: Program, node: ast.Attribute) -> bool:
-    """Whether the text shows that this is a tensor's attribute."""
+    """Return whether the text shows that this is a tensor's attribute."""
     if Kind.TENSOR in program.kinds.of(node.value):
         return True
     parent = program.parents[node]
@@ -88,7 +88,7 @@ def _calls_module(program: Program, value: ast.expr) -> bool:
 
 
 def _is_written(program: Program, node: ast.Attribute) -> bool:
-    """Whether the program changes the tensor through `.data`, in place."""
+    """Return whether the program changes the tensor through `.data`, in place."""
     parent = program.parents[node]
     if isinstance(parent, ast.Attribute):
         return parent.attr.endswith("_") or isinstance(parent.ctx, ast.Store)

@@ -98,13 +98,13 @@ def _saved(program: Program, call: ast.Call) -> Iterator[Hit]:
 
 
 def _is_parallel(program: Program, model: ast.expr) -> bool:
-    """Whether a model may be in DataParallel, and in no other wrapper."""
+    """Return whether a model may be in DataParallel, and in no other wrapper."""
     kind = program.kinds.possible(model)
     return Kind.PARALLEL in kind and Kind.DISTRIBUTED not in kind
 
 
 def _is_called(program: Program) -> bool:
-    """Whether this file calls a model in DataParallel."""
+    """Return whether this file calls a model in DataParallel."""
     return any(
         isinstance(call.func, (ast.Name, ast.Attribute))
         and program.names.dotted(call.func) is None

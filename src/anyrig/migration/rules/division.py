@@ -30,8 +30,8 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(node),
             program.end(node),
-            "`/` on tensors of integers gave integers until PyTorch 1.5, and gives fractions since "
-            "1.7; write `//` if this is an index",
+            "`/` on tensors of integers gave integers until PyTorch 1.5, and has given fractions "
+            "since 1.7; write `//` if this is an index",
             Fix((round_down(program, node),), is_safe=False),
         )
 
@@ -40,7 +40,8 @@ RULE = Rule(
     code="ARC107",
     name="integer-division",
     happens="`/` on tensors of integers gives fractions; it once dropped the remainder. The code "
-    "may run with other numbers. `//` rounded towards zero until 1.12, and rounds down now.",
+    "may run and compute different numbers. `//` rounded towards zero until 1.12, and "
+    "rounds down now.",
     since="PyTorch 1.5.0 (a warning), 1.6.0 (an error), 1.7.0 (fractions); 1.13.0 for `//`",
     cure='Write `//`, or `torch.div(a, b, rounding_mode="trunc")` if negative numbers occur.',
     source=f"{V1_5}, {V1_7} and {V1_13}",

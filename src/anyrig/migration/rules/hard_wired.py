@@ -61,7 +61,7 @@ def _binds_device(program: Program) -> bool:
 
 
 def _is_module_device(program: Program) -> bool:
-    """Whether the module has a `device`, defined once and in no function."""
+    """Return whether the module has a `device`, defined once and in no function."""
     found = program.scopes.of_scope(program.tree).get("device", [])
     has_other = any(node.arg == "device" for node in program.all(ast.arg))
     stores = [node for node in program.all(ast.Name) if _stores_device(node)]
@@ -73,7 +73,7 @@ def _stores_device(node: ast.Name) -> bool:
 
 
 def _definition(program: Program) -> Edit | None:
-    """Return the edit that defines `device` behind the imports at the top."""
+    """Return the edit that defines `device` after the imports at the top."""
     torch, imports = program.import_torch()
     body = program.tree.body
     top = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -113,7 +113,7 @@ def find_number(program: Program) -> Iterator[Hit]:
 
 
 def _is_a_device(program: Program, node: ast.Constant) -> bool:
-    """Whether a text is passed to something that takes a device."""
+    """Return whether a string is passed to something that takes a device."""
     parent = program.parents[node]
     if isinstance(parent, ast.keyword):
         if parent.arg not in ("device", "map_location"):
@@ -129,7 +129,7 @@ CUDA = Rule(
     code="ARC201",
     name="hard-wired-cuda",
     happens="The code runs on CUDA only: without a GPU it raises an error, and another "
-    "accelerator stays idle. Not reported behind a condition, a decorator or a name that speaks of "
+    "accelerator stays idle. Not reported behind a condition, a decorator or a name that mentions "
     "GPUs.",
     since=None,
     cure="Choose a device once, and write `.to(device)`; or use `anyrig.Rig.detect()`.",
@@ -147,7 +147,7 @@ NUMBER = Rule(
     code="ARC202",
     name="hard-wired-number",
     happens="The code uses one GPU of the machine, whether or not it is free, and fails on "
-    "machines with fewer. Not reported behind a condition, a decorator or a name that speaks of "
+    "machines with fewer. Not reported behind a condition, a decorator or a name that mentions "
     "GPUs.",
     since=None,
     cure="Take the device from an argument, write `cuda` for the current GPU, and choose GPUs with "

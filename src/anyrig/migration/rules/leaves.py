@@ -42,7 +42,7 @@ def _hit(program: Program, node: ast.AugAssign | ast.Call, name: str) -> Hit:
 
 
 def _records(program: Program, node: ast.AST) -> bool:
-    """Whether the code around a node computes gradients, and no guard is seen."""
+    """Return whether the code around a node computes gradients, and no guard is seen."""
     scope = program.scopes.scope(node)
     is_training = any(
         program.scopes.scope(call) is scope for call in program.method_calls.get("backward", [])
@@ -51,7 +51,7 @@ def _records(program: Program, node: ast.AST) -> bool:
 
 
 def _is_guarded(program: Program, node: ast.AST) -> bool:
-    """Whether no graph is recorded here, or a caller may have seen to it."""
+    """Return whether no graph is recorded here, or a caller may have seen to it."""
     for parent in program.ancestors(node):
         if isinstance(parent, ast.With):
             texts = [program.source(item.context_expr) for item in parent.items]

@@ -35,14 +35,14 @@ def find(program: Program) -> Iterator[Hit]:
 
 
 def _saves_itself(program: Program, call: ast.Call) -> bool:
-    """Whether the function around a call also saves, and so reads what this machine wrote."""
+    """Return whether the function around a call also saves, and so reads its own files."""
     function = program.function(call)
     saves = program.calls.get("torch.save", [])
     return function is not None and any(program.function(each) is function for each in saves)
 
 
 def _uses_cuda(program: Program) -> bool:
-    """Whether the program moves something to CUDA, or wraps its model for several GPUs."""
+    """Return whether the program moves something to CUDA, or wraps its model for several GPUs."""
     names = ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel")
     if any(program.calls.get(name) for name in names):
         return True

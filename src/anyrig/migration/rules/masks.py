@@ -27,22 +27,21 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(node),
                 program.end(node),
-                "a comparison gives booleans since PyTorch 1.2, and `1 - mask` raises "
-                "RuntimeError; "
-                "write `~mask`",
+                "comparisons have given booleans since PyTorch 1.2, and `1 - mask` raises "
+                "RuntimeError; write `~mask`",
                 Fix((_in_brackets(program, node, new),), is_safe=True),
             )
     for name in _TAKE_MASKS:
         for call in program.method_calls.get(name, []):
             if call.args:
                 yield from _byte_mask(
-                    program, call.args[0], "raises RuntimeError since PyTorch 2.1"
+                    program, call.args[0], "has raised RuntimeError since PyTorch 2.1"
                 )
     for subscript in program.all(ast.Subscript):
         is_set = isinstance(subscript.ctx, ast.Store)
         more = ", and raises RuntimeError where it sets a number" if is_set else ""
         yield from _byte_mask(
-            program, subscript.slice, f"is deprecated since PyTorch 1.2 as an index{more}"
+            program, subscript.slice, f"has been deprecated as an index since PyTorch 1.2{more}"
         )
 
 

@@ -1,4 +1,4 @@
-"""ARC004 to ARC006: what Python 2 computes, and Python 3 does not."""
+"""ARC004 to ARC006: what parses in Python 3 and worked only in Python 2."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find_names(program: Program) -> Iterator[Hit]:
 
 
 def _is_for_python2(program: Program, node: ast.Name) -> bool:
-    """Whether a condition on the version, or a handler of the error, stands around a name."""
+    """Return whether a condition on the version, or a handler of the error, surrounds a name."""
     for parent in program.ancestors(node):
         if isinstance(parent, (ast.If, ast.IfExp)) and _VERSION.search(program.source(parent.test)):
             return True

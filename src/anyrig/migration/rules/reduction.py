@@ -28,7 +28,7 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(given[0]),
                 program.end(given[-1]),
-                "`size_average` and `reduce` are deprecated since PyTorch 0.4.1; write "
+                "`size_average` and `reduce` have been deprecated since PyTorch 0.4.1; write "
                 f"`reduction={reduction or '…'}`",
                 _fix(program, call, given, reduction),
             )

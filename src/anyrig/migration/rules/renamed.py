@@ -26,7 +26,7 @@ _DEPRECATED = {
     "torch.ger": ("torch.outer", "1.7"),
 }
 
-# Old name -> new name with the same arguments; the old one is no longer there.
+# Old name -> new name with the same arguments; the old name was removed.
 _MOVED = {
     "torchvision.transforms.Scale": "torchvision.transforms.Resize",
     "torchvision.transforms.RandomSizedCrop": "torchvision.transforms.RandomResizedCrop",
@@ -68,13 +68,14 @@ def find_deprecated(program: Program) -> Iterator[Hit]:
             yield Hit(
                 start,
                 end,
-                f"`{_last(name)}` is deprecated since PyTorch {version}; write `{_last(new)}`",
+                f"`{_last(name)}` has been deprecated since PyTorch {version}; write "
+                f"`{_last(new)}`",
                 _rename(program, node, _last(name), _last(new)),
             )
 
 
 def find_removed(program: Program) -> Iterator[Hit]:
-    """Find names that are no longer there."""
+    """Find names that were removed."""
     for start, end, name, node in _uses(program, _MOVED | _REMOVED):
         if name in _MOVED:
             new = _MOVED[name]

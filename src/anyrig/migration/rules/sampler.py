@@ -53,7 +53,7 @@ def _is_for_evaluation(program: Program, call: ast.Call) -> bool:
 
 
 def _is_passed_on(program: Program, call: ast.Call) -> bool:
-    """Whether another function gets the sampler, and may call `set_epoch`."""
+    """Return whether another function gets the sampler, and may call `set_epoch`."""
     statement = program.statement(call)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return False

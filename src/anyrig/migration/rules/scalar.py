@@ -30,7 +30,7 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(node),
             program.end(node),
-            f"{what} is one number and has no index since PyTorch 0.4, so this raises {error}; "
+            f"{what} is one number and has had no index since PyTorch 0.4, so this raises {error}; "
             "write `.item()`",
             Fix((Edit(program.end(value), program.end(node), ".item()"),), is_safe=not is_guess),
         )
@@ -70,7 +70,7 @@ def _value(node: ast.expr) -> tuple[ast.expr | None, bool]:
 
 
 def _is_sample(program: Program, value: ast.expr) -> bool:
-    """Whether old code samples a value of a distribution, as of one action."""
+    """Return whether old code samples a value of a distribution, such as one action."""
     return (
         program.is_old
         and isinstance(value, ast.Name)

@@ -47,7 +47,7 @@ def _is_scheduler(program: Program, name: ast.Name) -> bool:
 
 
 def _trains(statement: ast.stmt) -> bool:
-    """Whether a statement steps an optimizer, or calls a function named for training."""
+    """Return whether a statement steps an optimizer, or calls a function named for training."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call):
             function = node.func
@@ -87,7 +87,7 @@ ORDER = Rule(
     code="ARC115",
     name="scheduler-first",
     happens="A scheduler that steps before the optimizer skips the first value of the learning "
-    "rate. The code runs, with a warning, and trains otherwise than before 1.1.",
+    "rate. The code runs, with a warning, and trains differently from before 1.1.",
     since="PyTorch 1.1.0",
     cure="Call `scheduler.step()` after the optimizer's steps of the epoch.",
     source=V1_1,

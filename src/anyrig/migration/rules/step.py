@@ -46,7 +46,7 @@ def find_sums(program: Program) -> Iterator[Hit]:
 
 
 def _is_reset(program: Program, node: ast.AugAssign, loop: Loop) -> bool:
-    """Whether the total begins anew in each round of the loop."""
+    """Return whether the total starts again in each iteration of the loop."""
     assert isinstance(node.target, ast.Name)
     return any(
         each.how == "assign" and loop in program.ancestors(each.node)
@@ -55,7 +55,7 @@ def _is_reset(program: Program, node: ast.AugAssign, loop: Loop) -> bool:
 
 
 def _is_followed_by_number(program: Program, target: ast.Name) -> bool:
-    """Whether the total began as a number."""
+    """Return whether the total began as a number."""
     return any(
         each.how == "assign" and Kind.NUMBER in program.kinds.of(each.value)
         for each in program.scopes.bindings(target)
@@ -72,7 +72,7 @@ def _backpropagates(loop: Loop) -> bool:
 
 
 def _has_attribute(program: Program, target: ast.Name) -> bool:
-    """Whether the program uses the total as a tensor."""
+    """Return whether the program uses the total as a tensor."""
     scope = program.scopes.scope(target)
     return any(
         node.id == target.id
@@ -101,7 +101,7 @@ def find_waits(program: Program) -> Iterator[Hit]:
 
 
 def _is_step(loop: ast.For | ast.While) -> bool:
-    """Whether the loop itself, and not a loop inside it, calls `backward()`."""
+    """Return whether the loop itself, and not a loop inside it, calls `backward()`."""
     stack: list[ast.AST] = list(loop.body)
     while stack:
         node = stack.pop()
@@ -115,7 +115,7 @@ def _is_step(loop: ast.For | ast.While) -> bool:
 
 
 def _reads(program: Program, loop: ast.For | ast.While) -> Iterator[ast.Call]:
-    """Yield the calls that read a tensor's value in every round of a loop, in order."""
+    """Yield the calls that read a tensor's value in every iteration of a loop, in order."""
     found = []
     stack: list[ast.AST] = list(loop.body)
     while stack:

@@ -24,7 +24,7 @@ def find_default(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            "`set_default_tensor_type` is deprecated since PyTorch 2.1; write "
+            "`set_default_tensor_type` has been deprecated since PyTorch 2.1; write "
             "`set_default_dtype` and `set_default_device`",
             _default_fix(program, call, name) if name else None,
         )
@@ -108,7 +108,7 @@ CONSTRUCTORS = Rule(
     name="cuda-tensor-type",
     happens="`torch.cuda.FloatTensor(…)` makes a tensor on the current CUDA device. Without CUDA "
     "it raises an error, and no argument moves it elsewhere. Not reported behind a condition, a "
-    "decorator or a name that speaks of GPUs.",
+    "decorator or a name that mentions GPUs.",
     since="PyTorch 0.4.0 has dtypes and devices",
     cure="Call `torch.tensor`, `torch.empty` or `torch.zeros` with `dtype=` and `device=`.",
     source=GUIDE_0_4,

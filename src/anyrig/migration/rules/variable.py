@@ -56,7 +56,7 @@ def unwrapped(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 def _is_of_data(node: ast.expr) -> bool:
-    """Whether a value comes from ``x.data``, which has no graph."""
+    """Return whether a value comes from ``x.data``, which has no graph."""
     while True:
         if isinstance(node, ast.Attribute):
             if node.attr == "data":
@@ -135,14 +135,14 @@ def _reference_hit(program: Program, node: ast.expr) -> Hit:
         return Hit(
             program.start(parent),
             program.end(parent),
-            "no tensor has the type `Variable` since PyTorch 0.4, so this comparison has one "
+            "no tensor has had the type `Variable` since PyTorch 0.4, so this comparison has one "
             f"result; ask `isinstance({value}, torch.Tensor)`",
             Fix((*imports, replace(program, parent, new)), is_safe=False),
         )
     return Hit(
         start,
         end,
-        "every tensor is a `Variable` since PyTorch 0.4; name `torch.Tensor`",
+        "every tensor has been a `Variable` since PyTorch 0.4; name `torch.Tensor`",
         Fix((*imports, replace(program, node, f"{torch}.Tensor")), is_safe=True),
     )
 
@@ -176,7 +176,7 @@ def _imports(program: Program) -> Iterator[Hit]:
 
 
 def _is_exported(program: Program) -> bool:
-    """Whether the program names `Variable` in a text, as in ``__all__``."""
+    """Return whether the program names `Variable` in a string, as in ``__all__``."""
     return any(constant(node) == "Variable" for node in program.all(ast.Constant))
 
 

@@ -24,7 +24,7 @@ _START = {
 
 
 def find_late(program: Program) -> Iterator[Hit]:
-    """Find assignments of the variable behind a line that starts CUDA."""
+    """Find assignments of the variable after a line that starts CUDA."""
     for statement in _assignments(program):
         start = _started_before(program, statement)
         if start is not None:
@@ -54,7 +54,7 @@ def _assignments(program: Program) -> Iterator[ast.stmt]:
 
 
 def _started_before(program: Program, statement: ast.stmt) -> ast.Call | None:
-    """Return the first call that starts CUDA before a statement, at the top or in its function."""
+    """Return the first call that starts CUDA before a statement, in its function or outside all."""
     function = program.function(statement)
     found = [
         call
@@ -68,7 +68,7 @@ def _started_before(program: Program, statement: ast.stmt) -> ast.Call | None:
 
 
 def _is_elsewhere(program: Program, call: ast.Call, statement: ast.stmt) -> bool:
-    """Whether the call stands in another branch, in a lambda, or in a class."""
+    """Return whether the call is in another branch, in a lambda, or in a class."""
     around = set(program.ancestors(statement))
     for parent in program.ancestors(call):
         if isinstance(parent, (ast.Lambda, ast.ClassDef)):
@@ -96,7 +96,7 @@ def _starts_cuda(program: Program, call: ast.Call) -> bool:
 
 
 def find_misspelt(program: Program) -> Iterator[Hit]:
-    """Find texts that are nearly the variable's name."""
+    """Find strings that are nearly the variable's name."""
     for node in program.all(ast.Constant):
         text = node.value
         if not isinstance(text, str) or text == _NAME or not text.isupper():

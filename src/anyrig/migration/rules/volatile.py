@@ -31,7 +31,7 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            "`volatile` has no effect since PyTorch 0.4: the graph is recorded, and kept in "
+            "`volatile` has had no effect since PyTorch 0.4: the graph is recorded, and kept in "
             "memory; "
             "compute inside `with torch.no_grad():`",
             Fix((*edits, *guard), is_safe=is_off) if edits else None,
@@ -43,7 +43,7 @@ def find(program: Program) -> Iterator[Hit]:
             yield Hit(
                 program.start(node),
                 program.end(node),
-                "setting `volatile` has no effect since PyTorch 0.4; compute inside "
+                "setting `volatile` has had no effect since PyTorch 0.4; compute inside "
                 "`with torch.no_grad():`",
             )
 
@@ -77,8 +77,8 @@ def _calls_with(program: Program, function: Function, parameter: str) -> Iterato
 def guard_evaluation(program: Program, node: ast.AST) -> tuple[Edit, ...]:
     """Return edits that put the code around a node under `torch.no_grad()`.
 
-    The whole function, if nothing in it trains; otherwise the outermost loop around the node in
-    which nothing does. Nothing if the node is in a lambda, or trains itself.
+    This is the whole function if nothing in it trains, otherwise the outermost loop around the node
+    in which nothing trains. There are no edits if the node is in a lambda, or itself trains.
     """
     torch, imports = program.import_torch()
     function: Function | None = None
@@ -109,7 +109,7 @@ def _decorate(program: Program, function: Function, torch: str) -> Edit:
 
 
 def _has_guard(program: Program, node: ast.stmt) -> bool:
-    """Whether a function or a block already computes without a graph."""
+    """Return whether a function or a block already computes without a graph."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return any("no_grad" in program.source(each) for each in node.decorator_list)
     around = [node, *program.ancestors(node)]

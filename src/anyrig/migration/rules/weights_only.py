@@ -16,7 +16,7 @@ from .sources import V2_6
 
 
 def find(program: Program) -> Iterator[Hit]:
-    """Find `torch.load` without `weights_only`, where the default may not do."""
+    """Find `torch.load` without `weights_only`, where the default may be wrong."""
     if program.calls.get("torch.serialization.add_safe_globals"):
         return
     for call in program.calls.get("torch.load", []):
@@ -27,8 +27,8 @@ def find(program: Program) -> Iterator[Hit]:
             continue
         edit = add_argument(program, call, f"weights_only={not is_whole}")
         why = (
-            "this program keeps whole objects in files, which it refuses; save a `state_dict`, or "
-            "pass `weights_only=False` for a file that you trust"
+            "this program keeps whole objects in files, which `torch.load` refuses; save a "
+            "`state_dict`, or pass `weights_only=False` for a file that you trust"
             if is_whole
             else "before, the file could run any code; pass `weights_only=True`, or False for a "
             "file that you trust"
@@ -36,13 +36,13 @@ def find(program: Program) -> Iterator[Hit]:
         yield Hit(
             program.start(call),
             program.end(call),
-            f"`torch.load` reads only tensors and plain values since PyTorch 2.6: {why}",
+            f"since PyTorch 2.6, `torch.load` reads only tensors and plain values: {why}",
             None if edit is None else Fix((edit,), is_safe=not is_whole),
         )
 
 
 def _is_decided(program: Program, call: ast.Call) -> bool:
-    """Whether the call says what it accepts, itself or by a `with` around it."""
+    """Return whether the call says what it accepts, itself or by a `with` around it."""
     if keyword(call, "weights_only") is not None or has_stars(call):
         return True
     return any(
@@ -53,7 +53,10 @@ def _is_decided(program: Program, call: ast.Call) -> bool:
 
 
 def _is_saved_whole(program: Program, call: ast.Call) -> bool:
-    """Whether this program saves whole objects, in this file if it saves this file at all."""
+    """Return whether the program saves whole objects.
+
+    If it saves the file that the call loads, only these saves count.
+    """
     saves = program.calls.get("torch.save", [])
     path = program.source(call.args[0]) if call.args else ""
     same = [each for each in saves if len(each.args) > 1 and program.source(each.args[1]) == path]
@@ -61,7 +64,7 @@ def _is_saved_whole(program: Program, call: ast.Call) -> bool:
 
 
 def _saves_module(program: Program, call: ast.Call) -> bool:
-    """Whether a call of `torch.save` writes a module or an optimizer, alone or in a dictionary."""
+    """Return whether a call of `torch.save` writes a module or an optimizer, or a dict of them."""
     if not call.args:
         return False
     value = call.args[0]
@@ -77,7 +80,7 @@ def _saves_module(program: Program, call: ast.Call) -> bool:
 
 
 def _is_used_whole(program: Program, call: ast.Call) -> bool:
-    """Whether the program uses what it loads as a module, or as an array."""
+    """Return whether the program uses what it loads as a module, or as an array."""
     parent = program.parents[call]
     if isinstance(parent, ast.Attribute):
         return parent.attr in OF_MODULES
@@ -94,7 +97,7 @@ def _is_used_whole(program: Program, call: ast.Call) -> bool:
 
 
 def _is_inner(program: Program, node: ast.expr) -> bool:
-    """Whether an expression is the module inside a wrapper, perhaps on a condition."""
+    """Return whether an expression is the module inside a wrapper, perhaps on a condition."""
     if isinstance(node, ast.IfExp):
         return _is_inner(program, node.body) or _is_inner(program, node.orelse)
     is_module = isinstance(node, ast.Attribute) and node.attr == "module"

@@ -26,7 +26,7 @@ _SWITCHES = (type(None), bool, str)
 class Call:
     """One call of a module whose batch was divided into parts.
 
-    Methods raise BatchError if the shapes leave the answer open and another call fails.
+    Methods raise BatchError if neither the shapes nor one more call of the module give an answer.
     """
 
     samples: Sequence[int]  # of each part
@@ -121,7 +121,7 @@ class Call:
             f"which dimension has the {list_counts(self.samples)} samples, and another call of the "
             f"module, with {samples} samples, did not show it either{failure}. Return the samples "
             f"in dimension {self.dim}, for example with h.transpose(0, 1); or give the devices "
-            "different numbers of samples. Return a mean without dimensions"
+            "different numbers of samples. A mean must be a tensor without dimensions"
         )
 
 

@@ -116,9 +116,7 @@ def _starts(counts: Sequence[int]) -> list[int]:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Return whether memory holds all elements of `tensor`: it is neither sparse, nested, quantized
-    nor a DTensor, of which each rank holds a part.
-    """
+    """Return whether `tensor` is dense: neither sparse, nested, quantized nor a DTensor."""
     return (
         tensor.layout is torch.strided
         and not tensor.is_nested

@@ -31,7 +31,7 @@ class Answer:
 
 
 def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> Answer:
-    """Return what the shapes of the parts' outputs show; all have equally many dimensions.
+    """Return what the shapes of the parts' outputs show; all have the same number of dimensions.
 
     Along `dim`, a part may have any number of entries for each sample, such as the tokens that a
     mask chose; along any other dimension it has one entry for each sample.
@@ -58,7 +58,7 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
 
 
 def read_change(answer: Answer, first: Shape, samples: int, more: Shape, dim: int) -> Answer:
-    """Return the candidates that changed from `first`, of `samples`, to `more`, of one more."""
+    """Return the candidates that changed from `first` (`samples` samples) to `more` (one more)."""
     along = along_dimension(dim, first)
     grown = [i for i in answer.candidates if more[i] != first[i]]
     changed = tuple(i for i in grown if i == along or more[i] == samples + 1)

@@ -17,8 +17,8 @@ from ...transfer.tree import Path, list_leaves, walk_leaves
 from .samples import WHOLE, Listed, count_of, has_samples, is_list
 
 _REMEDY = (
-    "Collate the samples into tensors with a dimension of samples, which one dict may hold; or "
-    "start a rank for each device, where the module gets its own list as it is"
+    "Collate the samples into tensors with a dimension of samples, for example in one dict; or "
+    "start a rank for each device, where the module gets its list unchanged"
 )
 
 
@@ -28,8 +28,8 @@ def mark_listed(
     """Return `tree` with a `Listed` in place of each list of samples.
 
     A list of dicts among the arguments has a sample in each entry, and so has any list of the same
-    length. But if its tensors all have the same size along `dim` as the tensors outside, that
-    dimension has the samples, and the list stays.
+    length. But if the list's tensors all have the same size along `dim` as the tensors outside,
+    that dimension has the samples, and the list stays.
 
     If `is_call`, `tree` is ``(args, kwargs)`` or ``(args, kwargs, target)``, and each argument may
     be a list of samples; else only `tree` itself may be one. `expected` is the number of samples,
@@ -65,12 +65,12 @@ def mark_listed(
     if not outside:
         if deeper and inside:
             raise BatchError(
-                f"{about} inside of another argument, and nothing outside shows whether its "
-                f"samples are its entries. Make it an argument of its own. Or: {_REMEDY}"
+                f"{about} inside another argument, and nothing outside shows whether each entry is "
+                f"a sample. Make it an argument of its own. Or: {_REMEDY}"
             )
         if len(lengths) > 1:
             raise BatchError(
-                f"{about}, but another list of dicts has another length: "
+                f"{about}, but another list of dicts has a different length: "
                 f"{' and '.join(map(str, sorted(lengths)))}. Each must have an entry for each "
                 f"sample. {_REMEDY}"
             )

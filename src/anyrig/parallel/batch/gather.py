@@ -27,9 +27,9 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
 
     * Tensors are joined as by `torch.cat`. Tensors without dimensions become a vector with one
       element for each part.
-    * Packed sequences and nested tensors become one, of all sequences or parts.
-    * Numbers, texts and other objects are kept if they are equal in all parts; otherwise the result
-      has the list of them.
+    * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
+    * Numbers, strings and other objects are kept if they are equal in all parts; otherwise the
+      result has the list of them.
     * Dicts, lists, tuples, named tuples and dataclasses must have equal keys and lengths in all
       parts: a list with one entry for each sample is refused.
 
@@ -97,7 +97,7 @@ class Joining:
     """A walk over the values of all parts. It joins packed sequences and nested tensors itself."""
 
     device: torch.device
-    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # with equally many dimensions
+    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # of equal dimensionality
     join_others: Callable[[tuple[Any, ...], Path], Any]  # leaves that are not tensors
     lengths: tuple[int, ...] | None = None  # of the parts' lists of samples, if there are any
     # The originals and their joined value, by the originals' ids, which are unique while they live.

@@ -25,8 +25,8 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * Tensors are joined along the dimension that has the samples, whichever it is.
     * A tensor with one element, or a Python float, is a mean over the samples of its part; the
       result is the mean over all samples. A tensor keeps its shape and is differentiable.
-    * Packed sequences and nested tensors become one, of all sequences or parts.
-    * Texts and integers must be equal in all parts. Other objects that differ become a list.
+    * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
+    * Strings and integers must be equal in all parts. Other objects that differ become a list.
 
     Raise BatchError if the result would not be that of the whole batch.
     """

@@ -42,7 +42,7 @@ def is_list(value: Any) -> bool:
 
 
 def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
-    """Return the number of samples: the size of all tensors along `dim`, or of sequences.
+    """Return the number of samples: each tensor's size along `dim`, or the number of sequences.
 
     Tensors without dimensions are ignored; if there are no others, return None. Raise BatchError if
     a tensor has no dimension `dim`, or two differ in size along it; `name` formats their paths.

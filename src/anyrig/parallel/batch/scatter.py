@@ -27,7 +27,7 @@ def scatter(
 
     Structure, types and sharing are kept. Tensors are divided along `dim`, packed sequences by
     sequences, nested tensors by their parts, a list of samples, each a dict, by its entries.
-    Tensors without dimensions are copied to each device; all other leaves (numbers, texts, None,
+    Tensors without dimensions are copied to each device; all other leaves (numbers, strings, None,
     objects) are passed on unchanged. A device without samples gets empty tensors. Copies do not
     block the host. A part on the tensor's device is a view. Gradients of any order are supported.
 

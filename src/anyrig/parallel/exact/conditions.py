@@ -99,7 +99,7 @@ class WatchedBuffers:
         if changed:
             raise SpreadError(
                 f"the forward changes the buffer {changed[0]!r}. With logical_shards= each rank "
-                "computes other logical shards, so its buffers would differ from other ranks'. "
+                "computes different logical shards, so its buffers would differ from other ranks'. "
                 "Change buffers outside the forward, in the same way on every rank"
             )
 

@@ -1,4 +1,4 @@
-"""How a global batch is divided into logical shards, and these among the ranks.
+"""How a global batch is divided into logical shards, and which rank gets which shards.
 
 ::
 
@@ -25,7 +25,7 @@ def shard_sizes(samples: int, shards: int) -> list[int]:
 
 
 def indices_of_rank(samples: int, shards: int, rank: int, ranks: int) -> list[int]:
-    """Return the indices, within a global batch, of the samples that a rank has, in its order."""
+    """Return the indices, within a global batch, of a rank's samples, in the rank's order."""
     found: list[int] = []
     start = 0
     for shard, size in enumerate(shard_sizes(samples, shards)):
@@ -47,7 +47,7 @@ def count_present(sizes: Sequence[int], turn: int, ranks: int) -> int:
 
 
 def check_logical_shards(shards: int, ranks: int) -> int:
-    """Return `shards`, or raise SpreadError if the ranks cannot have equally many."""
+    """Return `shards`, or raise SpreadError if the ranks cannot have the same number."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise SpreadError(f"logical_shards={shards!r} must be a positive integer; 12 is usual")
     if shards % ranks:
@@ -55,6 +55,6 @@ def check_logical_shards(shards: int, ranks: int) -> int:
         raise SpreadError(
             f"logical_shards={shards} cannot be divided equally among {ranks} ranks. Start "
             f"{', '.join(counts)} ranks; or begin a new training with a multiple of {ranks}: "
-            "another number of logical shards gives other bits"
+            "a different number of logical shards gives different bits"
         )
     return shards

@@ -1,4 +1,4 @@
-"""What the same bits on any number of ranks cost."""
+"""The cost of training that gives the same bits on any number of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Price:
     Attributes:
         calls: how often the module computes, each time one logical shard.
         sent_bytes: gradients, and parameters in shards, that a rank sends.
-        usual_bytes: what it sends without logical shards.
+        usual_bytes: what a rank sends without logical shards.
         memory_bytes: held in addition to parameters and `.grad`.
         has_one_thread: whether each rank computes with one thread.
     """
@@ -51,7 +51,7 @@ def price_of(
     memory          G (of a logical shard) + G/R   0                       G/R
     ==============  =============================  ======================  ==================
 
-    In shards, each logical shard gathers parameters twice and divides gradients once.
+    With parameters in shards, each logical shard gathers them twice and divides gradients once.
 
     Args:
         gradient_bytes: the size of all gradients, as one device would have them.

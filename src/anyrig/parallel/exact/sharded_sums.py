@@ -76,7 +76,7 @@ class ShardedSums:
             comm.total = None
 
     def add(self, value: Tensor, present: int) -> None:
-        """Add the gradients of `value`, as `ReplicaSums.add`; every rank has a value."""
+        """Add the gradients of `value`, as `ReplicaSums.add` does; every rank has a value."""
         for comm in self._blocks:
             comm.present = present
         self._clear()

@@ -74,8 +74,8 @@ def spread_exactly(
     On the CPU, this process computes with one thread afterwards.
 
     Raises:
-        SpreadError: the ranks cannot have equally many logical shards, the process has several
-            devices, or the module is divided already.
+        SpreadError: the ranks cannot have the same number of logical shards, the process has
+            several devices, or the module is divided already.
         RankMismatchError: the ranks have different devices or arguments.
         RankWaitError: another rank did not come in time.
     """
@@ -117,7 +117,7 @@ def spread_exactly(
 
 
 def _require_whole(module: torch.nn.Module) -> None:
-    """Raise SpreadError for tensor parallelism."""
+    """Raise SpreadError if the module uses tensor parallelism."""
     for name, parameter in module.named_parameters():
         if hasattr(parameter, "to_local"):  # a DTensor
             raise SpreadError(

@@ -8,7 +8,8 @@ from typing import Any, TypeGuard
 
 from ...errors import CheckpointError
 
-# What must be the same for the same bits, in words. `seed` and `step` are restored.
+# What must be equal for training to continue with the same bits, in words for messages. `seed` and
+# `step` are restored.
 _NEEDED = {
     "logical_shards": "logical shards",
     "device": "device",
@@ -25,7 +26,7 @@ class ExactState:
         logical_shards: the number in a global batch.
         device: what the kernels depend on.
         torch: the version of PyTorch.
-        precision: the dtype of autocast, as text.
+        precision: the name of autocast's dtype.
         seed: the seed of the random numbers within the model.
         step: how many steps these numbers were drawn for.
     """
@@ -48,7 +49,7 @@ class ExactState:
             if before != now:
                 raise CheckpointError(
                     f"exact=True: the checkpoint was saved with {what} {before!r}, and this "
-                    f"training has {now!r}, which gives other bits. Use the former; or load "
+                    f"training has {now!r}, which gives different bits. Use the former; or load "
                     "without exact=True"
                 )
 

@@ -7,8 +7,9 @@
     rank 1  shard 1 ─┴▶ a slice    shard 3 ─┴▶ a slice           all-gather of the slices
     slice   (s0 + s1)              ((s0 + s1) + s2) + s3
 
-Each rank adds up its slice of all elements. Addition is elementwise, so slices of other sizes, on
-other numbers of ranks, have the same bits. The bytes of tensors are sent, so any dtype works.
+Each rank adds up its slice of all elements. Addition is elementwise, so the bits do not depend on
+the sizes of the slices, nor on the number of ranks. The bytes of tensors are sent, so any dtype
+works.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ Position = tuple[str, int, int]
 
 
 class Balance:
-    """The shares of a group's ranks, `shares` at first."""
+    """The shares of a group's ranks, which begin as `shares`."""
 
     def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
@@ -50,7 +50,7 @@ class Balance:
         self._steps: dict[int, StepMeasure] = {}  # by the number of the report
         self._reports = 0
         self._unused_draws = 0
-        # Earlier reports are of steps that were drawn with other shares.
+        # Earlier reports are of steps that were drawn with different shares.
         self._first_report = 0
         self._interval = _INTERVAL
         self._memory: MemoryMark | None = None  # at the end of the last step
@@ -70,7 +70,7 @@ class Balance:
         """Return the shares of the global batch at `position`, the same on every rank.
 
         Raise RankWaitError if another rank does not draw in time, and RankMismatchError if it draws
-        another batch.
+        a different batch.
         """
         if not self.held:
             if position[-1] % self._interval == 0:
@@ -85,7 +85,7 @@ class Balance:
             self._memory = MemoryMark.of(self._group.device)
 
     def stop(self, step: StepTime) -> None:
-        """Stop the time of `step`, and report all steps that the device has completed."""
+        """Stop timing `step`, and report all steps that the device has completed."""
         if step.stop():  # else this is the second backward pass through a graph
             self._unread.append(step)
         while self._unread and (seconds := self._unread[0].read()) is not None:

@@ -102,9 +102,7 @@ class Buffers:
         return bool(self._places)
 
     def send(self, source: int) -> None:
-        """Begin to broadcast the values of rank `source`, once in a backward pass, which writes
-        them at its end.
-        """
+        """Begin to broadcast the buffers of rank `source`, once in each backward pass."""
         # Private; PyTorch's own FSDP2 reads it from Python.
         backward = torch._C._current_graph_task_id()
         if self._arriving is not None and self._sent_in == backward:

@@ -189,7 +189,7 @@ class LateWeights:
         self._exchange: Exchange | None = None
         self._backward = -1
         self._met: Callable[[], None] | None = None
-        # A lambda, because DDP rejects annotations that are texts.
+        # A lambda, because DDP rejects annotations that are strings.
         ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
     def begin(self, exchange: Exchange, met: Callable[[], None]) -> None:

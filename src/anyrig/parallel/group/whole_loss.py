@@ -84,7 +84,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
 
 def _zero_from(output: Any, value: Tensor) -> Tensor:
     """Return a zero that leads back to the outputs' graph, but has none of their elements: an
-    output may be a loss that was computed of stand-ins.
+    output may be a loss that was computed from stand-ins.
     """
     zero = torch.zeros_like(value, requires_grad=False)
     sums = [leaf.reshape(-1)[:0].sum().to(value.dtype) for leaf in tensors_with_gradients(output)]

@@ -1,7 +1,8 @@
 """What PyTorch's criterions divide by when they take a mean.
 
-A batch's mean is the sum of its parts' sums over the sum of their counts: of the targets that are
-not ignored, of their class weights, or of the elements.
+The mean over a batch is the sum of its parts' sums, divided by the sum of the parts' counts. A
+count is the number of targets that are not ignored, of samples or of elements, or the sum of class
+weights.
 """
 
 from __future__ import annotations
@@ -83,14 +84,14 @@ class Known:
 
     @property
     def by_elements(self) -> bool:
-        """Whether it pairs the elements of output and target, and broadcasts them."""
+        """Whether the criterion pairs the elements of output and target, and broadcasts them."""
         return self.count is _count_elements
 
 
 def recognise(criterion: Any) -> Known | None:
     """Return one of PyTorch's criterions as sum and count; None for any other.
 
-    PyTorch's are modules of `torch.nn`, subclasses that keep the forward, functions of
+    PyTorch's criterions are modules of `torch.nn`, subclasses that keep the forward, functions of
     `torch.nn.functional`, and `functools.partial` of such a function with keywords only.
     """
     if isinstance(criterion, nn.Module):

@@ -51,15 +51,15 @@ class LossPart:
 def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
     """Return the loss of one part of a batch, which has `samples` samples.
 
-    PyTorch's criterions (see `recognise`) are computed as a sum and a count. Any other callable
-    decides by what it returns:
+    PyTorch's criterions (see `recognise`) are computed as a sum and a count. For any other
+    callable, the returned value decides:
 
     * ``(sum, count)``: the loss is the sum of the sums over the sum of the counts;
     * a tensor without dimensions: a term of a sum if the callable has ``reduction = "sum"``, else a
       mean over samples;
     * a tensor with dimensions: a loss for each sample, joined as outputs are.
 
-    Raise BatchError if it returns something else, or the shapes of output and target do not fit.
+    Raise BatchError if it returns something else, or if output and target do not fit in shape.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
     reduction = reduction_of(criterion, known)
@@ -144,7 +144,7 @@ def combine_counts(parts: Sequence[LossPart], device: torch.device) -> Tensor | 
 
 
 def explain_loss(criterion: Criterion) -> str:
-    """Return in words how the batch's loss is made of the parts' losses."""
+    """Return in words how the batch's loss is computed from the parts' losses."""
     known, name = recognise(criterion), _name(criterion)
     reduction = reduction_of(criterion, known)
     if reduction in ("sum", "none"):
@@ -205,10 +205,10 @@ class ParallelLoss(nn.Module):
         """Return the loss of the whole batch, from each device's output and the whole target.
 
         Raises:
-            BatchError: there are no outputs, or the target has another number of samples.
+            BatchError: there are no outputs, or the target has a different number of samples.
         """
         if not outputs:
-            raise BatchError("there are no outputs to compute a loss of; give one for each device")
+            raise BatchError("there are no outputs to compute a loss from; pass one per device")
         counts = [count_samples(output, self.dim) or 0 for output in outputs]
         devices = [device_of(output) for output in outputs]
         targets = scatter_samples(target, devices, counts, self.dim)
@@ -221,7 +221,7 @@ class ParallelLoss(nn.Module):
 
 
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
-    """Return `criterion` with its tensors on `device`, or itself if they are there already.
+    """Return `criterion` with its tensors on `device`, or `criterion` itself if they are there.
 
     Gradients reach the criterion's own parameters. Several threads may call this concurrently.
     """
@@ -244,7 +244,7 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
 
 
 def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
-    """Raise BatchError if outputs differ in another dimension than that of the samples.
+    """Raise BatchError if outputs differ in a dimension other than that of the samples.
 
     Such outputs have means over different numbers of elements, or targets that were broadcast.
     """

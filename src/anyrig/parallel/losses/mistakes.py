@@ -40,9 +40,9 @@ def refuse_scattered_loss(loss: object, kwargs: Mapping[str, Any]) -> None:
 def explain_call(
     error: TypeError, module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Add to the error of a failed call how a model that was spread with a loss gets its target.
+    """Add a note to a failed call's error on how a model spread with a loss gets its target.
 
-    Add nothing if the arguments fit the module's forward: the error has another cause then.
+    Add nothing if the arguments fit the module's forward: then the error has a different cause.
     """
     rest = {name: value for name, value in kwargs.items() if name != "target"}
     forward = module.forward

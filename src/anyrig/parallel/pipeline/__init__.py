@@ -1,1 +1,1 @@
-"""One model over several devices by its layers, and the batch in micro-batches."""
+"""A model whose layers are divided over several devices, and its batches into micro-batches."""

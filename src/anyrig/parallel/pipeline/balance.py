@@ -60,7 +60,7 @@ def balance_blocks(
     work: Sequence[BlockWork] | None,
     dtype: torch.dtype,
 ) -> Balance:
-    """Divide a chain into stages of which the slowest is as fast as possible.
+    """Divide a chain into stages so that the slowest stage is as fast as possible.
 
     Args:
         chain: the blocks.

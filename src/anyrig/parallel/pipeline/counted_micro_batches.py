@@ -23,7 +23,7 @@ from .schedules.timeline import simulate
 ISSUE_SECONDS = 5e-6
 # A forward pass, and a backward pass of twice its work.
 _PASSES = 3
-# The numbers of micro-batches for each device that are tried.
+# How many micro-batches for each device are tried.
 _TRIED_PER_DEVICE = (1, 2, 4, 8, 16)
 
 

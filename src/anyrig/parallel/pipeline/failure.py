@@ -21,7 +21,7 @@ def explain_failure(
     micro_batches: int,
     values: Mapping[str, Any] | None,
 ) -> Iterator[None]:
-    """Add a note to an exception: the stage that raised it, the micro-batch, and given values.
+    """Add a note to an exception: the stage that raised it, its micro-batch and its input values.
 
     `values` is None in the backward pass.
     """

@@ -8,7 +8,7 @@
                         adds in the order of the stages
 
 Autograd runs the backward passes of all devices concurrently, in one thread each. Of the ready
-nodes of a device, the one that was made last runs first. All values that a stage makes of a
+nodes of a device, the one that was made last runs first. All values that a stage makes from a
 micro-batch pass one `Leave`, so the backward passes of a stage run one after the other, the last
 micro-batch first, in every run: sums of gradients are the same to the bit.
 """
@@ -37,13 +37,13 @@ class Transit:
         self.alias: Tensor | None = None  # what `Leave` returned, until `Enter`; None: no graph
 
     def take(self) -> Tensor:
-        """Return the tensor on the reader's device, once."""
+        """Return the tensor on the reader's device; call this once only."""
         tensor = self._parcel.take()
         del self._parcel  # the graph keeps this object, and need not keep the tensor
         return tensor
 
     def take_alias(self) -> Tensor | None:
-        """Return what `Leave` returned, once."""
+        """Return what `Leave` returned; further calls return None."""
         alias, self.alias = self.alias, None
         return alias
 
@@ -120,7 +120,7 @@ class GraphMailbox:
 
 
 class _Leave(torch.autograd.Function):
-    """Pass on the tensors that a stage made of one micro-batch, once for each reader."""
+    """Pass on the tensors that a stage made from one micro-batch, once for each reader."""
 
     @staticmethod
     def forward(ctx: Any, transits: Sequence[Transit], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -136,7 +136,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Enter(torch.autograd.Function):
-    """Replace the tensors that a stage reads of one micro-batch by the copies on its device."""
+    """Replace the tensors that a stage reads for one micro-batch by the copies on its device."""
 
     @staticmethod
     def forward(

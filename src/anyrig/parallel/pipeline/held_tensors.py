@@ -81,8 +81,8 @@ def lend_leaves(
     """Return replacements for each stage that collect gradients instead of the tensors themselves.
 
     Returns:
-        The replacements, and by position in `held` the leaves of a tensor that requires grad, the
-        owner's first.
+        The replacements; and the leaves of each tensor that requires grad, by its position in
+        `held`, the owner's leaf first.
     """
     replacements: list[list[tuple[Slot, Tensor]]] = [[] for _ in stages]
     leaves: dict[int, list[Tensor]] = {}
@@ -112,7 +112,7 @@ def add_up(leaves: Sequence[Tensor]) -> Tensor | None:
 
 
 class _Lend(torch.autograd.Function):
-    """A tensor on several devices, the first of which has it; gradients are added in this order."""
+    """Copy a tensor from the first of `devices` to all; add its gradients in the same order."""
 
     @staticmethod
     def forward(ctx: Any, devices: Sequence[torch.device], tensor: Tensor) -> tuple[Tensor, ...]:

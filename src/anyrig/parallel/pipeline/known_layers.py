@@ -19,7 +19,7 @@ def list_layers(module: nn.Module) -> dict[str, nn.Module]:
 def require_known_layers(module: nn.Module, known: Mapping[str, nn.Module]) -> None:
     """Raise if the submodules are not those that were divided.
 
-    Layers that a module makes for itself later, outside of containers, are not a change.
+    Layers that a module makes for itself later, outside containers, do not count as a change.
 
     Raises:
         SpreadError: a layer was replaced, removed, or added to a container; the message names it.

@@ -69,7 +69,7 @@ class MicroBatches:
             raise SpreadError(
                 f"micro_batches={self.number} was given, but the forward pass writes {written}, "
                 "once for each micro-batch instead of once for each batch. Use micro_batches=1, or "
-                "put this layer in eval(), if it writes nothing there"
+                "put this layer in eval(), if it writes nothing in that mode"
             )
         return f"1, as the forward pass writes {written}, once for each micro-batch"
 

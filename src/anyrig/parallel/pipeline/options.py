@@ -55,7 +55,7 @@ def check_options(
     loss: Criterion | None,
     precision: torch.dtype | None,
 ) -> None:
-    """Raise SpreadError for options that several devices refuse, although one ignores them."""
+    """Raise SpreadError for options that a pipeline refuses, though one device ignores them."""
     choose_schedule(options, how, module, loss, precision)
     choose_micro_batches(options.micro_batches, 1, how)
     known = [name for name, _ in module.named_modules() if name]

@@ -65,12 +65,12 @@ def partition(
         devices: at least one; some may stay unused.
         links: one for all pairs of devices, or ``links[a][b]`` from device a to device b.
         in_flight: for how many micro-batches stage i of n stages holds activations.
-        reorder: whether the stages' devices may be in another order than `devices`. None allows
+        reorder: whether the stages' devices may be in a different order from `devices`. None allows
             it if all links are equal.
 
     Raises:
         SpreadError: no division fits; the message names the missing bytes and a remedy.
-        ValueError: there are no blocks or devices, or a number is impossible.
+        ValueError: there are no blocks or devices, or a number is out of range.
     """
     _require_possible(blocks, devices)
     count = len(devices)
@@ -102,7 +102,7 @@ def partition(
 
 def _require_possible(blocks: Sequence[BlockCost], devices: Sequence[StageDevice]) -> None:
     if not blocks or not devices:
-        raise ValueError(f"there are {len(blocks)} blocks and {len(devices)} devices")
+        raise ValueError(f"{len(blocks)} blocks, {len(devices)} devices: give at least one of each")
     for device in devices:
         if device.block_seconds is not None and len(device.block_seconds) != len(blocks):
             raise ValueError(
@@ -115,7 +115,7 @@ def _require_possible(blocks: Sequence[BlockCost], devices: Sequence[StageDevice
             )
     for index, block in enumerate(blocks):
         if not 0 <= block.seconds < math.inf:
-            raise ValueError(f"block {index} takes {block.seconds} seconds")
+            raise ValueError(f"block {index} takes {block.seconds} s; give a finite time from 0 up")
 
 
 def _describe(problem: Problem, stages: Stages, seconds: float, lower: float, exact: bool) -> str:

@@ -35,8 +35,8 @@ class Pipeline:
     def order_of(self, schedule: str, micro_batches: int) -> tuple[Task, ...] | None:
         """Return the order in which the tasks of a training step are issued.
 
-        None means gpipe, whose backward passes autograd orders: by name, or because the schedule
-        does not allow so few micro-batches, as for the last batch of an epoch.
+        None leaves the order of backward passes to autograd: `schedule` is gpipe, or does not allow
+        so few micro-batches, as for the last batch of an epoch.
         """
         if schedule == "gpipe":
             return None

@@ -127,7 +127,7 @@ def read_product(
     kwargs: Mapping[str, Any],
     is_wanted: Predicate,
 ) -> Product | None:
-    """Return the product that ``function(*args, **kwargs)`` is.
+    """Read the call ``function(*args, **kwargs)`` as a product.
 
     Args:
         function: what is called.

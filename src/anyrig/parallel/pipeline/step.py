@@ -75,7 +75,7 @@ class _Deliver(torch.autograd.Function):
         ctx: Any, kept: _Kept, device: torch.device, dtype: torch.dtype, *learning: Tensor
     ) -> Tensor:
         ctx.kept, ctx.learning = kept, learning
-        # Reading it in a second backward pass raises PyTorch's error.
+        # Reading this saved tensor in a second backward pass raises PyTorch's error.
         ctx.save_for_backward(torch.empty(0, device="cpu"))
         return torch.zeros((), device=device, dtype=dtype)
 

@@ -78,7 +78,7 @@ class DeferredWeights:
     def collecting(self) -> Iterator[None]:
         """Return the context of the backward pass.
 
-        A backward pass outside of it, such as one that is a part of the forward pass, computes the
+        A backward pass outside this context, such as one within the forward pass, computes the
         gradients of weights at once. So does a backward pass that creates a graph.
         """
         self._is_collecting = True
@@ -105,7 +105,7 @@ class DeferredWeights:
         )
 
     def takes(self, use: Use, factor: Tensor, gradient: Tensor) -> bool:
-        """Keep what a use's gradients need, unless they have to be computed at once."""
+        """Keep what the gradients of a `Use` need, unless they have to be computed at once."""
         if not self._is_collecting or torch.is_grad_enabled():
             return False
         self._kept.append((use, factor.detach(), gradient.detach()))
@@ -184,7 +184,7 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
 
 
 class _Catch(torch.autograd.Function):
-    """The identity; its backward pass keeps the gradient from which the weight's follows."""
+    """The identity; its backward pass keeps the gradient that determines the weight's gradient."""
 
     @staticmethod
     def forward(

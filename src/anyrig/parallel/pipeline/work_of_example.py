@@ -20,7 +20,7 @@ from .work import BlockWork, count_work
 def count_work_of_example(
     chain: Chain, options: PipelineOptions, micro_batches: int, dim: int
 ) -> tuple[list[BlockWork] | None, str]:
-    """Return the work of each block for a micro-batch of the example, and why it is unknown."""
+    """Return each block's work for a micro-batch of the example, or None and the reason."""
     if options.example is None:
         return None, ""
     args, kwargs = options.example

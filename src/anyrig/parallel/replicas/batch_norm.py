@@ -32,7 +32,7 @@ class WholeBatchNorm(_BatchNorm):
             return super().forward(input)
         self._check_input_dim(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
-        # Half precision has statistics in float32, as in PyTorch's kernels.
+        # Statistics of half precision are computed in float32, as in PyTorch's kernels.
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         count = input.numel() // input.shape[1]
         variance, mean = torch.var_mean(values, axes, correction=0)

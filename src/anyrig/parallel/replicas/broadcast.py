@@ -1,7 +1,7 @@
 """Copying what changed on the lead to the other devices, overlapping with computation.
 
 Each device passes a bucket on to the next, so the lead sends every byte once, and all links work
-concurrently. A large tensor passes in several cuts.
+concurrently. A large tensor is passed on in several cuts.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ FIRST_BUCKET_BYTES = 2**20
 BUCKET_GROWTH = 4
 
 # Larger tensors are not packed. Packing takes time and memory on the lead, and saves only a launch:
-# in that time, the fastest links carry this much.
+# in the time of a launch, the fastest links carry this much.
 _LARGE_BYTES = 2**20
 
 # The alignment that the allocator gives, for cuBLAS and vectorized kernels.

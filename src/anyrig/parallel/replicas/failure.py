@@ -15,7 +15,7 @@ class Note(Exception):  # noqa: N818 - not an error
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add ``[anyrig: text]`` to an exception's traceback, once, and change nothing else of it."""
+    """Add ``[anyrig: text]`` to an exception's traceback, once, and change nothing else."""
     note = f"[anyrig: {text}]"
     if not hasattr(error, "add_note"):  # Python 3.10
         add_as_cause(error, note)

@@ -75,8 +75,8 @@ class Mirror:
             # torch.compile's version of the module calls the module, not the copy.
             new["_compiled_call_impl"] = None
             if isinstance(self.module, torch.nn.RNNBase):
-                # Its forward collects new weights by name and then flattens them; buckets keep
-                # them flat.
+                # An RNN's forward collects new weights by name and flattens them; buckets keep them
+                # flat.
                 new["_flat_weights"] = list(new["_flat_weights"])
                 new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new

@@ -14,7 +14,7 @@ _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 def _of_the_inner(name: str) -> Any:
-    """Return a method that calls the inner module's, and returns the wrapper for the module."""
+    """Return a method that calls the inner module's and returns the wrapper, not the module."""
 
     @functools.wraps(getattr(torch.nn.Module, name))
     def method(self: TransparentModule, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ class MemoryMark:
     """The memory of a device at one moment."""
 
     allocated_bytes: int
-    peak_bytes: int  # allocated at most since the program last reset the peak
+    peak_bytes: int  # most allocated since the program last reset the peak
 
     @classmethod
     def of(cls, device: torch.device) -> MemoryMark:
@@ -97,7 +97,7 @@ class StepTime:
         self.toggle()
 
     def toggle(self) -> None:
-        """Interrupt the time, or resume it; do nothing after `stop`."""
+        """Pause or resume the timing; do nothing after `stop`."""
         if self._stopped:
             return
         if self._device.type == "cpu":
@@ -107,7 +107,7 @@ class StepTime:
             self._marks.append(record_event(torch.accelerator.current_stream(self._device)))
 
     def stop(self) -> bool:
-        """End the time with the work queued so far; return False if it was stopped before."""
+        """End the timing with the work queued so far; return False if it had ended before."""
         self.toggle()
         was_stopped, self._stopped = self._stopped, True
         return not was_stopped

@@ -58,7 +58,7 @@ class Shares:
             raise SharesError(f"at least one share must be above zero; got {given or 'none'}")
         if self.sample_limits and len(self.sample_limits) != len(self.weights):
             limits = len(self.sample_limits)
-            raise SharesError(f"{limits} limits for {len(self.weights)} shares; give as many")
+            raise SharesError(f"{limits} limits for {len(self.weights)} shares; give one for each")
 
     @property
     def held(self) -> bool:
@@ -117,7 +117,7 @@ class Shares:
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
-            return replace(held, reason="by speed: no times were measured, so held")
+            return replace(held, reason="by speed: held as at first, because no step was timed")
         seconds, samples = fitted
         seen = ", ".join(
             f"{m.samples} samples" + (f" in {m.seconds * 1e3:.4g} ms" if m.seconds else "")
@@ -145,8 +145,8 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     """Return the shares of the devices of a rig; see `shares=` of `anyrig.spread`.
 
     None means even shares if the devices are alike or the rates of one are unknown, else shares by
-    published rates, so that all runs divide alike. Only policies read what `devices` are. Raise
-    SharesError unless `wanted` fits them.
+    published rates, so that every run divides in the same way. Only policies read what `devices`
+    are. Raise SharesError unless `wanted` fits them.
     """
     if isinstance(wanted, Shares):
         shares = wanted

@@ -26,7 +26,7 @@ class StepMeasure:
     samples: int
     seconds: float | None = None  # busy, forward and backward
     base_bytes: int | None = None  # allocated when the step began: parameters, optimizer state
-    peak_bytes: int | None = None  # allocated at most; None also if an earlier peak hides it
+    peak_bytes: int | None = None  # most allocated; None also if an earlier peak hides it
 
 
 @dataclass(frozen=True)

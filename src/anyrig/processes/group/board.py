@@ -38,7 +38,7 @@ from .membership import Group, current_context
 # The pause between two reads of the store grows from the shortest to the longest.
 _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
-# The most reads of all ranks together, which lengthens the longest pause in large groups.
+# The most reads of all ranks together. In large groups, this limit lengthens the longest pause.
 _READS_PER_SECOND = 5000
 
 # At this interval, a rank that waits writes where it waits, and reads where the other ranks wait.
@@ -56,7 +56,7 @@ UNEVEN_BATCHES = (
     "model.join()"
 )
 _MORE_TIME = (
-    f"{UNEVEN_BATCHES}. If the work of that rank takes so long, allow more time with the "
+    f"{UNEVEN_BATCHES}. If the work of that rank takes that long, allow more time with the  "
     "launcher's --timeout"
 )
 
@@ -346,7 +346,7 @@ def board_of(group: Group) -> Board:
 
 @waits_for_ranks
 def wait_for_hosts(work: Any, call: object, number: int) -> None:
-    """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+    """Wait for `work`, the `number`-th collective between the hosts on every rank.
 
     ``str(call)`` names the call that waits.
 

@@ -54,7 +54,7 @@ class Context:
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
     balance: Any = None  # the balance of the loader that yielded the last batch
     first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks
-    # Into how many logical shards loaders divide global batches.
+    # The numbers of logical shards into which loaders divide global batches.
     logical_shards: set[int] = field(default_factory=set)
 
     @property
@@ -147,7 +147,7 @@ def open_carrier(context: Context) -> None:
 
 
 def carrier_of(backends: str, device: torch.device) -> str | None:
-    """Return the backend for tensors of `device` in ``"cpu:gloo,cuda:nccl"``, or None."""
+    """Return the backend for `device`, or None, from a string such as ``"cpu:gloo,cuda:nccl"``."""
     return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
 
 

@@ -73,10 +73,10 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def refuse_wrong_sum(numbers: torch.Tensor, expected: float) -> None:
-    """Check that all numbers are `expected`.
+    """Check that every element is `expected`.
 
     Raises:
-        RuntimeError: a number differs; the message gives the first such number.
+        RuntimeError: an element differs; the message gives the first such element.
     """
     wrong = numbers[numbers != expected]
     if len(wrong):

@@ -73,7 +73,7 @@ def read_node(text: bytes) -> Node:
     """Return the node that `text` describes as JSON.
 
     Raises:
-        LaunchError: `text` is malformed. Hostile texts raise no other exception.
+        LaunchError: `text` is malformed. Even a hostile string raises no other exception.
     """
     with suppress(BadMessageError):
         node = read_json(Node, text)

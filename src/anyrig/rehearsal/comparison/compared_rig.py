@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class ComparedRig:
-    """One row of a comparison. None is unknown.
+    """One row of a comparison. None means unknown.
 
     Attributes:
         rig: the rig.
@@ -33,9 +33,9 @@ class ComparedRig:
         status: its exit status.
         error: the error that ended the script, in one line.
         headroom_bytes: what the fullest GPU had left.
-        missing_bytes: by how much a GPU is too small, about, for a script that ran out of memory.
+        missing_bytes: about how much memory a GPU is short of, for a script that ran out of memory.
         step_seconds: the time of a typical step.
-        samples_per_second: the samples of all ranks.
+        samples_per_second: the samples per second of all ranks together.
         price_per_hour: what the rig costs.
         cost_per_million_samples: what a million samples cost.
         cost_per_million_steps: what a million steps cost.
@@ -78,7 +78,7 @@ def compare_rig(
         facts: what it wrote with ``--json``; None if it wrote nothing.
         last_line: the last line of its output, which explains a failure without an error.
         prices: the prices of GPUs; None for none.
-        missing_bytes: by how much a GPU is too small.
+        missing_bytes: how much memory a GPU is short of.
     """
     about = facts or {}
     error = about.get("error")
@@ -131,7 +131,7 @@ def _headroom_bytes(facts: dict[str, Any]) -> int | None:
 
 
 def _cost(price_per_hour: float | None, seconds: float | None) -> float | None:
-    """Return what a million times `seconds` cost."""
+    """Return what the rig costs for a million times `seconds`."""
     if price_per_hour is None or seconds is None:
         return None
     return price_per_hour * seconds * _MILLION / _SECONDS_OF_HOUR

@@ -25,7 +25,7 @@ class Comparison:
         flags: further flags of ``anyrig rehearse``, the same for all rigs.
         command: the program and its arguments.
         prices: the prices of GPUs; None for none.
-        shows_output: write what the program prints to standard error.
+        shows_output: copy the program's output to standard error.
     """
 
     rigs: tuple[VirtualRig, ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
 
-# By how much the memory of the rig is multiplied to see what a program needs.
+# The factor by which the memory of the rig is multiplied to see what a program needs.
 _FACTOR = 16
 
 
@@ -24,18 +24,18 @@ def with_more_memory(rig: VirtualRig) -> VirtualRig:
 
 
 def missing_bytes(before: dict[str, Any], after: dict[str, Any]) -> int | None:
-    """Return by how much the GPU with the largest lack of memory is too small.
+    """Return how much more memory the GPU that misses the most would need.
 
-    What the allocator has cached does not count: with less memory, it would be released. The CUDA
-    context is that of the rig: plain GPUs have none.
+    Memory that the allocator has cached does not count: with less memory, it would be released. The
+    size of the CUDA context is taken from `before`, since plain GPUs have none.
 
     Args:
         before: the facts on the rig, where the program ran out of memory.
         after: the facts on the rig with more memory.
 
     Returns:
-        the bytes; None if the GPUs have enough in total, so that fragments are the cause, or if the
-        program did not run far enough on the rig with more memory.
+        the bytes; None if the GPUs have enough in total, so that fragmentation is the cause, or if
+        the program did not run far enough on the rig with more memory.
     """
     capacity = {
         (one["rank"], one["index"]): one["capacity_bytes"] - one["peak"]["context_bytes"]

@@ -1,4 +1,4 @@
-"""`Prices`: what an hour of each GPU costs, read from a file of the user."""
+"""`Prices`: what an hour of each GPU costs, read from the user's file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Prices:
             L4 = 0.70
 
         Raises:
-            ReportError: there is no such file, or its content is something else.
+            ReportError: the file cannot be read, or does not have this form.
         """
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def _read_table(table: Any) -> dict[str, float]:
             raise ReportError(f"the price of {key} is {_shown(price)}, and must be a number")
         if not (price >= 0 and math.isfinite(price)):
             raise ReportError(
-                f"the price of {key} is {price:g} an hour, and must be a number from 0 on"
+                f"the price of {key} is {price:g} an hour, and must be a number of at least 0"
             )
         prices[key] = float(price)
     return prices
@@ -109,7 +109,7 @@ def _read_name(name: str) -> str:
         raise ReportError(f"{_PER_HOUR} names {_shown(name)}: {error}") from None
     if len(devices) > 1:
         raise ReportError(
-            f"{_PER_HOUR} names {_shown(name)}, which are several GPUs; give the price of one"
+            f"{_PER_HOUR} names {_shown(name)}, which is several GPUs; give the price of one"
         )
     return devices[0].key
 

@@ -14,10 +14,10 @@ from typing import IO, Any
 
 from ...virtual.rig import VirtualRig
 
-# How long to wait for the last lines of a rehearsal that has ended. A process that it has left
-# behind may keep the pipe open.
+# How long to wait for the last lines of a rehearsal that has ended. A process that the rehearsal
+# left behind may keep the pipe open.
 _LAST_LINES_SECONDS = 2.0
-# How long a rehearsal may take to end after Ctrl-C, which reaches it, too.
+# How long a rehearsal may take to end after Ctrl-C, which its process receives too.
 _ENDING_SECONDS = 10.0
 
 
@@ -45,7 +45,7 @@ def rehearse_apart(
         rig: the rig.
         flags: further flags of ``anyrig rehearse``.
         command: the program and its arguments.
-        shows_output: write what the program prints to standard error.
+        shows_output: copy the program's output to standard error.
 
     Raises:
         KeyboardInterrupt: this process was interrupted. The rehearsal has ended.

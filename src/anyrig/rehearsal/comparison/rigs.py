@@ -13,7 +13,7 @@ def parse_rigs(text: str) -> tuple[VirtualRig, ...]:
     """Return the rigs that `text` names, separated by commas: ``4xA100-80GB,8xL4``.
 
     Raises:
-        DeviceTextError: a part is no rig, a rig is named twice, or there are too many.
+        DeviceTextError: a part does not name a rig, a rig is named twice, or there are too many.
         UnknownHardwareError: there is no such GPU.
     """
     parts = text.split(",")

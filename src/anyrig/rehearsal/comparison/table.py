@@ -19,7 +19,7 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
     """Return a table with a row for each rig.
 
     Args:
-        rows: the rigs, in the order of the user.
+        rows: the rigs, in the user's order.
         currency: the currency of the costs; None if there are no prices.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
@@ -69,7 +69,7 @@ def _describe_cost(row: ComparedRig, cost: float | None) -> str:
 def describe_clock(errors: Iterable[ClockError]) -> str:
     """Return how far the times of a rig's GPUs are known to be off.
 
-    The errors of whole programs count where there are any, else those of kernels.
+    If errors of whole programs are known, they are used, otherwise those of kernels.
     """
     by_card: dict[str, dict[str, float]] = {}
     for error in errors:

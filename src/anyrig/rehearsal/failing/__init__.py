@@ -1,1 +1,1 @@
-"""Failures on purpose: what a program does when a rank dies, slows down or loses its network."""
+"""Injected failures: what a program does when a rank dies, slows down or loses its network."""

@@ -1,4 +1,4 @@
-"""What happened after a failure on purpose, from the notes of the ranks and of their launcher."""
+"""What happened after an injected failure, from the notes of the ranks and of their launcher."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .rank_events import FAILED, STEPPED, RankEvent
 
 @dataclass(frozen=True)
 class AttemptTimes:
-    """One attempt of the launcher. Times are in seconds since 1970; None if it has not happened.
+    """One attempt of the launcher. Times are in seconds since 1970; None for what has not happened.
 
     Attributes:
         started: when the ranks had been started.
         failed: when the launcher noticed a failure.
         ended: when all ranks had ended after that.
         hung: whether ranks waited for others until the time limit of collectives.
-        cause: what the launcher gave as the cause; None if the attempt did not fail.
+        cause: what the launcher reported as the cause; None if the attempt did not fail.
     """
 
     started: float
@@ -37,7 +37,7 @@ def account_for(
     limit_seconds: float,
     steps: Sequence[StepFacts],
 ) -> FaultFacts:
-    """Return what happened after a failure on purpose.
+    """Return what happened after an injected failure.
 
     Args:
         fault: the failure.

@@ -1,4 +1,4 @@
-"""What happened after a failure on purpose, in words."""
+"""What happened after an injected failure, in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def describe_fault(fault: FaultFacts) -> list[str]:
         fault.kind, f"computed {fault.factor:g} times as long"
     )
     if not fault.happened:
-        return [f"did not happen: rank {fault.rank} took no step {fault.step}"]
+        return [f"did not happen: rank {fault.rank} never took step {fault.step}"]
     if fault.kind == SLOW:
         return [f"rank {fault.rank} {how} from step {fault.step} on", _describe_slowness(fault)]
     lines = [f"rank {fault.rank} {how} in step {fault.step}"]

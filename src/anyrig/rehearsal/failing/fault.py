@@ -1,4 +1,4 @@
-"""`Fault`: which rank fails, when and how, and the text that says so."""
+"""`Fault`: which rank fails, when and how, and its text form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST_NUMBER = 10**9
 
 @dataclass(frozen=True)
 class Fault:
-    """A failure on purpose.
+    """An injected failure.
 
     Attributes:
         rank: the rank that fails.
@@ -33,17 +33,17 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Return the failure that `text` names, such as ``rank=3,step=5,slow=2.5``.
+        """Return the failure that `text` describes, such as ``rank=3,step=5,slow=2.5``.
 
         Raises:
-            ReportError: the text names no failure.
+            ReportError: the text does not describe a failure.
         """
         found: dict[str, str] = {}
         for part in text.split(","):
             name, equals, value = part.strip().partition("=")
             takes_value = name in ("rank", "step", SLOW)
             if name not in ("rank", "step", KILL, SLOW, LINK) or takes_value != bool(equals):
-                raise ReportError(f"{_shown(part)} is no part of a failure; {_EXAMPLE}")
+                raise ReportError(f"{_shown(part)} is not part of a failure; {_EXAMPLE}")
             if name in found:
                 raise ReportError(f"{name} is named twice; {_EXAMPLE}")
             found[name] = value
@@ -70,7 +70,9 @@ def _read_number(name: str, text: str, least: int) -> int:
         number = int(text)
         if least <= number <= _LARGEST_NUMBER:
             return number
-    raise ReportError(f"{name} is {_shown(text)}, and must be a number from {least} on; {_EXAMPLE}")
+    raise ReportError(
+        f"{name} is {_shown(text)}, and must be a whole number of at least {least}; {_EXAMPLE}"
+    )
 
 
 def _read_factor(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Failing on purpose: the part that runs in the ranks of a rehearsal."""
+"""Injecting a failure: the part that runs in the ranks of a rehearsal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FAULT_VARIABLE, EVENTS_VARIABLE = "ANYRIG_FAULT", "ANYRIG_FAULT_EVENTS"
 
 
 def inject_fault() -> None:
-    """Fail later as the environment says, and note when steps end; without variables, do nothing.
+    """Prepare the failure that the environment variables describe, and record when steps end.
 
-    Call this before the program starts.
+    Without these variables, do nothing. Call this before the program starts.
     """
     text, events = os.environ.get(FAULT_VARIABLE), os.environ.get(EVENTS_VARIABLE)
     if text is not None and events is not None:
@@ -29,12 +29,12 @@ def inject_fault() -> None:
 
 
 class _Injection:
-    """Counts the steps of this rank, and fails in the one that was asked for."""
+    """Counts the steps of this rank, and fails in the requested one."""
 
     def __init__(self, fault: Fault, events: Path) -> None:
         self._fault = fault
         self._events = events
-        # Only the first attempt fails: the restarted group is to show that it goes on.
+        # Only the first attempt fails, so that the restarted group can show that it continues.
         is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         self._fails = is_first_attempt and int(os.environ["RANK"]) == fault.rank
         self._steps = 0
@@ -74,7 +74,7 @@ class _Injection:
             cut_link()
 
     def _slow_down(self) -> None:
-        """Keep the GPU busy for as long as a slower one would have computed in addition."""
+        """Keep the GPU busy for the additional time that a slower GPU would have needed."""
         import torch
 
         from ...virtual.build import load_extension

@@ -1,7 +1,7 @@
-"""The file in which ranks note when a failure on purpose happened and when steps ended after it.
+"""The file in which ranks note when an injected failure happened and when steps ended after it.
 
-Each line is an event in JSON. A line is shorter than a page, and is written at once, so that lines
-of several ranks do not mix.
+Each line is an event in JSON. A line is shorter than a page, and is written in one call, so that
+lines of several ranks do not mix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RankEvent:
     """Something that happened in a rank.
 
     Attributes:
-        what: `FAILED`: the failure on purpose; `STEPPED`: the first step that ended after a start.
+        what: `FAILED`: the injected failure; `STEPPED`: the first step that ended after a start.
         rank: the rank.
         attempt: how often the group had been restarted.
         unix_seconds: when, in seconds since 1970.

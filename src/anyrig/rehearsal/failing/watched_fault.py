@@ -1,4 +1,4 @@
-"""`WatchedFault`: a failure on purpose in the ranks of a rehearsal, and the account of it."""
+"""`WatchedFault`: an injected failure in the ranks of a rehearsal, and the account of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rank_events import read_events
 
 @dataclass(frozen=True)
 class WatchedFault:
-    """A failure on purpose, and the folder with the notes of the ranks.
+    """An injected failure, and the folder with the notes of the ranks.
 
     Attributes:
         fault: the failure.
@@ -30,7 +30,7 @@ class WatchedFault:
     @classmethod
     @contextmanager
     def of(cls, fault: Fault) -> Iterator[WatchedFault]:
-        """Make a folder for the ranks that are started within the block, and remove it then."""
+        """Make a folder for the ranks that the block starts, and remove it after the block."""
         with tempfile.TemporaryDirectory(prefix="anyrig-fault-") as folder:
             yield cls(fault, Path(folder))
 

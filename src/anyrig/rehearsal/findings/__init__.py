@@ -1,1 +1,1 @@
-"""What costs a program time, and what each change would save by the clock."""
+"""What costs a program time, and what each change would save on the virtual clock."""

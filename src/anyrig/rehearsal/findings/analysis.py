@@ -23,12 +23,12 @@ from .kernel_works import (
 from .schedule import Schedule, StepSpan
 from .schedule_building import schedule_of
 
-# A saving below this part of the step is no finding.
+# A saving below this fraction of the step is not reported.
 LEAST_SHARE = 0.02
 
 _MOST_STEPS = 6
 _MOST_INTERVALS = 200_000
-# If the schedule without a change is further off than this, nothing is computed from it.
+# No saving is computed if the schedule without a change is off by more than this fraction.
 _TOLERANCE = 0.005
 
 
@@ -42,11 +42,11 @@ class Analysis:
         scheduled_seconds: how long a typical step takes in the schedule without a change.
         step_seconds: how long a typical step takes.
         samples: the samples of a step; None if unknown.
-        kernels: the works of the tasks that are kernels, by place; empty if unknown.
+        kernels: the work of each task that is a kernel, by the task's place; empty if unknown.
         layer_sizes: the sizes of the optimizer's matrices and filters.
         cards: the used devices of the rig by (rank, CUDA index).
         devices: the facts of the devices.
-        lines: the names of the record's lines, as ``train.py:31``.
+        lines: the names of the record's lines, such as ``train.py:31``.
     """
 
     record: Record
@@ -74,7 +74,7 @@ class Analysis:
         return self.record.names[name] if name >= 0 else ""
 
     def line(self, place: int) -> str | None:
-        """Return the line of a task, as ``train.py:31``; None if unknown."""
+        """Return the line of a task, such as ``train.py:31``; None if unknown."""
         line = self.record.intervals.line[self.schedule.tasks[place].interval]
         return self.lines[line] if line >= 0 else None
 
@@ -88,7 +88,7 @@ class Analysis:
         return self.record.intervals.bytes[self.schedule.tasks[place].interval]
 
     def flow(self, place: int) -> int:
-        """Return a number that both ends of a copy, or the parts of a collective, have; or -1."""
+        """Return the number that the ends of a copy, or the parts of a collective, share; or -1."""
         return self.record.intervals.flow[self.schedule.tasks[place].interval]
 
     def device(self, place: int) -> tuple[int, int] | None:
@@ -106,10 +106,10 @@ class Analysis:
         return [place for place, task in enumerate(self.schedule.tasks) if task.kind == kind]
 
     def repriced(self, works: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[int, float]:
-        """Return the seconds of kernels with other works, by place.
+        """Return how many seconds kernels would take with other works, by place.
 
-        A kernel that a concurrent collective slowed down stays slowed down by as much. Places with
-        the same list of works are predicted once.
+        A kernel that a concurrent collective slowed down keeps its slowdown. Places with the same
+        list of works are predicted once.
         """
         by_device: dict[tuple[int, int], list[int]] = {}
         for place in works:
@@ -143,8 +143,8 @@ def analyse(
 ) -> Analysis | None:
     """Return the typical steps of a rehearsal.
 
-    None if there are no steps, if the record no longer has them, or if their schedule is not that
-    of the record: the edges then miss something, and no saving can be computed.
+    Return None if there are no steps, if the record no longer has them, or if their schedule does
+    not reproduce the record: then edges are missing, and no saving can be computed.
     """
     if typical is None or steps[typical.of_steps[0] - 1].is_first:
         return None
@@ -198,9 +198,9 @@ def typical_seconds_of(seconds: Sequence[float]) -> float:
 def _choose_steps(
     record: Record, processes: Sequence[ProcessRecord], typical: TypicalStep
 ) -> tuple[dict[int, Kernel], int, int]:
-    """Return (the kernels by interval, the first step, the last step) of those to schedule.
+    """Return the steps to schedule as (kernels by interval, first step, last step).
 
-    They are the last typical ones that are like the step whose works were read.
+    These are the last typical steps with the same kernels as the step whose works were read.
     """
     last = typical.of_steps[-1]
     first = max(typical.of_steps[0], last - _MOST_STEPS + 1)
@@ -234,7 +234,7 @@ def _of_rank(record: Record, numbers: Iterable[int], rank: int) -> list[int]:
 def _intervals_by_step(
     record: Record, processes: Sequence[ProcessRecord], steps: set[int]
 ) -> dict[int, list[int]]:
-    """Return the intervals of the devices by the step that launched them, for some steps."""
+    """Return, for each of these steps, the intervals that it launched on the devices."""
     columns = record.intervals
     hosts = {process.rank: _hosts_of(process) for process in processes}
     hosts_of_track = [
@@ -254,5 +254,5 @@ def _intervals_by_step(
 
 
 def _hosts_of(process: ProcessRecord) -> list[float]:
-    """Return how far the host had come at the begin of the first step and at each step's end."""
+    """Return the host's time at the start of the first step and at the end of each step."""
     return [process.host_begin, *(end.host_seconds for end in process.ends)]

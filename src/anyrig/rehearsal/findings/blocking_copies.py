@@ -1,4 +1,4 @@
-"""R02: copies from the host that block it, and could run while the step before computes.
+"""R02: copies from the host that block it, and could run while the previous step computes.
 
 ::
 
@@ -6,8 +6,8 @@
     then       |= compute =|= compute =|
                |copy|      |copy|               on a stream of its own, from pinned memory
 
-The saving: each copy gets the time of one from pinned memory, a stream of its own and a launch one
-step ahead; the work that follows it still waits for it, and the host does not.
+The saving: each copy gets the time of a copy from pinned memory, a stream of its own and a launch
+one step ahead; the work after the copy still waits for it, but the host does not.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     then    |= forward =|= loss =|= backward =|        on each device, for its own part
 
 The saving: what the lead computes between the outputs of the replicas and their gradients takes the
-cost model's time for one device's part of the batch, each device launches it, and the copies carry
-one number each.
+cost model's time for one device's part of the batch, each device launches its own part, and each
+copy carries one number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _LeadWork:
     """What the lead does for all devices in one step.
 
     Attributes:
-        kernels: between the last copy to the lead and the first copy back.
+        kernels: the kernels between the last copy to the lead and the first copy back.
         copies: the copies to the lead, and back.
         joining: the kernels of the lead between the copies to it.
     """

@@ -12,11 +12,11 @@ from .schedule import Edge, Follows, Schedule
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a schedule. Tasks are named by their places.
+    """A change of a schedule. A task is named by its place, which is its index in `Schedule.tasks`.
 
     Attributes:
-        removed: the tasks that are no more. What followed them follows what they followed on their
-            tracks.
+        removed: the tasks to take out. What followed such a task now follows what preceded the task
+            on its track.
         seconds: the new durations of tasks.
         edges: the new edges of tasks.
     """
@@ -26,7 +26,7 @@ class Change:
     edges: Mapping[int, tuple[Edge, ...]] = field(default_factory=dict)
 
     def __or__(self, other: Change) -> Change:
-        """Return both changes together; where both change a task, `other` does."""
+        """Return both changes together; where both change a task, `other` wins."""
         return Change(
             self.removed | other.removed,
             {**self.seconds, **other.seconds},
@@ -74,7 +74,8 @@ def end_moments(schedule: Schedule, change: Change | None = None) -> list[float]
 def typical_seconds(schedule: Schedule, change: Change | None = None) -> float:
     """Return how long a step takes once the program has run with the change for a while.
 
-    That is the median of the steps after the first one, in which the host may still gain its lead.
+    That is the median of the steps after the first one, in which the host may still be building up
+    its lead over the devices.
     """
     seconds = step_seconds(schedule, change)
     return statistics.median(seconds[1:] or seconds)

@@ -1,4 +1,4 @@
-"""R10: convolutions on matrix units with the channels first, whose tensors are transformed.
+"""R10: convolutions on matrix units whose tensors have the channels first and are transformed.
 
 The saving: the cost model's time for the same convolutions with the channels last.
 """

@@ -1,10 +1,10 @@
-"""R14: memory that would allow a batch twice as large, which takes less than twice as long.
+"""R14: free memory for a batch twice as large, which would take less than twice as long.
 
-The saving: the cost model's time of each kernel for twice the batch; the step counts by half then.
-In a product, the size that no layer has is the batch's. If a product has none, or several, nothing
-is computed. Kernels for lists of tensors, as an optimizer's, do not grow. Where launches are the
-reason, R08 is reported instead. Memory counts as enough if all that is in use at the peak fits
-twice.
+The saving: the time of a step, less half of the time that the cost model gives a step with twice
+the batch. In a matrix product, the size that no layer has is the batch's; if there is no such size,
+or several, no saving is computed. Kernels for lists of tensors, such as an optimizer's, do not
+grow. If launches limit the step, R08 is reported instead. Memory counts as enough if all that is in
+use at the peak fits twice.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _line_of_gain(analysis: Analysis, kernels: Mapping[int, float]) -> str | Non
 
 
 def _doubled(work: Work, layer_sizes: frozenset[int]) -> Work | None:
-    """Return the work for twice the batch; None if it is unclear."""
+    """Return the work for twice the batch; None if that cannot be determined."""
     if work["family"] == _PRODUCT:
         return _doubled_product(work, layer_sizes)
     if work["family"] == _CONVOLUTION:
@@ -85,7 +85,7 @@ def _doubled(work: Work, layer_sizes: frozenset[int]) -> Work | None:
         return _scaled(work, "batch", read=2, written=2)
     if work["access"] == _LIST:
         return work
-    # A reduction over the batch, as of a bias's gradient, writes no more than before.
+    # A reduction over the batch, such as that of a bias's gradient, writes no more than before.
     is_small = work["access"] == _REDUCTION and 8 * work["bytes_written"] < work["bytes_read"]
     return _scaled(work, "rows", read=2, written=1 if is_small else 2)
 
@@ -120,7 +120,7 @@ def _doubled_convolution(work: Work) -> Work:
 
 
 def _scaled(work: Work, size: str, *, read: float, written: float) -> Work:
-    """Return a work with twice the size, and bytes that grow by these factors."""
+    """Return the work with `size` doubled, and the bytes multiplied by these factors."""
     new = {
         **work,
         size: 2 * work[size],

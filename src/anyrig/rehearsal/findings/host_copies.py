@@ -1,4 +1,4 @@
-"""Copies from the host for which the host waits, and what they would take from pinned memory."""
+"""Copies for which the host waits, and how long they would take from pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NON_BLOCKING = "aten::copy_ (Pageable -> Device, non_blocking)"
 
 
 def waits_for(analysis: Analysis, copies: Iterable[int]) -> dict[int, int]:
-    """Return the waits of the host for the copies: from the wait to the copy."""
+    """Return the host's waits for these copies, as a dictionary from wait to copy."""
     wanted = set(copies)
     return {
         place: edge.task

@@ -32,13 +32,13 @@ def kernels_of_step(
 ) -> dict[int, Kernel]:
     """Return the kernels of the step whose works were read, by their intervals.
 
+    The result is empty if the works do not match the intervals.
+
     Args:
         record: the record of all processes.
         process: the process.
         launched: the intervals of the step's work on the devices of the process, in the order of
             their recording.
-
-    Returns nothing if the works do not match the intervals.
     """
     if process.works is None:
         return {}
@@ -69,9 +69,9 @@ def kernels_of_step(
 def kernels_of_like_step(
     record: Record, known: Mapping[int, Kernel], intervals: Iterable[int]
 ) -> dict[int, Kernel]:
-    """Return the kernels of another step: those of the known step, in the order on each stream.
+    """Return the kernels of a step that repeats the known one, matched in order on each stream.
 
-    Returns nothing if the steps differ.
+    The result is empty if the steps differ.
     """
     known_by_track, by_track = _by_track(record, known), _by_track(record, intervals)
     if known_by_track.keys() != by_track.keys():
@@ -86,7 +86,7 @@ def kernels_of_like_step(
 
 
 def batches_of(kernels: Mapping[int, Kernel], seconds_of_launch: float) -> dict[int, KernelBatch]:
-    """Return those intervals whose calls launch several kernels."""
+    """Return the intervals whose calls launch several kernels."""
     batches = {}
     for number, kernel in kernels.items():
         count = sum(work["kernels"] for work in kernel.works)

@@ -7,9 +7,9 @@
                     |= a =|= b =|  |= c =|               each when its gradient is computed
 
 The saving: each reduction begins when its gradient is computed, in the order of the backward pass,
-and slows the kernels at the same time down as the clock does. The kernel that computes a gradient
-is the next one of the backward pass that writes as many bytes as are reduced. If the reductions
-match no kernels so, nothing is computed.
+and slows down concurrent kernels as much as it does on the virtual clock. The kernel that computes
+a gradient is assumed to be the next one of the backward pass that writes as many bytes as are
+reduced. If there is no such kernel for a reduction, no saving is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Reduction:
 
     Attributes:
         place: the task that reduces.
-        seconds: how long it will take: that of the gradient whose turn it then is.
+        seconds: how long the task will take for the gradient that it reduces in the new order.
         gradient: the kernel that computes the gradient.
     """
 
@@ -52,7 +52,7 @@ class _Backward:
 
     Attributes:
         kernels: its kernels, in the order of their launches.
-        reductions: those that follow it.
+        reductions: the reductions after the backward pass.
     """
 
     kernels: tuple[int, ...]
@@ -136,9 +136,9 @@ def _is_in_backward(analysis: Analysis, place: int) -> bool:
 def _match(
     analysis: Analysis, kernels: Sequence[int], late: Sequence[int]
 ) -> tuple[_Reduction, ...]:
-    """Return the reductions in the order in which the gradients are computed; none if unclear.
+    """Return the reductions in the order in which the gradients are computed; () without a match.
 
-    The first task does the first of them then, whatever it reduces now.
+    The first task then reduces the first gradient, whatever it reduces now.
     """
     for order in (late[::-1], late):
         gradients, rest = [], iter(kernels)
@@ -162,7 +162,7 @@ def _writes(analysis: Analysis, place: int) -> float:
 
 
 def _edges(analysis: Analysis, passes: Sequence[_Backward]) -> dict[int, tuple[Edge, ...]]:
-    """Return the edges of the reductions: those of all ranks follow all ranks' gradients."""
+    """Return the edges of the reductions: each rank's part follows the gradients of all ranks."""
     by_flow: dict[int, list[_Reduction]] = defaultdict(list)
     for one in (one for each in passes for one in each.reductions):
         flow = analysis.flow(one.place)
@@ -185,7 +185,7 @@ def _slowed_down(
 ) -> dict[int, float]:
     """Return the seconds of kernels that are slower because a reduction runs at the same time.
 
-    What the kernels lose during a reduction is added to the one that computes the next gradient.
+    The time lost during a reduction is added to the kernel that computes the next gradient.
     """
     tasks = analysis.schedule.tasks
     ends = end_moments(analysis.schedule, change)

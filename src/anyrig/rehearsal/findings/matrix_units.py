@@ -1,4 +1,4 @@
-"""R09: products and convolutions in float32, which use no matrix units.
+"""R09: matrix products and convolutions in float32, which leave the matrix units unused.
 
 The saving: the cost model's time for the same work in TF32.
 """

@@ -1,4 +1,4 @@
-"""R03: ``non_blocking=True`` for memory that is not pinned, which blocks nevertheless.
+"""R03: copies with ``non_blocking=True`` that block, because the memory is not pinned.
 
 The saving: each copy gets the time of one from pinned memory, on its stream, and the host does not
 wait for it.

@@ -21,7 +21,7 @@ CODE = "R06"
 
 
 def find(analysis: Analysis) -> Iterator[Finding]:
-    """Yield the finding if the steps would be shorter with replicas that stay."""
+    """Yield the finding if the steps would be shorter with replicas that are kept."""
     collectives = analysis.of_kind(IntervalKind.COLLECTIVE)
     trained = {analysis.line(place) for place in collectives if analysis.name(place) == "reduce"}
     broadcasts = [

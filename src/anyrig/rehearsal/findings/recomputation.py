@@ -4,8 +4,8 @@ A recomputation is a sequence of calls in a backward pass that is also a sequenc
 forward pass, with the same operators, modules and sizes. It must begin or end with an operator that
 only forward passes have, since a product of a backward pass can look like one of the forward pass.
 
-The saving: the recomputed kernels and their launches are taken out of the schedule. The memory that
-this needs is what they write, which must be free at the peak.
+The saving: the recomputed kernels and their launches are taken out of the schedule. Keeping their
+results needs as much memory as they write, which must be free at the peak.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         saved,
         None,
         f"The backward pass computes {len(again) // analysis.schedule.steps} calls of the forward "
-        f"pass again. To keep their results takes about {format_bytes(int(needed))}, and "
+        f"pass again. Keeping their results takes about {format_bytes(int(needed))}, and "
         f"{format_bytes(free)} are free at the peak.",
         "Remove the activation checkpoints, or use fewer of them.",
     )
 
 
 def _calls(analysis: Analysis) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-    """Return the kernels of forward and of backward passes, by rank and step, as launched."""
+    """Return the kernels of forward and of backward passes in launch order, by rank and step."""
     found: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     tasks, tracks = analysis.schedule.tasks, analysis.record.tracks
     launched = [
@@ -108,7 +108,7 @@ def _recomputed(
 
 
 def _run(forward: Sequence[_Key], backward: Sequence[_Key], i: int, j: int) -> int:
-    """Return how many calls from `i` and from `j` on are alike."""
+    """Return how many successive calls are the same from `i` on and from `j` on."""
     count = 0
     while (
         i + count < len(forward)
@@ -125,7 +125,7 @@ def _key(analysis: Analysis, sizes: Mapping[int, int], place: int) -> _Key:
 
 
 def _number_sizes(analysis: Analysis) -> dict[int, int]:
-    """Return a number for each kernel, by its identity: the same for kernels of the same works."""
+    """Return a number for each kernel, by the kernel's `id`: equal for kernels with equal works."""
     kernels = {id(kernel): kernel for kernel in analysis.kernels.values()}
     numbers: dict[_Key, int] = {}
     return {

@@ -1,4 +1,4 @@
-"""Kernels that compute something else: what the cost model says they take."""
+"""How long kernels would take, by the cost model, if they did other work."""
 
 from __future__ import annotations
 

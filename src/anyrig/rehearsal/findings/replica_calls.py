@@ -1,4 +1,4 @@
-"""Which calls all devices of a process make: those of replicas."""
+"""The calls that all devices of a process make, which are those of replicas."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ class Follows(Enum):
 
 
 class Edge(NamedTuple):
-    """That a task begins after the end of another task.
+    """Says that a task begins after another task has ended.
 
     Attributes:
         follows: why.
         task: the place of the other task.
-        head_start: how many seconds before the other one's end the task may begin: the first of
-            several kernels runs while the others are launched.
+        head_start: how many seconds before the end of the other task this one may begin: the first
+            of several kernels runs while the others are launched.
     """
 
     follows: Follows
@@ -57,10 +57,12 @@ class Task(NamedTuple):
         step: which of the scheduled steps it belongs to, counted from 0.
         seconds: how long it takes; 0 for a wait, which ends with the work that is waited for.
         delay: how much later it began than its edges explain.
-        floor: the moment before which it cannot begin, for what came before the scheduled steps.
+        floor: the moment before which it cannot begin, because of what came before the scheduled
+            steps.
         edges: the tasks that it follows.
         launch: the place of the task that launched it; None for the host's own.
-        tail: how long the last of its kernels takes, which cannot end sooner after the launch.
+        tail: how long the last of its kernels takes: the task ends no sooner than that after its
+            launch.
     """
 
     interval: int
@@ -77,7 +79,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tasks of some successive steps, in the order of their begin.
+    """The tasks of some successive steps, in the order in which they begin.
 
     Attributes:
         begin: when the first of these steps began, in seconds.
@@ -96,7 +98,7 @@ class StepSpan:
 
     Attributes:
         begin: when the first one began, in seconds.
-        hosts: for each rank, how far its host had come at the begin and at the end of each step.
+        hosts: for each rank, its host's time at the start of the first step and at the end of each.
     """
 
     begin: float

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from ...virtual.record_reading import Cause, IntervalKind, Record
 from .schedule import Edge, Follows, KernelBatch, Schedule, StepSpan, Task
 
-# What occupies one thing after the other: the moments of the ends, in order, and the intervals.
+# The intervals that occupy a track or a resource one after the other: their ends, and their
+# numbers.
 _Lane = tuple[list[float], list[int]]
 
 _PARALLEL = (IntervalKind.COPY, IntervalKind.COLLECTIVE)
@@ -54,7 +55,7 @@ class _Builder:
         self._lanes_of: dict[tuple[int, int, int], list[_Lane]] = {}
 
     def build(self) -> Schedule:
-        # Ends in order, for each track and resource: what came before the steps counts too.
+        # Fill the lanes in the order of ends. What came before the steps counts too.
         columns = self._columns
         for number in sorted(self._recent, key=columns.end.__getitem__):
             for ends, numbers in self._lanes_with(number):
@@ -66,7 +67,7 @@ class _Builder:
         return Schedule(self._span.begin, steps, tuple(map(self._with_delay, tasks)))
 
     def _find_steps(self) -> dict[int, int]:
-        """Return the step of each interval of the scheduled steps."""
+        """Return the step of each interval that belongs to the scheduled steps."""
         columns, tracks = self._columns, self._record.tracks
         found: dict[int, int] = {}
         for number in self._recent:
@@ -83,13 +84,13 @@ class _Builder:
         return found
 
     def _moment_of(self, number: int) -> float:
-        """Return when a task begins; of a wait, when it ends, which is after the awaited work."""
+        """Return when a task begins; for a wait, when it ends, which is after the awaited work."""
         columns = self._columns
         is_wait = columns.kind[number] == IntervalKind.WAIT
         return (columns.end if is_wait else columns.begin)[number]
 
     def _lanes_with(self, number: int) -> list[_Lane]:
-        """Return the lane of an interval's track, and the lane of what it occupies."""
+        """Return the lane of an interval's track, and the lane of the resource that it occupies."""
         columns = self._columns
         alike = columns.track[number], columns.kind[number], columns.name[number]
         lanes = self._lanes_of.get(alike)
@@ -144,7 +145,8 @@ class _Builder:
 
         if track.device is None:
             follow(self._previous(self._lanes[columns.track[number]], begin, number), Follows.TRACK)
-            # A backward pass has threads of its own. The program's goes on after all of them.
+            # A backward pass has threads of its own. The program's thread continues after all of
+            # them.
             others = self._lanes["host", track.rank, not track.in_backward]
             follow(self._previous(others, begin, number), Follows.TRACK)
         else:
@@ -186,7 +188,7 @@ class _Builder:
         )
 
     def _with_delay(self, task: Task) -> Task:
-        """Return a task with the delay that its edges leave unexplained."""
+        """Return the task with the delay that its edges do not explain."""
         columns = self._columns
         ready = task.floor
         for _, other, head_start in task.edges:
@@ -199,7 +201,7 @@ class _Builder:
 
 
 def _joining_collectives(tasks: Sequence[Task], flows: Sequence[int]) -> list[Task]:
-    """Return the tasks with each rank's part of a collective following what all ranks wait for."""
+    """Return the tasks with each part of a copy or collective following what any part follows."""
     members: dict[int, list[int]] = defaultdict(list)
     for place, task in enumerate(tasks):
         if task.kind in _PARALLEL and flows[place] >= 0:

@@ -1,4 +1,4 @@
-"""R01: a device that idles while one process launches the work of another one.
+"""R01: a device that idles while its process launches the work of another device.
 
 ::
 
@@ -6,9 +6,9 @@
     cuda:0    |==== works =======|     idles       |==== works =====|
     cuda:1    |      idles       |==== works =====|     idles
 
-The saving: each device has a process of its own, which launches what that device gets now; a step
-takes as long as the slowest of them. Only devices that exchange nothing can be separated so. The
-waits and copies of other findings are taken out first, as they would remain.
+The saving: each device gets a process of its own, which launches what that device gets now; a step
+takes as long as the slowest of them. Only devices that exchange nothing can be separated in this
+way. The waits and copies of other findings are taken out first, as they would remain.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from .schedule import Edge, Follows
 def edges_ahead(analysis: Analysis, copies: Sequence[int]) -> dict[int, tuple[Edge, ...]]:
     """Return the edges of the copies, and of the work that follows them on their streams.
 
-    A copy follows the launch of the copy in its place one step before, and the copy before it. The
-    work after it follows it, and what came before the copy on the stream.
+    A copy follows the launch of the corresponding copy of the previous step, and the copy before
+    it. Work that followed a copy still follows it, and also what came before the copy on the
+    stream.
     """
     tasks = analysis.schedule.tasks
     ahead = _a_step_before(analysis, copies)
@@ -51,7 +52,7 @@ def _before_on_track(analysis: Analysis, place: int) -> int | None:
 
 
 def _a_step_before(analysis: Analysis, places: Sequence[int]) -> dict[int, int]:
-    """Return the copies in the same place of the step before."""
+    """Return the corresponding copy of the previous step, for each copy that has one."""
     by_step: dict[int, list[int]] = defaultdict(list)
     for place in places:
         by_step[analysis.schedule.tasks[place].step].append(place)

@@ -1,8 +1,8 @@
-"""R08: kernels so small that their launches take longer than they do.
+"""R08: kernels so small that it takes longer to launch them than to run them.
 
-The saving: the launches of kernels take no time, as in a CUDA graph, and each kernel waits for the
-time between two kernels of a graph. The waits and the copies of other findings are taken out of
-both schedules first: where they are the reason that launches show, the launches are not.
+The saving: the launches of kernels take no time, as in a CUDA graph, and each kernel takes longer
+by the gap between two kernels of a graph. The waits and copies of other findings are first taken
+out of both schedules, so that launches that only show because of them do not count.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         _line_of_most_launches(analysis, kernels),
         saved,
         None,
-        f"The host launches {count} kernels in a step, which take {1e6 * seconds:.3g} us in the "
-        "mean, less than their launches.",
+        f"The host launches {count} kernels in a step, which take {1e6 * seconds:.3g} us on "
+        "average, less than their launches.",
         "Capture the step in a CUDA graph (torch.cuda.graph), or use "
-        'torch.compile(mode="reduce-overhead"); or make the kernels larger by larger batches.',
+        'torch.compile(mode="reduce-overhead"); or make the kernels larger with larger batches.',
     )
 
 

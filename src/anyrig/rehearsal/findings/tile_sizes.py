@@ -24,7 +24,7 @@ CODE = "R11"
 _PRODUCT = 1  # `Family` in csrc/time/work.h
 _SIZES = ("m", "n", "k")
 _TILE = 64
-# A size is rounded by no more than this part of it: more would be another model.
+# A size is rounded down by at most this fraction: more would make it a different model.
 _MOST_ROUNDED = 0.05
 
 
@@ -58,7 +58,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _layer_sizes(analysis: Analysis) -> set[int]:
-    """Return the sizes of layers that products have."""
+    """Return the sizes of layers that occur in matrix products."""
     found: set[int] = set()
     for kernel in analysis.kernels.values():
         for work in kernel.works:
@@ -72,7 +72,7 @@ def _sizes(work: Work) -> set[int]:
 
 
 def _with_size(work: Work, size: int, rounded: int) -> Work | None:
-    """Return a product with another size; its bytes shrink as those of its matrices."""
+    """Return a product with another size; its bytes shrink in proportion to its matrices."""
     if work["family"] != _PRODUCT or size not in _sizes(work):
         return None
     new = {**work, **{name: float(rounded) for name in _SIZES if work[name] == size}}

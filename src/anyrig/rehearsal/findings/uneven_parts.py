@@ -1,4 +1,4 @@
-"""R07: a batch that does not divide by the number of devices.
+"""R07: a batch size that is not divisible by the number of devices.
 
 ::
 
@@ -7,9 +7,9 @@
     cuda:2  |==== 3 samples ====|
     cuda:3  |= 1 =|   idle      |
 
-The saving: the kernels of each device get the times of the fullest device's, and its copies their
-time for as many bytes. The step with this full batch then counts by the part that the samples of a
-step are of the full batch.
+The saving: the kernels of each device take as long as those of the fullest device, and its copies
+as long as for that many bytes. This is a step with a full batch; its time is then scaled down to
+the samples that a step has.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     parts = _parts(analysis, flops)
     yield Finding(
         CODE,
-        "Batches do not divide by the number of GPUs",
+        "Batch sizes are not divisible by the number of GPUs",
         line_of_most(analysis, shared),
         saved,
         None,
@@ -76,7 +76,7 @@ def _with_full_parts(
         devices = [device for place in places if (device := analysis.device(place)) is not None]
         part = min(flops[device] for device in devices)
         for place in places if flow >= 0 else ():
-            # The start of a copy does not depend on its bytes, but is short.
+            # This also scales the fixed latency of a copy, which is short.
             seconds[place] = analysis.schedule.tasks[place].seconds * flops[fullest] / part
     for places in kernels.values():
         if len(places) == len(kernels[fullest]):

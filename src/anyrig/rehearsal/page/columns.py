@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
 
 def pack(numbers: Sequence[int]) -> Column:
-    """Return the column of numbers from 0 to 2**53 - 1, which a browser holds exactly."""
+    """Pack numbers from 0 to 2**53 - 1, which a browser holds exactly, into a column."""
     words = array("Q", numbers)
     if sys.byteorder == "big":
         words.byteswap()

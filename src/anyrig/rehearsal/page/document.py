@@ -106,7 +106,7 @@ def format_page(facts: Mapping[str, Any]) -> str:
 
 
 def _bounds(facts: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the begin and the end of all that the page shows, in seconds."""
+    """Return the start and the end of all that the page shows, in seconds."""
     intervals, steps = facts["intervals"], facts["steps"]
     begins = [*intervals["begin_seconds"], *(step["begin_seconds"] for step in steps)]
     ends = [step["end_seconds"] for step in steps]
@@ -169,7 +169,7 @@ def _note(payload: Payload) -> str:
 def _memory_note(curves: Sequence[MemoryCurve], library: Library | None) -> str:
     notes = []
     if any(curve.is_thinned for curve in curves):
-        notes.append("To keep this page small, only the highest of close points are drawn.")
+        notes.append("To keep this page small, only the highest of neighbouring points are drawn.")
     if library is None and curves:
         notes.append(
             "These are pictures, because bokeh was not installed when this page was written; "

@@ -56,7 +56,7 @@ class Lane:
 
 
 def arrange(facts: Mapping[str, Any], origin_seconds: float) -> list[Lane]:
-    """Return the lanes of all tracks, track by track; a track has one at least.
+    """Return the lanes of all tracks, track by track; each track has at least one.
 
     The tracks are in the order of ranks; a rank's host comes before its devices.
 

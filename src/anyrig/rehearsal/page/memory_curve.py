@@ -11,7 +11,7 @@ from .kinds import LAYERS
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Bytes of each layer at points of time.
+    """Bytes of each layer at points in time.
 
     Attributes:
         title: what to call the device.
@@ -44,8 +44,8 @@ def read_curve(
 ) -> MemoryCurve:
     """Return a device's curve with at most `most_points` points.
 
-    If there are more, then of each stretch of equal number the highest and the last point are
-    kept. The peak is therefore always there.
+    If there are more, they are divided into stretches of equally many points, and the highest and
+    the last point of each stretch are kept. The peak is therefore always there.
     """
     seconds: Sequence[float] = memory["seconds"]
     layers = {name: memory[f"{name}_bytes"] for name in LAYERS}

@@ -71,7 +71,7 @@ def merge_short(lane: Lane, shorter_than_ns: int) -> Lane:
 
 
 def choose_limit_ns(lanes: Iterable[Lane], most: int) -> int:
-    """Return a limit for `merge_short` below which as many intervals lie as must go, or more."""
+    """Return a limit for `merge_short` that all but the `most` longest intervals fall below."""
     durations = sorted(
         end - begin for lane in lanes for begin, end in zip(lane.begin_ns, lane.end_ns, strict=True)
     )

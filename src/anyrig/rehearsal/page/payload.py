@@ -138,7 +138,7 @@ def _columns(lanes: Sequence[Lane]) -> dict[str, Column]:
     def of_all(name: str, plus: int = 0) -> Column:
         return pack([value + plus for lane in lanes for value in getattr(lane, name)])
 
-    pauses = []  # between the end of an interval and the begin of the next in its lane
+    pauses = []  # between the end of an interval and the start of the next in its lane
     seconds = []
     for lane in lanes:
         end = 0

@@ -20,7 +20,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Return a share of 1 in per cent, with a space that no line breaks at."""
+    """Return a fraction as a percentage, with a non-breaking space before the sign."""
     return "?" if share is None else f"{100 * share:.0f}\u00a0%"
 
 

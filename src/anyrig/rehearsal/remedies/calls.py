@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class Enough(BaseException):
-    """The program has come to the point up to which it is rehearsed."""
+    """The program has reached the point up to which it is rehearsed."""
 
 
 class OutermostCalls:

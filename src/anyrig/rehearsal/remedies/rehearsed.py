@@ -38,7 +38,8 @@ def rehearse_remedies(
         names: the keys in `REMEDIES` of the remedies to rehearse; None for all.
 
     Raises:
-        RemedyError: without data the program does not run out of memory, or fails otherwise.
+        RemedyError: without data, the program does not run out of memory, or it fails for another
+            reason.
     """
     with Trials(program, rig, environment) as trials:
         return _rehearse(trials, rig, names)

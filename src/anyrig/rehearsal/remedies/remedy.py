@@ -33,9 +33,9 @@ class Remedy:
             known when the remedy has been applied.
         apply: applies the remedy in this process, before the program uses its model. It is given
             the calls of the outermost modules, and a function that notes the detail.
-        environment: variables that apply it, which are set before the program starts. It then
+        environment: variables that apply it, which are set before the program starts. Such a remedy
             saves reserved bytes rather than allocated ones.
-        changes_work: whether a call of the model computes less, so that its time says nothing.
+        changes_work: whether a call of the model computes less, so that times cannot be compared.
         if_not_applied: why the remedy had nothing to change, if it has noted no detail.
     """
 

@@ -14,7 +14,7 @@ class Saving:
     Attributes:
         remedy: the key of the remedy in `REMEDIES`.
         advice: how to change the program by hand, in one line.
-        saved_bytes: by how much the peak of the bytes becomes smaller.
+        saved_bytes: by how many bytes the peak falls.
         needed_bytes: the peak with the remedy.
         time_fraction: the time with the remedy as a fraction of the time without it, on the virtual
             clock; None if the remedy computes less with each call, or nothing was computed.

@@ -33,7 +33,7 @@ class Order:
     Attributes:
         program: the attributes of the `Program`.
         rig: the text of the rig.
-        memory_factor: by what number the memory of the rig's GPUs is multiplied.
+        memory_factor: the factor by which the memory of the rig's GPUs is multiplied.
         remedy: a key of `REMEDIES`; None for the unchanged program.
         environment: the environment variables to add.
         most_calls: end before the next call of an outermost module; None for no limit.
@@ -143,7 +143,7 @@ class _Trial:
         self._error = error
 
     def outcome(self) -> Outcome:
-        """Return what was found until now."""
+        """Return what has been found so far."""
         import torch
 
         from ...virtual.clock_reading import clock

@@ -25,8 +25,8 @@ from ..program import Program
 from . import trial
 from .trial import Order, Outcome
 
-# By how much the memory of the rig is multiplied: enough for what a program needs that has run out
-# of memory early in a step.
+# The factor by which the memory of the rig is multiplied: enough for a program that has run out of
+# memory early in a step.
 MEMORY_FACTOR = 16
 # A trial may take this many times as long as the first one, and at least this many seconds.
 _MOST_TIMES, _LEAST_SECONDS = 10, 120

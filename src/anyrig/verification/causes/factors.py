@@ -43,7 +43,7 @@ def constant_factor(evidence: Evidence) -> Cause | None:
 
 
 def _lone_stage(evidence: Evidence) -> int | None:
-    """Return the pipeline stage whose parameters are those that differ, and are on one rank."""
+    """Return the pipeline stage of all parameters that differ, if it is on one rank; else None."""
     different = set(evidence.difference.names)
     owners = [
         {name: facts.stage for name, facts in record.parameters.items() if name in different}
@@ -97,9 +97,10 @@ def _common_factor(evidence: Evidence) -> float | None:
 
 
 def _without_rounding(factor: float, bound: float) -> tuple[float, bool]:
-    """Return a factor, or the whole number or inverse that rounding makes of it.
+    """Return (the exact factor, whether it is certain) behind a factor with rounding errors.
 
-    Also returns whether it is certain: not if coarse types such as bfloat16 leave other factors.
+    The exact factor is a whole number or the inverse of one, if one is near. It is not certain if
+    types as coarse as bfloat16 leave other factors possible.
     """
     for whole, inverse in ((round(factor), False), (round(1 / (factor or 1)), True)):
         exact = 1 / whole if inverse and whole else float(whole)

@@ -29,7 +29,7 @@ def different_initial_values(evidence: Evidence) -> Cause | None:
 
 
 def scaled_by_each_rank(evidence: Evidence) -> Cause | None:
-    """Each rank multiplied its gradients by a number of its own, as a clip by a local norm does."""
+    """Each rank multiplied its gradients by its own number, as clipping by a local norm does."""
     if evidence.difference.kind != GRADIENT:
         return None
     factors: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Causes by which the ranks compute other samples than one device, or weigh them differently."""
+"""Causes by which the ranks choose or weigh samples differently from one device."""
 
 from __future__ import annotations
 

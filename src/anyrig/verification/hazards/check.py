@@ -1,4 +1,4 @@
-"""`Check`, what a check hears about a program."""
+"""`Check`, the events of a program that a check can handle."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ Report = Callable[[Hazard], None]
 
 
 class Check:
-    """Hears the events of a program; each check overrides those that it needs.
+    """Handles the events of a program; each check overrides the methods that it needs.
 
-    Events come in the thread that causes them.
+    Each method is called in the thread that causes the event.
     """
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
-        """Hear that a backward pass begins at `roots`."""
+        """Called when a backward pass begins at `roots`."""
 
     def parameter_made(self, parameter: Tensor) -> None:
-        """Hear that a parameter was made."""
+        """Called when a parameter was made."""
 
     def optimizer_made(self, optimizer: Optimizer, place: Place) -> None:
-        """Hear that an optimizer was made."""
+        """Called when an optimizer was made."""
 
     def before_step(self, optimizer: Optimizer, place: Place) -> None:
-        """Hear that an optimizer is about to step."""
+        """Called when an optimizer is about to step."""
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Hear that an optimizer has stepped."""
+        """Called when an optimizer has stepped."""
 
     def zeroed(self, owner: Optimizer | nn.Module, place: Place) -> None:
-        """Hear that `owner.zero_grad()` is called."""
+        """Called when the program calls `owner.zero_grad()`."""
 
     def scaled(self, scaler: Any, place: Place) -> None:
-        """Hear that a gradient scaler scales a loss."""
+        """Called when a gradient scaler scales a loss."""
 
     def unscaled_by_hand(self, scaler: Any) -> None:
-        """Hear that the program, or the scaler's step, unscales gradients or reads the scale."""
+        """Called when the program, or the scaler's step, unscales gradients or reads the scale."""
 
     def before_scaler_step(self, scaler: Any, optimizer: Optimizer, place: Place) -> None:
-        """Hear that a scaler is asked to let an optimizer step."""
+        """Called before `scaler.step(optimizer)`."""
 
     def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None:
-        """Hear that a scaler has let an optimizer step, or has skipped its step."""
+        """Called after `scaler.step(optimizer)`, which may have skipped the step."""
 
     def cut(self, tensor: Tensor, how: str, place: Place) -> None:
-        """Hear that a tensor with a graph is detached, by ``.detach()`` or ``.data``."""
+        """Called when a tensor with a graph is detached, by ``.detach()`` or ``.data``."""
 
     def data_read(self, tensor: Tensor) -> None:
-        """Hear that `tensor.data` is read."""
+        """Called when `tensor.data` is read."""
 
     def data_assigned(self, tensor: Tensor, place: Place) -> None:
-        """Hear that `tensor.data` was assigned."""
+        """Called when `tensor.data` was assigned."""
 
     def layer_of_training(self, options: Mapping[str, Any]) -> None:
-        """Hear that dropout or batch norm runs in training mode without gradients."""
+        """Called when dropout or batch norm runs in training mode without gradients."""
 
     def sampled(self, sampler: Any, place: Place) -> None:
-        """Hear that an iteration over a `DistributedSampler` begins."""
+        """Called when an iteration over a `DistributedSampler` begins."""
 
     def unwatched(self) -> None:
-        """Hear that the program is watched no longer, with or without an error."""
+        """Called when the program is no longer watched, with or without an error."""
 
     def end(self) -> None:
-        """Hear that the program has ended without an error."""
+        """Called when the program has ended without an error."""

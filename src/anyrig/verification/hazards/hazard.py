@@ -73,7 +73,7 @@ class Hazard:
     rank: int | None = None
 
     def place(self, role: str) -> Place | None:
-        """Return the line with this part in the hazard; None if it has none."""
+        """Return the line with this role; None if the hazard has none."""
         return next((place for place in self.places if place.role == role), None)
 
     def as_json(self) -> dict[str, Any]:

@@ -37,8 +37,8 @@ class KernelValues(Check):
 
             return begin
 
-        # A call sends parameters to the replicas again, with the same values; it keeps track of
-        # changes itself.
+        # Each call sends the parameters to the replicas again, with the same values, and `Replicas`
+        # keeps track of changes itself.
         replacements.replace(Replicas, "begin", unwatched)
         self._watch()
 

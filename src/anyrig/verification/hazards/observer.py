@@ -29,7 +29,7 @@ _MARK = "watched_for_hazards"
 
 
 class Observer:
-    """Replaces a few functions of PyTorch, which then call the checks and do what they did.
+    """Replaces a few functions of PyTorch by versions that also call the checks.
 
     What torch.compile traces is not observed: the checks would become a part of the program.
     """

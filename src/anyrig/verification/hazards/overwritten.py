@@ -42,7 +42,7 @@ def describe_overwritten(
 
 
 def describe_rebound(tensor: Tensor, saved: Place, written: Place, node: str | None) -> Hazard:
-    """Return the hazard of a tensor that has other memory than when backward saved it."""
+    """Return the hazard of a tensor that was given other memory after backward had saved it."""
     what = (
         f"{_describe(tensor)}, which backward saved, was given other memory through .data before "
         f"{node or 'the backward pass'} used it"

@@ -7,7 +7,7 @@
        ├─ rank 1 ────────── 1.json
        └─ reads the files, compares the ranks, removes the folder, reports
 
-A single process reports itself.
+A single process reports its own hazards.
 """
 
 from __future__ import annotations

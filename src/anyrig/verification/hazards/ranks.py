@@ -24,7 +24,7 @@ class Draw:
 
     Attributes:
         order: what the order of samples depends on: the number of samples, the seed, the epoch, and
-            whether it is shuffled and cut.
+            whether the samples are shuffled and the last ones dropped.
     """
 
     place: Place

@@ -36,8 +36,8 @@ class _Saved:
 
     Attributes:
         original: the tensor.
-        tensor: a leaf itself, else another tensor with its memory and its version counter: a node
-            that held its own output would never be freed.
+        tensor: the original if it is a leaf, else another tensor with the same memory and version
+            counter: a node that held its own output would never be freed.
         number: the number of the last write before.
         assigned: the original with the memory that it was given, and the node that made it.
         assigned_at: the line that gave it other memory.
@@ -116,7 +116,8 @@ class SummedValues(Check):
         node = torch._C._current_autograd_node()
         if saved.assigned is not None:
             other, producer = saved.assigned
-            # PyTorch holds an input itself, and so sees its new memory; of an output, the old one.
+            # For an input, PyTorch holds the tensor itself and sees its new memory; for an output,
+            # it holds the old memory.
             if producer is not node:
                 tensor = other
         if saved.sums is not None:

@@ -18,9 +18,9 @@ class TensorNumbers:
     """Gives each tensor a number that no other tensor ever gets.
 
     `torch.utils.swap_tensors`, with which ``module.to`` changes shards and quantized parameters,
-    refuses tensors that have weak references. So all weak references to parameters and gradients
-    are kept here, and taken away for the duration of a swap, after which a tensor has its number
-    again.
+    refuses tensors to which weak references exist. So all weak references to parameters and
+    gradients are kept here, and taken away for the duration of a swap, after which a tensor has its
+    number again.
     """
 
     def __init__(self) -> None:

@@ -35,11 +35,11 @@ class WriteLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writes: dict[int, list[LoggedWrite]] = {}
 
     def watch(self, address: int) -> None:
-        """Log the writes to the memory at an address, until `release` was called as often."""
+        """Log writes to the memory at an address, until `release` ends this watch."""
         self._watched[address] += 1
 
     def release(self, address: int) -> bool:
-        """Forget the writes to memory that nothing else watches; return whether that is so."""
+        """End one watch, and forget the writes if it was the last; return whether it was."""
         self._watched[address] -= 1
         if self._watched[address] > 0:
             return False

@@ -1,7 +1,7 @@
 """The batches of a sampler, in the same order on every rank.
 
 A sampler may draw from the shared generators of PyTorch, Python or NumPy, from which each rank's
-program draws other numbers. While the sampler draws a batch, these generators have a state that
+program draws different numbers. While the sampler draws a batch, these generators have a state that
 follows from a seed and the batch. The program's state is restored afterwards.
 """
 

@@ -58,17 +58,17 @@ def distribute(
 
     A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
     have every sample once. The ranks of one pipeline, if a model was spread with
-    ``how="pipeline"`` before, have the same samples. All ranks have equally many batches: where a
-    global batch is too small, some ranks get an empty batch of the same structure. A process
-    without a group gets whole batches, in the same order as in a group.
+    ``how="pipeline"`` before, have the same samples. All ranks have the same number of batches:
+    where a global batch is too small, some ranks get an empty batch of the same structure. A
+    process without a group gets whole batches, in the same order as in a group.
 
     A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
     only. Any other loader must yield the same batches on every rank, or, with ``divided=True``,
     each rank's own batches. docs/distributed.md describes the cases.
 
-    The result has the length and the attributes of `loader`; iterations count the epochs. To
-    resume, it has ``set_epoch(epoch, skip_batches)``, and ``state_dict()`` for `anyrig.save`. Every
-    rank must call this function.
+    The result has the length and the attributes of `loader`; each iteration is an epoch. To resume,
+    it has ``set_epoch(epoch, skip_batches)``, and ``state_dict()`` for `anyrig.save`. Every rank
+    must call this function.
 
     Args:
         loader: any iterable.
@@ -79,8 +79,8 @@ def distribute(
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
             cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
-        seed: the order's seed; by default that of rank 0's loader's generator, or of PyTorch.
-        empty: returns a batch without samples, if a batch with a sample does not show what that is.
+        seed: the seed of the order; by default from the generator of rank 0's loader, or PyTorch's.
+        empty: returns a batch without samples, for loaders whose batches do not show its form.
         timeout_seconds: how long to wait for the other ranks.
         logical_shards: the number with which the model was spread. Rank r of R gets the logical
             shards r, r + R, and so on.
@@ -88,7 +88,7 @@ def distribute(
     Raises:
         BatchError: `loader` is not iterable, or would be divided twice: it was distributed before
             or has a `DistributedSampler`; or it has no indices to divide into logical shards.
-        SpreadError: the ranks cannot have equally many logical shards.
+        SpreadError: the ranks cannot have the same number of logical shards.
         SharesError: there are not as many shares as ranks, or the policy is unknown.
         RankMismatchError: the ranks distribute different kinds of loaders, or (while iterating)
             loaders that yield different batches.
@@ -172,9 +172,9 @@ class DistributedLoader:
     def set_epoch(self, epoch: int, skip_batches: int | None = None) -> None:
         """Make the next iteration `epoch`, beginning with global batch `skip_batches`.
 
-        Without a call, iterations count the epochs from zero. Without `skip_batches`, the epoch
-        begins with its first batch; or, if `load_state_dict` has set a position in this epoch, with
-        the batch after that.
+        Without a call, the epochs are numbered from zero. Without `skip_batches`, the epoch begins
+        with its first batch; or, if `load_state_dict` has set a position in this epoch, with the
+        batch after that.
         """
         resumed = self._resumed
         if skip_batches is None:
@@ -235,7 +235,7 @@ class DistributedLoader:
 
     @property
     def logical_shards(self) -> int | None:
-        """Into how many logical shards each global batch is divided; None if by shares."""
+        """The number of logical shards of each global batch; None if it is divided by shares."""
         return self._division.turns.logical_shards
 
     def __len__(self) -> int:
@@ -281,14 +281,14 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
         if facts.kind != _DIVIDED and other.length != of_ranks[0].length:
             raise RankMismatchError(
                 f"rank 0 distributes a loader of {of_ranks[0].length} batches, but rank {rank} has "
-                f"one of {other.length}. Give every rank the whole data, of which it takes its "
+                f"one of {other.length}. Give every rank the whole data, from which it takes its "
                 "part; or, if each rank's loader has samples of its own, pass divided=True"
             )
     return of_ranks
 
 
 def global_batches_of(loader: Any) -> Iterable[Any] | None:
-    """Return what yields the indices of each global batch; None if the loader has no indices.
+    """Return an iterable over the indices of each global batch; None if the loader has no indices.
 
     Raise BatchError if the loader draws single samples in an order that differs between ranks.
     """
@@ -305,7 +305,7 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
         return None
     raise BatchError(
         "this loader has batch_size=None and shuffles, so it draws samples one by one, and in "
-        "another order on every rank. Give it the global batch as its batch_size, or a "
+        "a different order on every rank. Give it the global batch as its batch_size, or a "
         "BatchSampler as its sampler, if the dataset takes a list of indices"
     )
 

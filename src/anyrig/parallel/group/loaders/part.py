@@ -22,7 +22,7 @@ _CUT = (Tensor, PackedSequence)
 
 
 def count_samples(batch: Any) -> int:
-    """Return how many samples a batch has; raise BatchError if it does not show that."""
+    """Return how many samples a batch has; raise BatchError if the batch does not show it."""
     count = count_tensor_samples(batch)
     if count is not None:
         return count
@@ -77,7 +77,7 @@ def remove_sample(batch: Any) -> Any:
     if unclear or not taken:
         raise BatchError(
             "a global batch has fewer samples than there are ranks, so a rank needs a batch "
-            "without samples. This loader's batch of one sample does not show what that is: "
+            "without samples, whose form this loader's batch of one sample does not show: "
             f"{' and '.join(unclear[:3]) or 'nothing in it counts samples'}. {GIVE_EMPTY}"
         )
     return emptied

@@ -42,7 +42,7 @@ class Position:
         return asdict(self)
 
     def require_same_batches(self, own: Position) -> None:
-        """Raise CheckpointError if the loader `own` would yield other global batches."""
+        """Raise CheckpointError if the loader `own` would yield different global batches."""
         if self.divided_ranks != own.divided_ranks:
             raise CheckpointError(
                 f"the position was saved by {_describe_ranks(self)}, and is loaded by "
@@ -56,7 +56,7 @@ class Position:
             if saved != now:
                 raise CheckpointError(
                     f"the loader had {saved} {what} when its position was saved, and has {now} "
-                    "now, so the position names other samples. Give it the same data and the same "
+                    "now, so the position names different samples. Give it the same data and "
                     "batch_size (of all ranks together), or leave loader= out and begin an epoch"
                 )
 
@@ -67,8 +67,8 @@ def position_from_state(state: Mapping[str, Any]) -> Position:
         return Position(**state)
     except TypeError:
         raise CheckpointError(
-            "the position was saved by another kind of loader than one of anyrig.distribute(): "
-            f"it has {', '.join(map(str, state)) or 'nothing'}"
+            "the position was not saved by a loader of anyrig.distribute(): it has the entries "
+            f"{', '.join(map(str, state)) or '(none)'}. Leave loader= out and begin an epoch"
         ) from None
 
 

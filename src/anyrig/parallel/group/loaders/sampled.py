@@ -109,7 +109,7 @@ class RankBatches:
                 yield self.turns.own(indices, counts) or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
-        """Raise RankMismatchError if rank 0 begins with another batch."""
+        """Raise RankMismatchError if rank 0 begins with a different batch."""
         dataset = self.dataset
         while isinstance(dataset, Subset):  # two ranks' subsets may have different samples
             first = [dataset.indices[index] for index in first]
@@ -119,7 +119,7 @@ class RankBatches:
         if expected != own:
             raise RankMismatchError(
                 f"the sampler of rank {self.turns.rank} begins with {_shorten(own)}, that of rank "
-                f"0 with {_shorten(expected)}, but all must have one order. anyrig.distribute "
+                f"0 with {_shorten(expected)}, but all need the same order. anyrig.distribute "
                 "seeds PyTorch's, Python's and NumPy's random numbers and a sampler's attribute "
                 "`generator`. Seed anything else that this sampler draws from, give it the whole "
                 "data on every rank, and give random_split a seeded generator"

@@ -88,10 +88,9 @@ class StreamedDivision:
         own = fingerprint(first[0]) if first else b"no batch"
         if self.turns.first_of_rank_0(own) != own:
             raise RankMismatchError(
-                f"the loader of rank {self.turns.rank} begins with another batch than rank 0's, so "
-                f"its samples are not parts of the same global batches. {_REMEDY}. Where the "
-                "samples are the same and only their values differ, as by random augmentation, "
-                "pass divided=False"
+                f"the loader of rank {self.turns.rank} begins with a different batch from rank "
+                f"0's, so its samples are not parts of the same global batches. {_REMEDY}. Where "
+                "only the values of samples differ, as by random augmentation, pass divided=False"
             )
         return chain(first, batches)
 
@@ -119,14 +118,14 @@ class StreamedDivision:
             return self._empty()
         raise BatchError(
             f"rank {self.turns.rank} has no batch left, while others have, and this loader's "
-            f"batches do not show what a batch without samples is. {GIVE_EMPTY}"
+            f"batches do not show the form of an empty batch. {GIVE_EMPTY}"
         )
 
 
 def fingerprint(batch: Any) -> bytes:
     """Return a digest that is the same for two batches of equal structure and equal values.
 
-    Of an object that is neither a tensor, a number nor a text, only the type counts.
+    Of an object that is not a tensor, a number or a string, only the type counts.
     """
     digest = blake2b(digest_size=16)
     for place, leaf in leaves_of(batch):

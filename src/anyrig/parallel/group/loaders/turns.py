@@ -169,9 +169,9 @@ def split_samples(shares: Shares, count: int, singles: bool = True) -> tuple[int
         10, even      4 ranks   3 3 2 2       8 ranks   2 2 1 1 1 1 1 1
         10, 3 : 1     2 ranks   8 2           3, even, 4 ranks   1 1 1 0
 
-    Unlike `Shares.split`, this function divides equal shares into numbers that differ by one at
-    most. `Shares.split` fills the first devices, as torch.chunk does; but a rank without samples
-    computes, too, so that saves no time. Without `singles`, no rank gets one sample of several.
+    Unlike `Shares.split`, this function divides equal shares into counts that differ by one at
+    most. `Shares.split` fills the first devices, as torch.chunk does, but a rank without samples
+    would compute, too. Without `singles`, no rank gets one sample of several.
     """
     ranks = len(shares.weights)
     if len(set(shares.weights)) == 1 and not shares.sample_limits:

@@ -78,7 +78,7 @@ def require_equal(
     place: str = "",
     remedy: str = "",
 ) -> None:
-    """Raise RankMismatchError unless all ranks have the same at a place."""
+    """Raise RankMismatchError unless all entries of `of_ranks` are equal."""
     for rank, other in enumerate(of_ranks):
         if other != of_ranks[0]:
             raise RankMismatchError(
@@ -90,8 +90,8 @@ def require_equal(
 def exchange(call: str, value: Any, group: Group) -> list[Any]:
     """Return the value of every rank. The tensors are on the device over which they were sent.
 
-    Raise RankMismatchError if a rank makes another call, or its value contains a tensor that is not
-    dense or an object that cannot be pickled.
+    Raise RankMismatchError if a rank makes a different call, or its value contains a tensor that is
+    not dense or an object that cannot be pickled.
     """
     file, error = io.BytesIO(), ""
     pickler = _Pickler(file)

@@ -39,7 +39,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
       numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
       a vector. The results have no graph, and are on the device of this rank's tensor.
     * Lists without tensors are joined like samples; other containers keep their structure.
-    * None stays None. Any other object, such as a number or a text, becomes a list with one entry
+    * None stays None. Any other object, such as a number or a string, becomes a list with one entry
       for each rank.
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
@@ -124,8 +124,8 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
         global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
         joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
 
-    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks other
-    numbers, and TypeError if it does not say how samples were divided.
+    ``counts[i]`` samples are of rank i. Raise RankMismatchError if `loader` gave the ranks
+    different numbers, and TypeError if it does not say how samples were divided.
     """
     batches = getattr(loader, "samples_of_batches", None)
     if batches is not None:

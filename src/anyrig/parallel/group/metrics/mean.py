@@ -35,12 +35,12 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
     The structure stays. Numbers become float or complex. Tensors are averaged elementwise; they
     keep their shape, device and floating dtype, and have no graph. Integer tensors get the default
-    dtype. Texts and None must be equal on every rank. The ranks use two small collectives, and one
-    for all values. In a process that is the only rank, the result is the mean of its own value.
+    dtype. Strings and None must be equal on every rank. The ranks use two small collectives, and
+    one for all values. In a process that is the only rank, the result is the mean of its own value.
 
     Args:
         value: numbers, tensors, or dicts, lists, tuples, named tuples and dataclasses of them.
-        weight: how much this rank's value counts, zero or more; None gives all ranks one weight.
+        weight: how much this rank's value counts, zero or more; None weights all ranks equally.
 
     Raises:
         RankMismatchError: on every rank, if two ranks differ in structure or shape, or a value has

@@ -1,4 +1,4 @@
-"""A value as a text and tensors, from which another rank makes the value again.
+"""A value as text and tensors, from which another rank rebuilds the value.
 
 The text is JSON, so no rank runs another rank's code. It says where the tensors are, their shapes
 and dtypes, and whether they require gradients.
@@ -25,7 +25,7 @@ _DICTS = {"dict": dict, "OrderedDict": OrderedDict}
 
 @dataclass(frozen=True)
 class Contents:
-    """What is sent of a value.
+    """What is sent for a value.
 
     Attributes:
         text: equal for values that differ only in the elements of their tensors.
@@ -38,7 +38,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Form:
-    """What a receiver must know of one tensor."""
+    """What a receiver must know about one tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -46,10 +46,10 @@ class Form:
 
 
 def read_value(value: Any, what: str) -> Contents:
-    """Return what is sent of a value; `what` names the value in errors.
+    """Return what is sent for a value; `what` names the value in errors.
 
     Raises:
-        SpreadError: the value has anything other than tensors, numbers and texts in dicts, lists
+        SpreadError: the value has anything other than tensors, numbers and strings in dicts, lists
             and tuples; or tensors that are not strided.
     """
     tensors: dict[int, tuple[int, Tensor]] = {}
@@ -72,7 +72,7 @@ def read_value(value: Any, what: str) -> Contents:
             return {kind: [[key, write(each)] for key, each in part.items()]}
         raise SpreadError(
             f"{what} has a {type(part).__name__}, which cannot be sent to another rank; pass "
-            "tensors, numbers and texts, in dicts, lists and tuples, or use one process for all "
+            "tensors, numbers and strings, in dicts, lists and tuples, or use one process for all "
             "devices"
         )
 

@@ -203,7 +203,8 @@ class PipelineRank(StagedModule):
         """Announce the call to all ranks, and wait for their announcements.
 
         Raises:
-            RankMismatchError: another rank calls in another way, or with other shapes.
+            RankMismatchError: another rank calls the model in a different way, or with different
+                shapes.
         """
         pipeline = self._pipeline
         pipeline.forwards += 1
@@ -265,7 +266,7 @@ class PipelineRank(StagedModule):
     def _cut(
         self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int
     ) -> tuple[tuple[Any, ...], Mapping[str, Any], Known]:
-        """Return the arguments for the first samples, and what is known of such calls."""
+        """Return the arguments for the first samples, and what is known about such calls."""
         counts = samples, of - samples
         parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
         key = fingerprint("preview", shapes_of((parts[0].args, dict(parts[0].kwargs))))

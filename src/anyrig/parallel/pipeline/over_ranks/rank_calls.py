@@ -50,7 +50,7 @@ class RankCall:
         loss_of: computes the loss of a micro-batch; None without a loss.
         join: joins the outputs of the micro-batches, and may call a function that returns the
             outputs for the first samples of the batch.
-        cut: returns the arguments for the first samples, and what is known of such calls.
+        cut: returns the arguments for the first samples, and what is known about such calls.
         preview_tasks: the tasks of a forward pass of one micro-batch, by device.
         without_trace: returns a context in which calls of the module have no side effects.
         recomputes: see `RankRun`.

@@ -40,7 +40,7 @@ class SharedTensor:
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, or its stand-in on another rank than the owner's."""
+        """The tensor, or its stand-in on a rank that does not own it."""
         return self.places[self.owner][0].get()
 
 

@@ -1,4 +1,4 @@
-"""Making buffers of equal stages equal in several pipelines.
+"""Giving equal stages of several pipelines the same buffers.
 
 ::
 

@@ -17,7 +17,7 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class LossKind:
-    """What ranks without the last stage must know of a loss.
+    """What ranks without the last stage must know about a loss.
 
     Attributes:
         reduced: whether the loss is one number, and not one for each sample.

@@ -235,7 +235,7 @@ def _agree(
     """Return the number of blocks of each stage that rank 0 has chosen.
 
     Raises:
-        RankMismatchError: another rank has another module or other options.
+        RankMismatchError: another rank has a different module or different options.
     """
     described = [
         (name, tuple(tensor.shape), str(tensor.dtype))
@@ -250,8 +250,8 @@ def _agree(
         if its_facts != of_ranks[0][1] or len(its_sizes) != len(of_ranks[0][0]):
             raise RankMismatchError(
                 f"rank 0 spreads a {of_ranks[0][1][0]} with {of_ranks[0][1][2:]}, but rank {rank} "
-                f"a {its_facts[0]} with {its_facts[2:]}, or their parameters differ in names, "
-                "shapes or dtypes. Spread the same module in the same way on every rank"
+                f"spreads a {its_facts[0]} with {its_facts[2:]}, or their parameters differ in "
+                "names, shapes or dtypes. Spread the same module in the same way on every rank"
             )
     return tuple(of_ranks[0][0])
 

@@ -1,7 +1,7 @@
 """Tensors of a pipeline on their way to rank 0, which writes a checkpoint.
 
-They have the method of a `DTensor` in shards, ``full_tensor``, which every rank must call for the
-same tensors in the same order. Rank 0 gets the whole tensor, and no other rank does.
+Like `DTensor`s, they have a method ``full_tensor``, which every rank must call for the same tensors
+in the same order. Rank 0 gets the whole tensor, and no other rank does.
 """
 
 from __future__ import annotations

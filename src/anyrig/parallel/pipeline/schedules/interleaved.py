@@ -60,7 +60,7 @@ def _device_tasks(
         for turn in reversed(turns)
         for micro_batch in each
     ]
-    # A round in all stages but the last; then a forward and a backward pass per device behind.
+    # First a round in all stages but the last, and two forward passes for each later device.
     longest = max(len(each) for each in rounds)
     ahead = min((stages_per_device - 1) * longest + 2 * (devices - device - 1), len(forwards))
     tasks = forwards[:ahead]

@@ -33,7 +33,7 @@ def fewest_stages_per_device(name: str) -> int:
 def make_schedule(
     name: str, devices: int, micro_batches: int, stages_per_device: int | None = None
 ) -> Schedule:
-    """Return the schedule of a name.
+    """Return the schedule called `name`.
 
     Args:
         name: one of `SCHEDULE_NAMES`.

@@ -1,7 +1,8 @@
 """The arguments of a module's call, as the values that blocks read.
 
-Arguments that are None, flags or texts decide which code runs, so a chain is made for calls with
-the same ones. The other arguments are values that blocks read.
+Arguments that are None, bools, strings, dtypes, devices or enum members may decide which code runs,
+so a chain is made for calls in which these are the same. The other arguments are values that blocks
+read.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Arguments:
 
         Raises:
             TypeError: as the module raises it.
-            SpreadError: a fixed argument has another value.
+            SpreadError: a fixed argument has a different value.
         """
         given = _flatten(self.signature, args, kwargs)
         for name in given.keys() | self.fixed.keys():

@@ -39,8 +39,8 @@ def chain_of(
         module: not changed. Its later changes (mode, state, `requires_grad`) take effect.
         split_points: the names of submodules at which a new block begins. None cuts wherever few
             values cross.
-        example: (args, kwargs) of a call. Arguments that are None, flags or texts decide which code
-            runs, so the chain is made for those of the example. None assumes the defaults.
+        example: (args, kwargs) of a call. Arguments that are None, bools or strings decide which
+            code runs, so the chain is made for those of the example. None assumes the defaults.
 
     Raises:
         SpreadError: the module cannot be divided; the message names the place in its code.

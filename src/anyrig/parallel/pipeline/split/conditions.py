@@ -23,7 +23,7 @@ _SIMPLE = (
 def expected_truth(place: Place) -> bool | None:
     """Return the truth that a condition at `place` needs for the module to continue.
 
-    Return None if it is not the condition of an assertion, or of an ``if`` that only raises.
+    Return None unless the condition is that of an assertion, or of an ``if`` that only raises.
     """
     joined: type[ast.boolop]
     for node in ast.walk(_parse(place.file)):

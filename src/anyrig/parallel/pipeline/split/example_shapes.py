@@ -29,7 +29,7 @@ class NumberCheck:
         """Raise `SpreadError` if the number differs."""
         if type(self._expected)(value) != self._expected:
             raise SpreadError(
-                "the module was divided with an example of other shapes, on which its code "
+                "the module was divided with an example of different shapes, on which its code "
                 f"depends: {self._expected!r} in the example, but {value!r} in this call, in "
                 f"{self._place}. Give an example with the shapes of these calls; if code depends "
                 'on the number of samples, also use micro_batches=1 or how="split"'

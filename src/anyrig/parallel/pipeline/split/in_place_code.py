@@ -71,7 +71,7 @@ def _base_of(changed: ast.expr) -> str:
 
 
 def _names_of_results(tree: ast.AST) -> set[str]:
-    """Return the names that only ever have results of functions of torch, constants or displays."""
+    """Return the names only ever set to constants, lists, dicts or results of torch functions."""
     own: set[str] = set()
     others: set[str] = {""}
     for node in ast.walk(tree):

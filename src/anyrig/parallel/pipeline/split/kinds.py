@@ -2,7 +2,8 @@
 
 ``isinstance(h, torch.Tensor)``, ``torch.is_tensor(h)``, ``type(h) is torch.Tensor`` and
 ``hasattr(h, "logits")`` take the branch of the expected type: that of the example's argument, a
-number for sizes, and else a tensor. The check refuses a call in which a value is of another type.
+number for sizes, and else a tensor. The check refuses a call in which a value is of a different
+type.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ PLAIN_KINDS = (int, float, bool, tuple, torch.Size, torch.device, torch.dtype)
 
 
 class KindCheck:
-    """Raises if a value is of another type than the recording expects.
+    """Raises if a value is not of the type that the recording expects.
 
     Args:
         kind: the type.
-        exact: whether a derived type is another type.
+        exact: whether a derived type is refused.
         missing: an attribute that the value must not have; empty for none.
         place: the code that depends on the type.
     """

@@ -30,7 +30,7 @@ def fill(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:
 
 
 def read_state(module: nn.Module, constants: dict[str, Any], target: str) -> Any:
-    """Return what ``get_attr`` of `target` reads now."""
+    """Return the present value of the attribute or constant `target`."""
     if target in constants:
         return constants[target]
     owner, _, name = target.rpartition(".")

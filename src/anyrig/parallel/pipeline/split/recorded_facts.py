@@ -53,7 +53,7 @@ class RecordedFacts:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note all reads of attributes within the block, and keep their values at its end."""
+        """Note which attributes are read within the block, and their values at the end of it."""
 
         def read(m: nn.Module, name: str) -> Any:
             value = object.__getattribute__(m, name)
@@ -117,7 +117,7 @@ _GONE = "nothing"
 
 
 def _copy_of(m: nn.Module, name: str) -> Any:
-    """Return what later changes of an attribute can be compared with."""
+    """Return an attribute's value, copied so that later changes of the attribute can be found."""
     value = m.__dict__.get(name, m)
     if value is m:
         value = getattr(m, name, _GONE)
@@ -144,7 +144,7 @@ def _frozen(value: Any, depth: int) -> Any:
 
 
 class _Same:
-    """Equal if it is the same object."""
+    """Equal to another `_Same` of the same object only."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -50,7 +50,7 @@ _FACTORIES = (
 )
 # The answers of these functions differ between calls, but a recording is made once.
 _QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled")
-# Facts of real tensors that tracing may use, because a later change of the module keeps them.
+# Facts of real tensors that tracing may use, because later changes of the module keep them.
 _FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", "stride"}
 _FACT_PROPERTIES = {"shape", "ndim", "requires_grad", "is_leaf", "layout", "is_sparse", "is_nested"}
 
@@ -341,7 +341,7 @@ class _RecordEverything(TorchFunctionMode):
         return self._recorder.record_call(func, args, kwargs)
 
 
-# The forwards of PyTorch that only call their children, and are traced.
+# PyTorch's forwards that only call their module's children, and are therefore traced.
 _TRACED_OF_TORCH = {
     nn.Sequential.forward,
     nn.TransformerEncoder.forward,

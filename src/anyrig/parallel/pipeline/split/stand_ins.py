@@ -116,7 +116,7 @@ class State(Value):
 
 
 class Mode(fx.Proxy):
-    """Stands for ``module.training``: a value for operations, assumed where code branches on it."""
+    """Stands for ``module.training``: operations read its value; branches take the assumed mode."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.tracer = recorder

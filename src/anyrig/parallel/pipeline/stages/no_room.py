@@ -10,7 +10,7 @@ _MOST_DEVICES = 1024
 
 
 def explain_no_room(problem: Problem) -> SpreadError:
-    """Return the error for blocks of which no division fits the devices.
+    """Return the error for blocks that do not fit the devices in any division.
 
     The error names the missing bytes, and how many devices like the largest would suffice.
     """

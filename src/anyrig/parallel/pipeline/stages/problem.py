@@ -11,7 +11,7 @@ from itertools import accumulate
 from ..costs import BlockCost, InFlight, StageDevice, StageLink
 
 Links = Sequence[Sequence[StageLink]]
-# Sums of floats in another order differ in the last digits.
+# Sums of floats in a different order differ in the last digits.
 _ROUNDING = 1 + 1e-12
 
 
@@ -84,7 +84,7 @@ class Problem:
 
     @cached_property
     def kind_of(self) -> list[int]:
-        """For each device, the first equal device; itself if links differ."""
+        """For each device, the first device that equals it; the device itself if links differ."""
         pairs = {each for a, row in enumerate(self.links) for b, each in enumerate(row) if a != b}
         indices = range(len(self.devices))
         if len(pairs) > 1:
@@ -99,7 +99,7 @@ class Problem:
 
     @cached_property
     def held_by_stages_after(self) -> list[int] | None:
-        """The micro-batches in flight by the number of later stages; None if that is not enough."""
+        """Micro-batches in flight, by the number of later stages; None if they depend on more."""
         most = len(self.devices)
         found = [self.in_flight(most - 1 - after, most) for after in range(most)]
         for stages in range(1, most):

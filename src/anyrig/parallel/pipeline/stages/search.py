@@ -141,7 +141,7 @@ def _fill_free_order(
 def _sendable(
     problem: Problem, device: int, start: int, end: int, limit: float, left: set[int]
 ) -> int:
-    """Return the first block from `start` on at which a device that is left can send in time."""
+    """Return the first block from `start` on to which a remaining device can send in time."""
     if problem.slowest_transfer <= limit or start == 0:
         return start
     while start < end:

@@ -1,4 +1,4 @@
-"""Gradients that are never cleared, so that each step adds those of all steps before.
+"""Gradients that are never cleared, so that each step adds to those of all previous steps.
 
 Gradients are accumulated on purpose, too: over several backward passes before one step. So what
 counts is the first backward pass after a step: it must not find the gradients with which the
@@ -29,7 +29,7 @@ class _Gradient:
     """The gradient of one parameter after a step of its optimizer.
 
     Attributes:
-        parameter, gradient: their numbers.
+        parameter, gradient: the numbers of both, from `TensorNumbers`.
         version: its version at the end of the step.
         is_used: whether a backward pass has begun since then.
         is_cleared: whether it was changed, replaced or removed before that pass.
@@ -116,7 +116,8 @@ class AccumulatedCheck(Check):
     def _may_be_added_to(self, kept: _Gradient, roots: Sequence[Tensor]) -> bool:
         """Return whether a backward pass may add to a gradient.
 
-        The program itself writes the gradients of copies with another precision, for example.
+        It does not add to the gradients of copies in another precision, for example: the program
+        itself writes these.
         """
         parameter = self._numbers.tensor(kept.parameter)
         return id(parameter) in find_homes() or any(

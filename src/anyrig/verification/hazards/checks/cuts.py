@@ -12,7 +12,7 @@ from ..check import Check
 from ..hazard import Place
 from ..tensor_numbers import TensorNumbers
 
-# How often the graph is searched per line, and how many of its nodes.
+# How often the graph is searched for each line, and how many nodes each search visits.
 _MOST_SEARCHES, _MOST_NODES = 2, 20_000
 
 

@@ -16,7 +16,7 @@ from .unowned import UnownedCheck
 
 
 def every_check(report: Report, numbers: TensorNumbers) -> list[Check]:
-    """Return one instance of each check, in the order in which they hear of an event."""
+    """Return one instance of each check, in the order in which they are called for an event."""
     cuts, made = Cuts(numbers), NewParameters(numbers)
     replaced = ReplacedCheck(report, numbers, made)
     return [

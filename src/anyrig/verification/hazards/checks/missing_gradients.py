@@ -1,7 +1,7 @@
 """Optimizers whose parameters never get a gradient.
 
 Three mistakes look alike: the loss does not depend on the parameters, a line of the program cuts
-them off, or the optimizer has other tensors than the model.
+them off, or the optimizer has tensors that are not the model's.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class MissingGradientsCheck(Check):
             self._decide(steps)
 
     def end(self) -> None:
-        """Report the optimizers of which parameters never had a gradient."""
+        """Report the optimizers that have parameters which never had a gradient."""
         for steps in self._steps.values():
             self._decide(steps)
 
@@ -178,9 +178,9 @@ class MissingGradientsCheck(Check):
 
 
 def _find_replacements(parameters: list[Tensor]) -> list[Tensor]:
-    """Return parameters of models with the same shapes, with gradients, that no optimizer has.
+    """Return the models' parameters of the same shapes that have gradients and no optimizer.
 
-    Returns none if the shape of one of `parameters` is missing.
+    The result is empty if the shape of one of `parameters` is missing.
     """
     owned = {id(each) for optimizer in find_optimizers() for each in parameters_of(optimizer)}
     shapes = Counter(tuple(each.shape) for each in parameters)

@@ -26,8 +26,8 @@ from ..models_alive import (
 from ..tensor_numbers import TensorNumbers
 from .new_parameters import NewParameters
 
-# The number of steps that must find the same before a report, unless the program ends: a later line
-# may make the optimizer of the new parameters.
+# The number of steps in a row that must give the same finding before it is reported, unless the
+# program ends: a later line may make an optimizer for the new parameters.
 _STEPS_BEFORE_REPORT = 3
 
 
@@ -40,7 +40,7 @@ class _Owner:
         made_after: the number of parameters that were made before it.
         homes: the modules of its parameters when they were last looked up, and their names there.
         looked_at: the number of parameters that had been made then; -1 before the first look.
-        replacements: the names of the parameters that stand where its own stood, by their numbers.
+        replacements: the names of the parameters that took the place of its own, by their numbers.
         lost: how many of its own parameters are in no module, or in one that is not trained.
         is_kept: whether a module still has them, and none of them gets a gradient.
     """
@@ -139,7 +139,7 @@ class ReplacedCheck(Check):
         return all(self._has_home(number, owner) for number in owner.homes)
 
     def _has_home(self, number: int, owner: _Owner) -> bool:
-        """Return whether the module that had a parameter has it still."""
+        """Return whether the module that had a parameter still has it."""
         if number not in owner.homes:
             return False
         reference, name = owner.homes[number]
@@ -172,8 +172,8 @@ class ReplacedCheck(Check):
     ) -> dict[int, str]:
         """Return the parameters made after an optimizer that get gradients and no updates.
 
-        Returns their names by their numbers. If the optimizer has kept some of its parameters, only
-        those of models that have these, or that have new ones of all shapes that it has lost.
+        Returns their names by their numbers. If the optimizer has kept some of its parameters, a
+        model counts only if it has one of them, or has new parameters of all shapes that were lost.
         """
         ids = {id(each) for each in own}
         owned = {id(each) for other in find_optimizers() for each in parameters_of(other)}

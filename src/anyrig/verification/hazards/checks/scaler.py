@@ -31,7 +31,7 @@ class _Scaler:
 
 
 class ScalerCheck(Check):
-    """Counts the steps that each scaler skips, and the steps that do not ask it."""
+    """Counts the steps that each scaler skips, and the steps that bypass it."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -55,13 +55,13 @@ class ScalerCheck(Check):
             state.backwards += state.scaled is not None
 
     def before_scaler_step(self, scaler: Any, optimizer: Optimizer, place: Place) -> None:
-        """Begin to look whether the optimizer steps."""
+        """Begin to watch whether the optimizer steps."""
         state = self._scalers.setdefault(scaler, _Scaler())
         state.has_stepped = True
         self._asked, self._stepped, self._scaler_step = scaler, False, place
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Note a step that the scaler allows, or one that asks no scaler."""
+        """Note a step that the scaler allows, or one that bypasses every scaler."""
         if self._asked is not None:
             self._stepped = True
             return

@@ -8,8 +8,8 @@
 // Channels count per group. Matrix units want channels last: tensors in NCHW are transformed first.
 //
 //   groups on matrix units      channels last                         NCHW
-//   not a multiple of 4 wide    slow kernels                          slow kernels
-//   narrow                      products; by weight, k is not split   transforms, products
+//   not a multiple of 4 wide    slow kernels; by weight, k not split  slow kernels
+//   narrow                      products                              transforms, products
 //   64 channels or more         transposes to float32, products       transforms, products
 #include "time/cost/cost.h"
 
@@ -200,7 +200,7 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   const bool is_wide = on_matrix_units && needs_transposes(work);
   const double efficiency = coefficients.efficiency[static_cast<size_t>(shape.pass)] *
       (is_slow ? coefficients.grouped_efficiency : 1.0);
-  const bool may_split = !is_grouped(shape) || !shape.channels_last || is_wide;
+  const bool may_split = !is_slow || !shape.channels_last;
   double seconds = overlapped(
       tiled_seconds(
           gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency, may_split),

@@ -14,7 +14,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-constexpr double kSplits[] = {1, 2, 4, 8, 16, 32, 64, 128};
+constexpr double kSplits[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kLeastSplitK = 256;
 constexpr double kLongK = 8192;
 
