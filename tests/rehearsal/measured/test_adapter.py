@@ -186,5 +186,5 @@ def test_an_operator_without_time_of_its_own(tmp_path: Path) -> None:
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"t\.json is no trace|Expecting value"):
+    with pytest.raises(ValueError, match=r"t\.json is not a trace|Expecting value"):
         read_trace(path)

@@ -4,7 +4,7 @@
 
     anyrig run --report ── hands MeasureOptions to each rank                 options.py
        ├─ rank ── ProfiledWindow: the profiler, for a few steps              profiled_window.py
-       │            module_marks.py marks modules and steps in the trace
+       │            marks.py marks modules and steps in the trace
        │          read_trace: the file that Kineto writes                    trace_file.py
        │          record_of_trace                                            adapter.py
        │            host_timeline.py   operators, launches and waits of each thread

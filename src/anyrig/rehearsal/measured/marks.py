@@ -1,6 +1,6 @@
 """Marks of modules and steps in the trace of PyTorch's profiler.
 
-A mark is an event whose name begins with one of these texts. Modules are marked for a few steps
+A mark is an event whose name begins with one of these strings. Modules are marked for a few steps
 only, since the marks cost some microseconds a call.
 """
 

@@ -85,7 +85,7 @@ def read_trace(path: Path, origin_ns: int = 0) -> ProfilerTrace:
         origin_ns: the moment from which times count, in nanoseconds since 1970.
 
     Raises:
-        ValueError: the file is no such trace.
+        ValueError: the file is not such a trace.
         OSError: the file cannot be read.
     """
     content = json.loads(path.read_bytes().decode("utf-8", "replace"))
@@ -93,7 +93,7 @@ def read_trace(path: Path, origin_ns: int = 0) -> ProfilerTrace:
         base_ns = int(content.get("baseTimeNanoseconds", 0)) - origin_ns
         return _sorted_events(content["traceEvents"], base_ns)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path.name} is no trace of Kineto: {error!r}") from error
+        raise ValueError(f"{path.name} is not a trace of Kineto: {error!r}") from error
 
 
 def _sorted_events(events: Sequence[Mapping[str, Any]], base_ns: int) -> ProfilerTrace:
