@@ -108,6 +108,19 @@ class Board:
         self._note(Passing(self.host, what, place, time.time()))
         return place
 
+    def give(self, kind: str, value: bytes, what: str) -> int:
+        """Give this rank's value to the next exchange of a kind without waiting for other values.
+
+        Return the number of the exchange.
+        """
+        number = self.number(kind)
+        key = f"{kind}/{number}"
+        with self._connected(what):
+            self._store.set(f"{key}/{self.group.rank}", value)
+            if self._store.add(f"{key}/arrived", 1) == self.group.world_size:
+                self._store.set(f"{key}/all", b"")
+        return number
+
     def exchange(
         self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
     ) -> list[bytes]:
@@ -124,13 +137,9 @@ class Board:
         """
         what = what or kind
         place = self.reach(what)
-        number = self.number(kind)
+        number = self.give(kind, value, what)
         key, before = f"{kind}/{number}", f"{kind}/{number - 1}"
         rank, ranks = self.group.rank, range(self.group.world_size)
-        with self._connected(what):
-            self._store.set(f"{key}/{rank}", value)
-            if self._store.add(f"{key}/arrived", 1) == len(ranks):
-                self._store.set(f"{key}/all", b"")
 
         def missing() -> list[int]:
             return [other for other in ranks if not self._store.check([f"{key}/{other}"])]

@@ -129,28 +129,25 @@ def open_messages(context: Context) -> None:
     """
     open_carrier(context)
     group = context.group
-    if context.has_tried_direct or group.world_size > _MOST_RANKS:
+    backends = {part.partition(":")[2] for part in dist.get_backend_config().split(",")}
+    if context.has_tried_direct or group.world_size > _MOST_RANKS or backends != {"gloo"}:
         return
     context.has_tried_direct = True
     world: Any = dist.group.WORLD
     limit_seconds = world.get_group_store().timeout.total_seconds()
-    board = board_of(group)
+    board, name = board_of(group), "direct"
+    if group.device.type != "cpu" or board.ranks_here() != range(group.world_size):
+        # The others do not wait for this rank, nor this rank for them.
+        board.give(name, json.dumps([0, ""]).encode(), "spread()")
+        return
 
     def exchange(own: Any) -> list[Any]:
-        texts = board.exchange("direct", json.dumps(own).encode(), limit_seconds, "spread()")
+        texts = board.exchange(name, json.dumps(own).encode(), limit_seconds, "spread()")
         return list(map(json.loads, texts))
 
-    here = board.ranks_here()
-    is_possible = group.device.type == "cpu" and here == range(group.world_size)
     sockets: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack:
-        own: list[Any] = [0, ""]
-        if is_possible:
-            listening = stack.enter_context(
-                socket.create_server((_LOOPBACK, 0), backlog=4 * _MOST_RANKS)
-            )
-            own = [listening.getsockname()[1], secrets.token_hex(_TOKEN_BYTES)]
-        others = exchange(own)
+    with socket.create_server((_LOOPBACK, 0), backlog=4 * _MOST_RANKS) as listening:
+        others = exchange([listening.getsockname()[1], secrets.token_hex(_TOKEN_BYTES)])
         if not all(port for port, _ in others):
             return
         with contextlib.suppress(OSError):
