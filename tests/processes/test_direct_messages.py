@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import struct
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from anyrig.processes.group.direct_messages import (
     Arrival,
     DirectMessages,
     _connect,
-    group_for_messages,
+    direct_messages_of,
 )
 from anyrig.processes.group.membership import Context, Group
 
@@ -33,9 +35,17 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
         return first, listening.accept()[0]
 
 
-def send(ranks: DirectMessages, number: int) -> tuple[Arrival, torch.Tensor]:
-    target = torch.zeros(2, dtype=torch.int64)
-    return ranks.alltoall_base(target, torch.tensor([number, number + 1]), [], []), target
+class Numbers:
+    """A number for each of two ranks, and room for theirs."""
+
+    def __init__(self, number: int) -> None:
+        self.sent = (ctypes.c_int64 * 2)(number, number + 1)
+        self.received = (ctypes.c_int64 * 2)()
+
+
+def send(ranks: DirectMessages, number: int) -> tuple[Arrival, Any]:
+    messages = Numbers(number)
+    return ranks.alltoall(messages), messages.received
 
 
 def test_messages_may_be_awaited_in_any_order_or_not_at_all() -> None:
@@ -46,8 +56,8 @@ def test_messages_may_be_awaited_in_any_order_or_not_at_all() -> None:
         messages[2][0].wait(SOON)
         messages[0][0].wait(SOON)
         assert all(arrival.is_completed() for arrival, _ in messages)
-    assert [target.tolist() for _, target in own] == [[10, 60], [20, 70], [30, 80]]
-    assert [target.tolist() for _, target in theirs] == [[11, 61], [21, 71], [31, 81]]
+    assert [list(target) for _, target in own] == [[10, 60], [20, 70], [30, 80]]
+    assert [list(target) for _, target in theirs] == [[11, 61], [21, 71], [31, 81]]
 
 
 def test_a_message_may_arrive_in_pieces() -> None:
@@ -62,7 +72,7 @@ def test_a_message_may_arrive_in_pieces() -> None:
         assert not arrival.is_completed()  # so the wait goes on
         second.sendall(message[3:])
         arrival.wait(SOON)
-    assert target.tolist() == [5, 7]
+    assert list(target) == [5, 7]
 
 
 def test_a_wait_ends_with_the_limit_of_the_group() -> None:
@@ -110,14 +120,14 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
         each.close()
 
 
-def test_whoever_watches_collectives_sees_messages_too() -> None:
+def test_gloo_carries_messages_while_something_watches_collectives() -> None:
     context = Context(Group(0, 2, torch.device("cpu"), "gloo", ""), 0)
-    context.direct, context.carrier = object(), object()
-    assert group_for_messages(context) is context.direct
+    context.direct = object()
+    assert direct_messages_of(context) is context.direct
     library = torch.library.Library("c10d", "IMPL")
     try:
         library.impl("alltoall_base_", lambda *_: None, "Autograd")
-        assert group_for_messages(context) is context.carrier
+        assert direct_messages_of(context) is None
     finally:
         library._destroy()
-    assert group_for_messages(context) is context.direct
+    assert direct_messages_of(context) is context.direct

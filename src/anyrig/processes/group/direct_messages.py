@@ -12,7 +12,6 @@ two cores, one message of gloo took 0.8 ms; a message written to a socket takes 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hmac
 import json
 import secrets
@@ -20,11 +19,10 @@ import socket
 import time
 from collections import deque
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from .board import board_of
 from .membership import Context, open_carrier
@@ -36,23 +34,31 @@ _MOST_RANKS = 16
 _TOKEN_BYTES = 16
 
 
-class _Expected(NamedTuple):
-    """The messages of one call of `alltoall_base`, which refers to no socket."""
+class Messages(Protocol):
+    """One message for each rank, and room for one from each rank, as arrays of bytes of ctypes."""
 
-    target: Tensor
+    received: Any
+    sent: Any
+
+
+class _Expected(NamedTuple):
+    """The messages of one call of `alltoall`, which refers to no socket."""
+
+    messages: Messages
     size: int  # of a message, in bytes
     missing: set[int]  # the ranks whose messages have not arrived
 
     def write(self, rank: int, message: bytes) -> None:
-        """Write the message of `rank` into the target."""
-        ctypes.memmove(self.target.data_ptr() + rank * self.size, message, self.size)
+        """Write the message of `rank` to its place."""
+        received = memoryview(self.messages.received).cast("B")
+        received[rank * self.size : (rank + 1) * self.size] = message
         self.missing.discard(rank)
 
 
 class DirectMessages:
-    """Sockets to all other ranks, with a part of the interface of a process group.
+    """Sockets to all other ranks.
 
-    Each socket carries messages in the order of the calls of `alltoall_base`.
+    Each socket carries messages in the order of the calls of `alltoall`.
     """
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], limit_seconds: float) -> None:
@@ -68,11 +74,14 @@ class DirectMessages:
         for each in self._sockets.values():
             each.close()
 
-    def alltoall_base(self, target: Tensor, source: Tensor, *_: Any) -> Arrival:
-        """Send each rank its part of `source`, and return what fills `target` with their parts."""
-        size = source.nbytes // (len(self._sockets) + 1)
-        sent = ctypes.string_at(source.data_ptr(), source.nbytes)
-        expected = _Expected(target, size, {*self._sockets})
+    def alltoall(self, messages: Messages) -> Arrival:
+        """Send each rank its message, and return what fills in the messages of all ranks.
+
+        There is no tensor here, so that `torch.compile` compiles nothing of this.
+        """
+        sent = bytes(messages.sent)
+        size = len(sent) // (len(self._sockets) + 1)
+        expected = _Expected(messages, size, {*self._sockets})
         expected.write(self.rank, sent[self.rank * size :][:size])
         for rank, to in self._sockets.items():
             self._expected[rank].append(expected)
@@ -180,11 +189,10 @@ def _connect(
             given.close()
 
 
-def group_for_messages(context: Context) -> Any:
-    """Return what carries an all-to-all of tensors on the CPU: sockets if possible, or gloo."""
+def direct_messages_of(context: Context) -> DirectMessages | None:
+    """Return the sockets for announcements; None if gloo has to carry them."""
     # Private. `anyrig.memory.survive` stops ranks before a collective, by a kernel at this key,
     # and cannot stop a message of ours; its tests notice if the function changes.
-    is_watched = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::alltoall_base_", "Autograd")
-    if context.direct is not None and not is_watched:
-        return context.direct
-    return context.carrier or dist.group.WORLD
+    if torch._C._dispatch_has_kernel_for_dispatch_key("c10d::alltoall_base_", "Autograd"):
+        return None
+    return context.direct  # type: ignore[no-any-return]

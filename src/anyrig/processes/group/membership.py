@@ -60,6 +60,11 @@ class Context:
     logical_shards: set[int] = field(default_factory=set)
 
     @property
+    def gloo(self) -> Any:
+        """The process group for tensors on the CPU, after `open_carrier`."""
+        return self.carrier or dist.group.WORLD
+
+    @property
     def measuring(self) -> Any:
         """The balance to which models report the times of their steps; None if not measuring."""
         return None if self.balance is None or self.balance.held else self.balance
