@@ -35,13 +35,14 @@ from anyrig.cli.app import main
 main()
 """
 
-# 200 ranks take at least 6 s to start, however fast the machine is.
+# 200 ranks take at least 20 s to start, however fast the machine is, and however slowly this process
+# sees them.
 START_SLOWLY = """
 import subprocess, sys, time
 start = subprocess.Popen.__init__
 
 def wait_then_start(*args, **kwargs):
-    time.sleep(0.03)
+    time.sleep(0.1)
     start(*args, **kwargs)
 
 subprocess.Popen.__init__ = wait_then_start

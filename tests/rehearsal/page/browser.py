@@ -103,10 +103,18 @@ class Browser:
     def wait_for(self, expression: str) -> None:
         """Return when the expression is true."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while not self.evaluate(expression):
+        while not self._is_true(expression):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{expression} is not true; the console has {self.messages}")
             time.sleep(0.02)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(expression))
+        except RuntimeError as error:
+            if "navigated" not in str(error):  # the page is being loaded
+                raise
+            return False
 
     def open(self, page: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
         """Open a file in a new tab, and wait until it is loaded."""
