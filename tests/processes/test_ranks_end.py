@@ -35,7 +35,7 @@ from anyrig.cli.app import main
 main()
 """
 
-# 200 ranks take at least 20 s to start, however fast the machine is, and however slowly this process
+# 200 ranks take at least 20 s to start, however fast the machine is, and however slowly the test
 # sees them.
 START_SLOWLY = """
 import subprocess, sys, time
