@@ -69,7 +69,7 @@ def _check_command(name: str) -> None:
     """Refuse a name that looks like a command's, if there is no such command.
 
     Raises:
-        typer.BadParameter: there is none.
+        typer.BadParameter: the folders of PATH have no such program.
     """
     if not _COMMAND.fullmatch(name) or shutil.which(name):
         return
