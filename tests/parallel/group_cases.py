@@ -764,7 +764,7 @@ def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
     trial = Trial("speed", (None,) * ranks())
     balanced = Balance(group, Shares((1.0,) * ranks(), "to begin with", trial=trial))
     changes, rows = [], []
-    for index in range(48):
+    for index in range(56):
         before = balanced.shares
         drawn = balanced.draw(("loader", 0, index))
         rows.append(drawn.split(24 * ranks())[rank()])
@@ -773,9 +773,9 @@ def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
         if index >= 12:
             fixed = 1e-2 * rank()
             balanced.report(rows[index - 12], fixed + 1e-3 * rows[index - 12])
-    # Five steps make a round, and an exchange comes with every fourth batch. At 20 there are eight
-    # steps, and twelve more were drawn: the next round begins at step 20, reported after batch 32.
-    assert changes == [20, 40]
+    # Nine steps make a round, and an exchange comes with every fourth batch. At 24 there are twelve
+    # steps, and twelve more were drawn: the next round begins at step 24, reported after batch 36.
+    assert changes == [24, 48]
 
 
 class Weighed(nn.Module):

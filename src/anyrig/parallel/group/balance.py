@@ -4,7 +4,7 @@
 
     draws    │ 0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …     all ranks draw the same global batches, and
     reports  │   0 1 2 │ 3 4 5 6 │ 7 8  9 10 │          at the same draws they exchange what they
-                     exchange    └ from 8 on, 2 : 1     have measured by then
+                     exchange  exchange      └ 2 : 1    have measured by then
 
 An exchange waits for the other ranks. When a rank draws a batch, no collective of an earlier step
 still needs its host, so waiting is safe. Once the shares are held, the ranks exchange nothing.
@@ -27,9 +27,9 @@ from ..shares.measure import MemoryMark, StepTime
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import MEASURED_STEPS, WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 
-# Twice as many as for the devices of one process: ranks that share a node with other programs are
-# slowed down more often.
-_ROUND_STEPS = WARM_UP_STEPS + 2 * MEASURED_STEPS
+# Four times as many as for the devices of one process: ranks that share a node with other programs
+# are slowed down more often.
+_ROUND_STEPS = WARM_UP_STEPS + 4 * MEASURED_STEPS
 # Draws between two exchanges; doubled while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
 # The most reports that a rank keeps while another rank has none.
