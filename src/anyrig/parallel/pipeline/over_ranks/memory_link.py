@@ -1,0 +1,230 @@
+"""Tensors from one rank to another of the same node, through memory that both map.
+
+::
+
+    gloo      main ─▶ poller ═══════════ poller ─▶ main      the pollers read and write the socket
+    memory    main ─copy─▶ block ─copy─▶ main                a socket says which block is full, and
+                                                             which has been read
+
+Where every core computes, each thread that wakes up interrupts a computation. Receiving 128 KiB
+took 0.6 ms of processor time with gloo. A block has no name, so only the processes of the same user
+can open it, and the system frees it when both have ended.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....processes.group.board import Board
+from ....processes.group.membership import Group
+from ....processes.group.node_sockets import connect_ranks, group_limit_seconds
+from .contents import Form
+
+# A message of more bytes is left to gloo: it costs no more there, and blocks are never given back.
+MOST_BYTES = 4 * 2**20
+# A block, the number of bytes in it, and its file descriptor if the receiver has not seen it yet. A
+# receipt has the block and twice `_NONE`.
+_NOTE = struct.Struct("=3q")
+_NONE = -1
+_ALIGNMENT = 64
+
+
+class _Block:
+    """A piece of memory that both processes map."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        self.descriptor = descriptor  # `_NONE` once the receiver has mapped the block
+
+
+class MemoryLink:
+    """This rank's end of a link with another rank, in both directions.
+
+    Args:
+        connected: a socket to the other rank.
+        process: the number of the other rank's process.
+    """
+
+    def __init__(self, connected: socket.socket, process: int) -> None:
+        self._socket, self._process = connected, process
+        self._own: list[_Block] = []  # which this rank fills
+        self._free: list[int] = []
+        self._theirs: dict[int, _Block] = {}
+        self._partial = b""
+        self._numbers = count()  # of the messages that this rank expects
+        self._arrivals = count()
+        self._arrived: dict[int, tuple[int, int]] = {}  # by number: block and bytes
+
+    def send(self, tensors: Sequence[Tensor]) -> None:
+        """Send strided tensors, without waiting for the other rank."""
+        size = sum(map(_room, tensors))
+        while self._read_note(None):
+            pass
+        block = self._take_block(size)
+        data, start = self._own[block].data, 0
+        for tensor in tensors:
+            here = data[start : start + tensor.nbytes].view(tensor.dtype)
+            here.view(tensor.shape).copy_(tensor.detach())
+            start += _room(tensor)
+        self._write(block, size, self._own[block].descriptor)
+
+    def expect(self) -> int:
+        """Return the number of the next message of the other rank."""
+        return next(self._numbers)
+
+    def take(self, number: int, forms: Sequence[Form], ends: float) -> list[Tensor]:
+        """Return the tensors of a message; `ends` limits the wait, by `time.monotonic`.
+
+        Raises:
+            RuntimeError: the message did not come in time, or the other rank has ended.
+        """
+        while number not in self._arrived:
+            self._read_note(ends)
+        block, size = self._arrived.pop(number)
+        data, start, found = self._theirs[block].data, 0, []
+        for form in forms:
+            tensor = torch.empty(form.shape, dtype=form.dtype, device="cpu")
+            there = data[start : start + tensor.nbytes].view(form.dtype)
+            found.append(tensor.copy_(there.view(form.shape)))
+            start += _room(tensor)
+        if start != size:
+            raise RuntimeError(f"a message of {size} bytes arrived instead of {start}")
+        self._write(block, _NONE, _NONE)
+        return found
+
+    def finish_sending(self, ends: float) -> None:
+        """Wait until the other rank has taken all messages; raise as `take` does."""
+        while len(self._free) < len(self._own):
+            self._read_note(ends)
+
+    def close(self) -> None:
+        """End the waits of the other rank for this one."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _take_block(self, size: int) -> int:
+        """Return the smallest free block of at least `size` bytes, or a new one."""
+        fitting = [each for each in self._free if len(self._own[each].data) >= size]
+        if fitting:
+            chosen = min(fitting, key=lambda each: len(self._own[each].data))
+            self._free.remove(chosen)
+            return chosen
+        descriptor = os.memfd_create("anyrig")
+        os.ftruncate(descriptor, size)
+        self._own.append(_Block(descriptor, size))
+        return len(self._own) - 1
+
+    def _write(self, *note: int) -> None:
+        try:
+            self._socket.settimeout(None)
+            self._socket.sendall(_NOTE.pack(*note))
+        except OSError as error:
+            raise RuntimeError(str(error)) from error
+
+    def _read_note(self, ends: float | None) -> bool:
+        """Read the next message or receipt; if `ends` is None, return False if there is none."""
+        seconds = 0.0 if ends is None else max(1e-4, ends - time.monotonic())
+        try:
+            self._socket.settimeout(seconds)
+            data = self._socket.recv(_NOTE.size - len(self._partial))
+        except BlockingIOError:
+            return False
+        except TimeoutError:
+            raise RuntimeError("Timed out waiting for a message") from None
+        except OSError as error:
+            raise RuntimeError(str(error)) from error
+        if not data:
+            raise RuntimeError("Connection closed by peer")
+        self._partial += data
+        if len(self._partial) == _NOTE.size:
+            note, self._partial = self._partial, b""
+            self._note(*_NOTE.unpack(note))
+        return True
+
+    def _note(self, block: int, size: int, descriptor: int) -> None:
+        if size == _NONE:
+            own = self._own[block]
+            if own.descriptor != _NONE:
+                os.close(own.descriptor)
+                own.descriptor = _NONE
+            self._free.append(block)
+            return
+        if descriptor != _NONE:
+            self._theirs[block] = _open_block(self._process, descriptor)
+        self._arrived[next(self._arrivals)] = block, size
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _open_block(process: int, descriptor: int) -> _Block:
+    """Map a block of another process; raise OSError if that is impossible."""
+    own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    try:
+        return _Block(own, os.fstat(own).st_size)
+    finally:
+        os.close(own)
+
+
+def open_memory_links(group: Group, board: Board, name: str) -> dict[int, MemoryLink]:
+    """Return a link with each other rank; every rank must call this.
+
+    No rank gets links unless all compute on the CPU of one node, and can map each other's memory.
+
+    Args:
+        group: the group of all ranks.
+        board: their board.
+        name: the kind of exchange on the board.
+    """
+    sockets = connect_ranks(group, board, name)
+    if sockets is None:
+        return {}
+
+    def exchange(own: Any) -> list[Any]:
+        texts = board.exchange(name, json.dumps(own).encode(), group_limit_seconds(), "spread()")
+        return list(map(json.loads, texts))
+
+    sample, secret = _make_sample()
+    others = exchange([os.getpid(), sample, secret])
+    can_map = sample != _NONE and all(map(_can_open, others))
+    everywhere = all(exchange(can_map))
+    if sample != _NONE:
+        os.close(sample)
+    if not everywhere:
+        return {}
+    return {rank: MemoryLink(each, others[rank][0]) for rank, each in sockets.items()}
+
+
+def _make_sample() -> tuple[int, str]:
+    """Return a block that contains a secret; without a block if the system has none."""
+    secret = secrets.token_hex(_ALIGNMENT // 2)
+    if not hasattr(os, "memfd_create"):
+        return _NONE, secret
+    descriptor = os.memfd_create("anyrig")
+    os.write(descriptor, secret.encode())
+    return descriptor, secret
+
+
+def _can_open(sample: Sequence[Any]) -> bool:
+    process, descriptor, secret = sample
+    try:
+        block = _open_block(process, descriptor)
+    except (OSError, ValueError):
+        return False
+    found = bytes(block.data.tolist()).decode(errors="replace")
+    return found == str(secret)
