@@ -23,10 +23,19 @@ import anyrig
 from anyrig.errors import SpreadError
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
 from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
+from anyrig.parallel.pipeline.stage import Stage
 from anyrig.processes.group.membership import current_context
 
 TOLERANCE = 1e-9
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zero-bubble",
+    "zero-bubble-h2",
+    "zero-bubble-few",
+    "zero-bubble-v",
+)
 
 
 class Pair:
@@ -111,7 +120,7 @@ def on_device(*tensors: Tensor) -> Any:
 
 
 def case_schedules() -> None:
-    try_schedules((1, 4))
+    try_schedules((1, 6))
 
 
 def case_schedules_of_more_micro_batches() -> None:
@@ -618,6 +627,62 @@ def case_ranks_that_call_differently() -> None:
     found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
     assert found.startswith("RankMismatchError"), found
     pair.step(x, y)  # the refused calls have sent nothing
+
+
+class Turn:
+    """Lets ranks wait for an event on one of them; a wait ends after 20 seconds."""
+
+    def __init__(self, pair: Pair, name: str) -> None:
+        self._board, self._name = pair.model._pipeline.links.board, name
+
+    def come(self) -> None:
+        """Let ranks continue that wait for rank 0."""
+        if dist.get_rank() == 0:
+            self._board.post(self._name, b"")
+
+    def wait(self) -> None:
+        self._board.wait_until(
+            lambda: self._board.look([self._name]) != [None], lambda: [0], 20, self._name, ""
+        )
+
+
+def case_the_first_stage_begins_before_the_other_ranks_call() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=4)
+    x, y = batch(8)
+    pair.step(x, y)  # shows that no buffer is written
+    turn = Turn(pair, "a test's first stage")
+    hook = pair.module.get_submodule("0").register_forward_hook(lambda *_: turn.come())
+    if pair.rank:
+        turn.wait()
+    pair.step(x, y)
+    hook.remove()
+
+
+def case_no_rank_waits_for_the_weights_of_others() -> None:
+    """Ranks get the loss while the last rank has still to compute gradients of weights."""
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=4, schedule="zero-bubble")
+    x, y = batch(8)
+    pair.step(x, y)  # shows that no buffer is written
+    turn = Turn(pair, "a test's loss")
+    waited = []
+    compute = Stage.backward_weights
+
+    def late(stage: Stage, number: int) -> None:
+        if number == 3 and pair.rank == pair.ranks - 1:
+            turn.wait()
+            waited.append(number)
+        compute(stage, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "backward_weights", late)
+        loss = pair.model(x, target=y)
+        turn.come()
+    assert waited == ([3] if pair.rank == pair.ranks - 1 else [])
+    alone = pair.alone(x, y)
+    close(loss, alone)
+    for each in (loss, alone):
+        each.backward()
+    pair.compare_gradients()
 
 
 class Masking(nn.Module):
