@@ -135,23 +135,24 @@ def test_the_bars_of_memory_and_speed() -> None:
 )
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
     # Each device updates its own parameters and continues: a step begins while the last one ends.
-    schedule = make_schedule(name, 4, 8)
-    ten = replace(
-        schedule,
-        micro_batches=80,
-        tasks=tuple(
-            tuple(
-                replace(task, micro_batch=task.micro_batch + 8 * step)
-                for step in range(10)
-                for task in tasks
-            )
-            for tasks in schedule.tasks
-        ),
-    )
-    timeline = simulate(ten)
-    alone = 10 * 3 * 8 * schedule.stages
-    assert alone / timeline.total_seconds >= speedup
-    assert timeline.most_in_flight == simulate(schedule).most_in_flight
+    for m in (8, 12):
+        schedule = make_schedule(name, 4, m)
+        ten = replace(
+            schedule,
+            micro_batches=10 * m,
+            tasks=tuple(
+                tuple(
+                    replace(task, micro_batch=task.micro_batch + m * step)
+                    for step in range(10)
+                    for task in tasks
+                )
+                for tasks in schedule.tasks
+            ),
+        )
+        timeline = simulate(ten)
+        alone = 10 * 3 * m * schedule.stages
+        assert alone / timeline.total_seconds >= speedup
+        assert timeline.most_in_flight == simulate(schedule).most_in_flight
 
 
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
