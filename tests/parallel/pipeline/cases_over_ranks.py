@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
 from anyrig.errors import SpreadError
+from anyrig.parallel.pipeline.over_ranks import links
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
 from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.parallel.pipeline.stage import Stage
@@ -335,6 +336,19 @@ def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
     return losses, target.numel()
 
 
+def case_values_that_are_too_large_for_memory() -> None:
+    """Gloo carries all values, or those of two samples and not those of one."""
+    for most_bytes in (0, 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(links, "MOST_BYTES", most_bytes)
+            pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=6, schedule="1f1b")
+            for samples in (9, 9, 3):
+                pair.step(*batch(samples))
+            with torch.no_grad():
+                x, _ = batch(9)
+                close(pair.model(x), pair.one(x))
+
+
 def case_skip_connections_and_tied_weights() -> None:
     for schedule in SCHEDULES:
         pair = Pair(Skipping(8), mean_of_tokens, schedule=schedule, micro_batches=4)
@@ -535,12 +549,12 @@ def case_clipping_and_scaling() -> None:
 
 def case_a_gradient_that_overflows() -> None:
     pair = Pair(perceptron())
-    links = pair.model._pipeline.links
+    its_links = pair.model._pipeline.links
     for overflows in (False, True):
         (gradient,) = on_device(torch.ones(2, 2))
         if overflows and pair.rank == 0:
             gradient[1, 1] = torch.inf
-        spread_overflow([None, gradient], pair.device, links)
+        spread_overflow([None, gradient], pair.device, its_links)
         assert bool(gradient.isfinite().all()) is not overflows
 
 
