@@ -57,8 +57,8 @@ def test_tensors_arrive_as_they_were(name: str) -> None:
     sender, receiver = make_links()
     given = VALUES[name]
     for _ in range(2):
-        sender.send(given)
-        found = receiver.take(receiver.expect(), forms_of(given), soon())
+        sender.send(given, 0)
+        found = receiver.take(receiver.expect(0), forms_of(given), soon())
         for one, other in zip(found, given, strict=True):
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
             assert torch.equal(one, other.detach().resolve_conj())
@@ -72,9 +72,9 @@ def test_messages_may_be_taken_in_another_order_and_in_both_directions() -> None
     given = [[torch.full((size,), float(size))] for size in (3, 1000, 50)]
     for sender in links:
         for each in given:
-            sender.send(each)
+            sender.send(each, 0)
     for receiver in links:
-        numbers = [receiver.expect() for _ in given]
+        numbers = [receiver.expect(0) for _ in given]
         for place in (2, 0, 1):
             (found,) = receiver.take(numbers[place], forms_of(given[place]), soon())
             assert torch.equal(found, given[place][0])
@@ -82,34 +82,45 @@ def test_messages_may_be_taken_in_another_order_and_in_both_directions() -> None
         each.finish_sending(soon())
 
 
+def test_no_pass_takes_messages_of_another() -> None:
+    sender, receiver = make_links()
+    for tag in (7, 8):
+        for number in range(2):
+            sender.send([torch.full((3,), 10.0 * tag + number)], tag)
+    for tag in (8, 7):
+        for number in range(2):
+            (found,) = receiver.take(receiver.expect(tag), forms_of([torch.zeros(3)]), soon())
+            assert torch.equal(found, torch.full((3,), 10.0 * tag + number))
+
+
 def test_a_block_is_filled_again_once_its_message_was_taken() -> None:
     sender, receiver = make_links()
     sizes = (10, 20, 10, 20, 5)
-    sender.send([torch.zeros(sizes[0])])
+    sender.send([torch.zeros(sizes[0])], 0)
     for number, size in enumerate(sizes):
-        (found,) = receiver.take(receiver.expect(), forms_of([torch.zeros(size)]), soon())
+        (found,) = receiver.take(receiver.expect(0), forms_of([torch.zeros(size)]), soon())
         assert torch.equal(found, torch.full((size,), float(number)))
         if number + 1 < len(sizes):
-            sender.send([torch.full((sizes[number + 1],), float(number + 1))])
+            sender.send([torch.full((sizes[number + 1],), float(number + 1))], 0)
     assert len(sender._own) == 2  # the second one for 20 elements, which take more than 64 bytes
 
 
 def test_what_arrived_does_not_change_when_the_block_is_filled_again() -> None:
     sender, receiver = make_links()
-    sender.send([torch.zeros(4)])
-    (first,) = receiver.take(receiver.expect(), forms_of([torch.zeros(4)]), soon())
-    sender.send([torch.ones(4)])
+    sender.send([torch.zeros(4)], 0)
+    (first,) = receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
+    sender.send([torch.ones(4)], 0)
     assert torch.equal(first, torch.zeros(4))
     assert len(sender._own) == 1
 
 
 def test_the_sender_waits_until_all_is_taken() -> None:
     sender, receiver = make_links()
-    sender.send([torch.zeros(4)])
+    sender.send([torch.zeros(4)], 0)
     with pytest.raises(RuntimeError, match="Timed out"):
         sender.finish_sending(soon(0.02))
     taking = threading.Timer(
-        0.05, lambda: receiver.take(receiver.expect(), forms_of([torch.zeros(4)]), soon())
+        0.05, lambda: receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
     )
     taking.start()
     sender.finish_sending(soon())
@@ -119,27 +130,27 @@ def test_the_sender_waits_until_all_is_taken() -> None:
 def test_waits_end() -> None:
     sender, receiver = make_links()
     with pytest.raises(RuntimeError, match="Timed out"):
-        receiver.take(receiver.expect(), forms_of([torch.zeros(4)]), soon(0.02))
+        receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon(0.02))
     sender.close()
     # `rank_end` knows by this text that the rank itself is not the cause.
     with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
-        receiver.take(1, forms_of([torch.zeros(4)]), soon())
+        receiver.take((0, 1), forms_of([torch.zeros(4)]), soon())
 
 
 def test_another_size_than_expected_is_refused() -> None:
     sender, receiver = make_links()
-    sender.send([torch.zeros(100)])
+    sender.send([torch.zeros(100)], 0)
     with pytest.raises(RuntimeError, match="448 bytes arrived instead of 64"):
-        receiver.take(receiver.expect(), forms_of([torch.zeros(4)]), soon())
+        receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
 
 
 def test_blocks_are_closed() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     sender, receiver = make_links()
     for _ in range(3):
-        sender.send([torch.zeros(4)])
+        sender.send([torch.zeros(4)], 0)
     for _ in range(3):
-        receiver.take(receiver.expect(), forms_of([torch.zeros(4)]), soon())
+        receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
     sender.finish_sending(soon())
     sender.close()
     receiver.close()

@@ -50,7 +50,7 @@ class Arriving:
         works: one for each buffer that has elements.
         sender: the number of the sending device.
         through_hosts: whether the tensors arrive on the CPU.
-        number: the number of the message, if the tensors arrive by memory.
+        number: the number of the message in `MemoryLink`, if the tensors arrive by memory.
         forms: the forms of these tensors.
     """
 
@@ -58,7 +58,7 @@ class Arriving:
     works: list[Any]
     sender: int
     through_hosts: bool
-    number: int | None = None
+    number: tuple[int, int] | None = None
     forms: Sequence[Form] = ()
 
 
@@ -113,7 +113,7 @@ class Links:
         link = self._link(receiver, sum(each.nbytes for each in contents.tensors))
         if link is not None:
             with self._explained(receiver, "a transfer between stages"):
-                link.send(contents.tensors)
+                link.send(contents.tensors, tag)
             return
         pair = self.pairs.get((self.row.place, receiver))
         for tensor in contents.tensors:
@@ -132,7 +132,7 @@ class Links:
         arriving = Arriving([], [], sender, pair is None)
         link = self._link(sender, sum(form.bytes for form in forms))
         if link is not None:
-            arriving.number, arriving.forms = link.expect(), forms
+            arriving.number, arriving.forms = link.expect(tag), forms
             return arriving
         for form in forms:
             buffer = torch.empty(form.shape, dtype=form.dtype, device=where)
@@ -159,7 +159,9 @@ class Links:
         return [buffer.to(self._device) for buffer in arriving.buffers]
 
     @waits_for_ranks
-    def _take_from_memory(self, arriving: Arriving, number: int, what: str) -> list[Tensor]:
+    def _take_from_memory(
+        self, arriving: Arriving, number: tuple[int, int], what: str
+    ) -> list[Tensor]:
         link = self.memory[self._rank(arriving.sender)]
         with self._explained(arriving.sender, what):
             return link.take(number, arriving.forms, self._ends())

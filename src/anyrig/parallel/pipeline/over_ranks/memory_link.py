@@ -34,9 +34,9 @@ from .contents import Form
 
 # A message of more bytes is left to gloo: it costs no more there, and blocks are never given back.
 MOST_BYTES = 4 * 2**20
-# A block, the number of bytes in it, and its file descriptor if the receiver has not seen it yet. A
-# receipt has the block and twice `_NONE`.
-_NOTE = struct.Struct("=3q")
+# The tag of the pass, a block, the number of bytes in it, and its file descriptor if the receiver
+# has not seen the block yet. A receipt has `_NONE` for the last two.
+_NOTE = struct.Struct("=4q")
 _NONE = -1
 _ALIGNMENT = 64
 
@@ -49,8 +49,23 @@ class _Block:
         self.descriptor = descriptor  # `_NONE` once the receiver has mapped the block
 
 
+class _Numbers:
+    """Numbers the messages of each pass; a rank ends a pass before it begins the next one."""
+
+    def __init__(self) -> None:
+        self._tag, self._count = _NONE, count()
+
+    def next(self, tag: int) -> tuple[int, int]:
+        """Return the tag and the number of the next message with this tag."""
+        if tag != self._tag:
+            self._tag, self._count = tag, count()
+        return tag, next(self._count)
+
+
 class MemoryLink:
     """This rank's end of a link with another rank, in both directions.
+
+    Messages are numbered by pass, so that no pass can take those of another.
 
     Args:
         connected: a socket to the other rank.
@@ -63,12 +78,11 @@ class MemoryLink:
         self._free: list[int] = []
         self._theirs: dict[int, _Block] = {}
         self._partial = b""
-        self._numbers = count()  # of the messages that this rank expects
-        self._arrivals = count()
-        self._arrived: dict[int, tuple[int, int]] = {}  # by number: block and bytes
+        self._expected, self._arriving = _Numbers(), _Numbers()
+        self._arrived: dict[tuple[int, int], tuple[int, int]] = {}  # by number: block and bytes
 
-    def send(self, tensors: Sequence[Tensor]) -> None:
-        """Send strided tensors, without waiting for the other rank."""
+    def send(self, tensors: Sequence[Tensor], tag: int) -> None:
+        """Send strided tensors in the pass `tag`, without waiting for the other rank."""
         size = sum(map(_room, tensors))
         while self._read_note(None):
             pass
@@ -78,13 +92,13 @@ class MemoryLink:
             here = data[start : start + tensor.nbytes].view(tensor.dtype)
             here.view(tensor.shape).copy_(tensor.detach())
             start += _room(tensor)
-        self._write(block, size, self._own[block].descriptor)
+        self._write(tag, block, size, self._own[block].descriptor)
 
-    def expect(self) -> int:
-        """Return the number of the next message of the other rank."""
-        return next(self._numbers)
+    def expect(self, tag: int) -> tuple[int, int]:
+        """Return the number of the next message of the other rank in the pass `tag`."""
+        return self._expected.next(tag)
 
-    def take(self, number: int, forms: Sequence[Form], ends: float) -> list[Tensor]:
+    def take(self, number: tuple[int, int], forms: Sequence[Form], ends: float) -> list[Tensor]:
         """Return the tensors of a message; `ends` limits the wait, by `time.monotonic`.
 
         Raises:
@@ -101,7 +115,7 @@ class MemoryLink:
             start += _room(tensor)
         if start != size:
             raise RuntimeError(f"a message of {size} bytes arrived instead of {start}")
-        self._write(block, _NONE, _NONE)
+        self._write(number[0], block, _NONE, _NONE)
         return found
 
     def finish_sending(self, ends: float) -> None:
@@ -155,7 +169,7 @@ class MemoryLink:
             self._note(*_NOTE.unpack(note))
         return True
 
-    def _note(self, block: int, size: int, descriptor: int) -> None:
+    def _note(self, tag: int, block: int, size: int, descriptor: int) -> None:
         if size == _NONE:
             own = self._own[block]
             if own.descriptor != _NONE:
@@ -165,7 +179,7 @@ class MemoryLink:
             return
         if descriptor != _NONE:
             self._theirs[block] = _open_block(self._process, descriptor)
-        self._arrived[next(self._arrivals)] = block, size
+        self._arrived[self._arriving.next(tag)] = block, size
 
 
 def _room(tensor: Tensor) -> int:
