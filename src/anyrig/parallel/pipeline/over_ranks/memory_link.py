@@ -55,7 +55,7 @@ class _Numbers:
     def __init__(self) -> None:
         self._tag, self._count = _NONE, count()
 
-    def next(self, tag: int) -> tuple[int, int]:
+    def assign(self, tag: int) -> tuple[int, int]:
         """Return the tag and the number of the next message with this tag."""
         if tag != self._tag:
             self._tag, self._count = tag, count()
@@ -96,7 +96,7 @@ class MemoryLink:
 
     def expect(self, tag: int) -> tuple[int, int]:
         """Return the number of the next message of the other rank in the pass `tag`."""
-        return self._expected.next(tag)
+        return self._expected.assign(tag)
 
     def take(self, number: tuple[int, int], forms: Sequence[Form], ends: float) -> list[Tensor]:
         """Return the tensors of a message; `ends` limits the wait, by `time.monotonic`.
@@ -179,7 +179,7 @@ class MemoryLink:
             return
         if descriptor != _NONE:
             self._theirs[block] = _open_block(self._process, descriptor)
-        self._arrived[self._arriving.next(tag)] = block, size
+        self._arrived[self._arriving.assign(tag)] = block, size
 
 
 def _room(tensor: Tensor) -> int:
