@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from anyrig.parallel.pipeline.over_ranks.contents import Form
-from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink, _can_open, _make_sample
+from anyrig.parallel.pipeline.over_ranks.mapped_memory import make_sample
+from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="links by memory need Linux"
@@ -160,8 +161,8 @@ def test_blocks_are_closed() -> None:
 
 
 def test_a_block_of_another_process_is_recognised_by_its_contents() -> None:
-    descriptor, secret = _make_sample()
-    assert _can_open([os.getpid(), descriptor, secret])
-    assert not _can_open([os.getpid(), descriptor, secret[::-1]])
-    assert not _can_open([os.getpid(), 10**6, secret])
-    os.close(descriptor)
+    sample = make_sample()
+    assert sample.can_be_opened()
+    assert not sample._replace(secret=sample.secret[::-1]).can_be_opened()
+    assert not sample._replace(descriptor=10**6).can_be_opened()
+    os.close(sample.descriptor)

@@ -58,7 +58,11 @@ def connect_ranks(group: Group, board: Board, name: str) -> dict[int, socket.soc
             connect(sockets, group.rank, others, listening)
     for each in sockets.values():
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sockets if all(exchange(len(sockets) == group.world_size - 1)) else None
+    if all(exchange(len(sockets) == group.world_size - 1)):
+        return sockets
+    for each in sockets.values():
+        each.close()
+    return None
 
 
 def group_limit_seconds() -> float:

@@ -7,16 +7,13 @@
                                                              which has been read
 
 Where every core computes, each thread that wakes up interrupts a computation. Receiving 128 KiB
-took 0.6 ms of processor time with gloo. A block has no name, so only the processes of the same user
-can open it, and the system frees it when both have ended.
+took 0.6 ms of processor time with gloo.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import secrets
 import socket
 import struct
 import time
@@ -31,29 +28,21 @@ from ....processes.group.board import Board
 from ....processes.group.membership import Group
 from ....processes.group.node_sockets import connect_ranks, group_limit_seconds
 from .contents import Form
+from .mapped_memory import NONE, Block, Sample, make_block, make_sample, open_block
 
 # A message of more bytes is left to gloo: it costs no more there, and blocks are never given back.
 MOST_BYTES = 4 * 2**20
 # The tag of the pass, a block, the number of bytes in it, and its file descriptor if the receiver
-# has not seen the block yet. A receipt has `_NONE` for the last two.
+# has not seen the block yet. A receipt has `NONE` for the last two.
 _NOTE = struct.Struct("=4q")
-_NONE = -1
 _ALIGNMENT = 64
-
-
-class _Block:
-    """A piece of memory that both processes map."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        self.descriptor = descriptor  # `_NONE` once the receiver has mapped the block
 
 
 class _Numbers:
     """Numbers the messages of each pass; a rank ends a pass before it begins the next one."""
 
     def __init__(self) -> None:
-        self._tag, self._count = _NONE, count()
+        self._tag, self._count = NONE, count()
 
     def assign(self, tag: int) -> tuple[int, int]:
         """Return the tag and the number of the next message with this tag."""
@@ -74,9 +63,9 @@ class MemoryLink:
 
     def __init__(self, connected: socket.socket, process: int) -> None:
         self._socket, self._process = connected, process
-        self._own: list[_Block] = []  # which this rank fills
+        self._own: list[Block] = []  # which this rank fills
         self._free: list[int] = []
-        self._theirs: dict[int, _Block] = {}
+        self._theirs: dict[int, Block] = {}
         self._partial = b""
         self._expected, self._arriving = _Numbers(), _Numbers()
         self._arrived: dict[tuple[int, int], tuple[int, int]] = {}  # by number: block and bytes
@@ -115,7 +104,7 @@ class MemoryLink:
             start += _room(tensor)
         if start != size:
             raise RuntimeError(f"a message of {size} bytes arrived instead of {start}")
-        self._write(number[0], block, _NONE, _NONE)
+        self._write(number[0], block, NONE, NONE)
         return found
 
     def finish_sending(self, ends: float) -> None:
@@ -126,6 +115,8 @@ class MemoryLink:
     def close(self) -> None:
         """End the waits of the other rank for this one."""
         self._socket.close()
+        for block in self._own:
+            _close_descriptor(block)
 
     def __del__(self) -> None:
         self.close()
@@ -137,9 +128,7 @@ class MemoryLink:
             chosen = min(fitting, key=lambda each: len(self._own[each].data))
             self._free.remove(chosen)
             return chosen
-        descriptor = os.memfd_create("anyrig")
-        os.ftruncate(descriptor, size)
-        self._own.append(_Block(descriptor, size))
+        self._own.append(make_block(size))
         return len(self._own) - 1
 
     def _write(self, *note: int) -> None:
@@ -170,29 +159,23 @@ class MemoryLink:
         return True
 
     def _note(self, tag: int, block: int, size: int, descriptor: int) -> None:
-        if size == _NONE:
-            own = self._own[block]
-            if own.descriptor != _NONE:
-                os.close(own.descriptor)
-                own.descriptor = _NONE
+        if size == NONE:
+            _close_descriptor(self._own[block])
             self._free.append(block)
             return
-        if descriptor != _NONE:
-            self._theirs[block] = _open_block(self._process, descriptor)
+        if descriptor != NONE:
+            self._theirs[block] = open_block(self._process, descriptor)
         self._arrived[self._arriving.assign(tag)] = block, size
+
+
+def _close_descriptor(block: Block) -> None:
+    if block.descriptor != NONE:
+        os.close(block.descriptor)
+        block.descriptor = NONE
 
 
 def _room(tensor: Tensor) -> int:
     return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _open_block(process: int, descriptor: int) -> _Block:
-    """Map a block of another process; raise OSError if that is impossible."""
-    own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-    try:
-        return _Block(own, os.fstat(own).st_size)
-    finally:
-        os.close(own)
 
 
 def open_memory_links(group: Group, board: Board, name: str) -> dict[int, MemoryLink]:
@@ -213,32 +196,13 @@ def open_memory_links(group: Group, board: Board, name: str) -> dict[int, Memory
         texts = board.exchange(name, json.dumps(own).encode(), group_limit_seconds(), "spread()")
         return list(map(json.loads, texts))
 
-    sample, secret = _make_sample()
-    others = exchange([os.getpid(), sample, secret])
-    can_map = sample != _NONE and all(map(_can_open, others))
-    everywhere = all(exchange(can_map))
-    if sample != _NONE:
-        os.close(sample)
-    if not everywhere:
+    sample = make_sample()
+    samples = [Sample(*each) for each in exchange(sample)]
+    can_map = all(exchange(all(each.can_be_opened() for each in samples)))
+    if sample.descriptor != NONE:
+        os.close(sample.descriptor)
+    if not can_map:
+        for each in sockets.values():
+            each.close()
         return {}
-    return {rank: MemoryLink(each, others[rank][0]) for rank, each in sockets.items()}
-
-
-def _make_sample() -> tuple[int, str]:
-    """Return a block that contains a secret; without a block if the system has none."""
-    secret = secrets.token_hex(_ALIGNMENT // 2)
-    if not hasattr(os, "memfd_create"):
-        return _NONE, secret
-    descriptor = os.memfd_create("anyrig")
-    os.write(descriptor, secret.encode())
-    return descriptor, secret
-
-
-def _can_open(sample: Sequence[Any]) -> bool:
-    process, descriptor, secret = sample
-    try:
-        block = _open_block(process, descriptor)
-    except (OSError, ValueError):
-        return False
-    found = bytes(block.data.tolist()).decode(errors="replace")
-    return found == str(secret)
+    return {rank: MemoryLink(each, samples[rank].process) for rank, each in sockets.items()}
