@@ -28,7 +28,7 @@ SAMPLES = {16: (8, 3), 64: (4, 1)}
 LEAST_SHARE, LEAST_OVER_SPLIT = 0.97, 1.6
 # What the machine can do while both cores compute, as they do in a pipeline.
 BUSY = "alone, both ranks at once"
-SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "zero-bubble-h2")
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "zero-bubble-h2", "zero-bubble-few")
 
 
 def measure(samples: int, turns: int, steps_per_turn: int) -> dict[str, list[float]]:

@@ -138,6 +138,8 @@ NAMES_OF_OTHER_ROOMS = (
         "torch.distributed.distributed_c10d._update_default_pg",
         "anyrig.verification.verify in a process group: the run on one device",
     ),
+    PrivateName("torch.nn.functional._in_projection", "zero-bubble pipelines: attention"),
+    PrivateName("torch.nn.functional._in_projection_packed", "zero-bubble pipelines: attention"),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", _NORMS),
     PrivateName("torch.nn.modules.batchnorm._NormBase", _NORMS),
     PrivateName("torch.overrides._get_current_function_mode_stack", _MODES),

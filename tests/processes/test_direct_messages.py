@@ -16,10 +16,10 @@ import torch
 from anyrig.processes.group.direct_messages import (
     Arrival,
     DirectMessages,
-    _connect,
     direct_messages_of,
 )
 from anyrig.processes.group.membership import Context, Group
+from anyrig.processes.group.node_sockets import connect
 
 SOON = timedelta(seconds=0.05)
 
@@ -108,10 +108,10 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
         strangers[1].sendall(bytes(15) + b"\1\1")
         strangers[2].close()
         of_one: dict[int, socket.socket] = {}
-        thread = threading.Thread(target=_connect, args=(of_one, 1, others, other))
+        thread = threading.Thread(target=connect, args=(of_one, 1, others, other))
         thread.start()
         of_zero: dict[int, socket.socket] = {}
-        _connect(of_zero, 0, others, own)
+        connect(of_zero, 0, others, own)
         thread.join()
     of_one[0].sendall(b"me")
     assert of_zero.keys() == {1}

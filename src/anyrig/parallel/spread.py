@@ -114,9 +114,9 @@ def spread(
             number by counted work if `example` shows the batch, else four for each device, and one
             if a layer needs the whole batch, such as batch normalization.
         schedule: the order in which a pipeline computes: ``"gpipe"``, ``"1f1b"``,
-            ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-h2"`` or ``"zero-bubble-v"``. All
-            but gpipe need `loss`.
-            ``"auto"``: 1f1b if possible, else gpipe.
+            ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-h2"``, ``"zero-bubble-few"`` or
+            ``"zero-bubble-v"``. All but gpipe need `loss`. ``"auto"``: 1f1b if possible, else
+            gpipe.
         checkpoint: whether a pipeline computes activations again in the backward pass instead of
             keeping them: ``"never"``, for each micro-batch but the last (``"except_last"``), or
             ``"always"``.

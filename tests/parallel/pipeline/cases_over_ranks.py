@@ -21,12 +21,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
 from anyrig.errors import SpreadError
+from anyrig.parallel.pipeline.over_ranks import links
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
 from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
+from anyrig.parallel.pipeline.stage import Stage
 from anyrig.processes.group.membership import current_context
 
 TOLERANCE = 1e-9
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zero-bubble",
+    "zero-bubble-h2",
+    "zero-bubble-few",
+    "zero-bubble-v",
+)
 
 
 class Pair:
@@ -111,7 +121,7 @@ def on_device(*tensors: Tensor) -> Any:
 
 
 def case_schedules() -> None:
-    try_schedules((1, 4))
+    try_schedules((1, 6))
 
 
 def case_schedules_of_more_micro_batches() -> None:
@@ -326,6 +336,19 @@ def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
     return losses, target.numel()
 
 
+def case_values_that_are_too_large_for_memory() -> None:
+    """Gloo carries all values, or those of two samples and not those of one."""
+    for most_bytes in (0, 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(links, "MOST_BYTES", most_bytes)
+            pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=6, schedule="1f1b")
+            for samples in (9, 9, 3):
+                pair.step(*batch(samples))
+            with torch.no_grad():
+                x, _ = batch(9)
+                close(pair.model(x), pair.one(x))
+
+
 def case_skip_connections_and_tied_weights() -> None:
     for schedule in SCHEDULES:
         pair = Pair(Skipping(8), mean_of_tokens, schedule=schedule, micro_batches=4)
@@ -526,12 +549,12 @@ def case_clipping_and_scaling() -> None:
 
 def case_a_gradient_that_overflows() -> None:
     pair = Pair(perceptron())
-    links = pair.model._pipeline.links
+    its_links = pair.model._pipeline.links
     for overflows in (False, True):
         (gradient,) = on_device(torch.ones(2, 2))
         if overflows and pair.rank == 0:
             gradient[1, 1] = torch.inf
-        spread_overflow([None, gradient], pair.device, links)
+        spread_overflow([None, gradient], pair.device, its_links)
         assert bool(gradient.isfinite().all()) is not overflows
 
 
@@ -618,6 +641,62 @@ def case_ranks_that_call_differently() -> None:
     found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
     assert found.startswith("RankMismatchError"), found
     pair.step(x, y)  # the refused calls have sent nothing
+
+
+class Turn:
+    """Lets ranks wait for an event on one of them; a wait ends after 20 seconds."""
+
+    def __init__(self, pair: Pair, name: str) -> None:
+        self._board, self._name = pair.model._pipeline.links.board, name
+
+    def come(self) -> None:
+        """Let ranks continue that wait for rank 0."""
+        if dist.get_rank() == 0:
+            self._board.post(self._name, b"")
+
+    def wait(self) -> None:
+        self._board.wait_until(
+            lambda: self._board.look([self._name]) != [None], lambda: [0], 20, self._name, ""
+        )
+
+
+def case_the_first_stage_begins_before_the_other_ranks_call() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=4)
+    x, y = batch(8)
+    pair.step(x, y)  # shows that no buffer is written
+    turn = Turn(pair, "a test's first stage")
+    hook = pair.module.get_submodule("0").register_forward_hook(lambda *_: turn.come())
+    if pair.rank:
+        turn.wait()
+    pair.step(x, y)
+    hook.remove()
+
+
+def case_no_rank_waits_for_the_weights_of_others() -> None:
+    """Ranks get the loss while the last rank has still to compute gradients of weights."""
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=4, schedule="zero-bubble")
+    x, y = batch(8)
+    pair.step(x, y)  # shows that no buffer is written
+    turn = Turn(pair, "a test's loss")
+    waited = []
+    compute = Stage.backward_weights
+
+    def late(stage: Stage, number: int) -> None:
+        if number == 3 and pair.rank == pair.ranks - 1:
+            turn.wait()
+            waited.append(number)
+        compute(stage, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "backward_weights", late)
+        loss = pair.model(x, target=y)
+        turn.come()
+    assert waited == ([3] if pair.rank == pair.ranks - 1 else [])
+    alone = pair.alone(x, y)
+    close(loss, alone)
+    for each in (loss, alone):
+        each.backward()
+    pair.compare_gradients()
 
 
 class Masking(nn.Module):

@@ -14,7 +14,15 @@ from torch import nn  # noqa: E402
 
 FEW = [(6, 16, 33), (7, 2, 9), (8, 12, 25)]
 MANY = list(product((2, 3, 5, 8), (1, 2, 5, 8, 13, 32), (3, 32, 37)))
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zero-bubble",
+    "zero-bubble-h2",
+    "zero-bubble-few",
+    "zero-bubble-v",
+)
 
 
 def main() -> None:

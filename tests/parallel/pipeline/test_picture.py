@@ -17,6 +17,7 @@ from anyrig.parallel.pipeline.schedules.picture import draw
 from anyrig.parallel.pipeline.schedules.schedule import Schedule
 from anyrig.parallel.pipeline.schedules.timeline import simulate
 from anyrig.parallel.pipeline.schedules.zero_bubble import zero_bubble
+from anyrig.parallel.pipeline.schedules.zero_bubble_few import zero_bubble_few
 from anyrig.parallel.pipeline.schedules.zero_bubble_h2 import zero_bubble_h2
 from anyrig.parallel.pipeline.schedules.zero_bubble_v import zero_bubble_v
 
@@ -31,6 +32,7 @@ from anyrig.parallel.pipeline.schedules.zero_bubble_v import zero_bubble_v
         (interleaved, interleaved(2, 3, 2)),
         (zero_bubble, zero_bubble(3, 4)),
         (zero_bubble_h2, zero_bubble_h2(2, 5)),
+        (zero_bubble_few, zero_bubble_few(2, 6)),
         (zero_bubble_v, zero_bubble_v(2, 4)),
     ],
 )

@@ -13,7 +13,15 @@ import anyrig
 
 pytestmark = pytest.mark.gpus(4)
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zero-bubble",
+    "zero-bubble-h2",
+    "zero-bubble-few",
+    "zero-bubble-v",
+)
 
 
 def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

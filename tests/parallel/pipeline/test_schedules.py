@@ -82,6 +82,25 @@ def test_transfers_delay_zero_bubble_h2_only_while_it_fills(transfer_seconds: fl
             assert usual.total_seconds > more.total_seconds
 
 
+def test_zero_bubble_few_never_waits_after_its_first_task() -> None:
+    for n, m, timeline in timelines("zero-bubble-few"):
+        if m < 3 * n:
+            assert timeline.schedule.tasks == make_schedule("zero-bubble-h2", n, m).tasks
+            continue
+        assert max(timeline.most_in_flight) == max(1, 3 * n - 2)
+        assert timeline.total_seconds == 3 * m + n - 1
+        for tasks in timeline.schedule.tasks:
+            start, end = timeline.start_seconds[tasks[0]], timeline.end_seconds[tasks[-1]]
+            assert end - start == 3 * m
+        delayed = simulate(timeline.schedule, transfer_seconds=0.5)
+        assert delayed.total_seconds == 3 * m + (n - 1) * 1.5
+
+
+def test_zero_bubble_few_splits_three_backward_passes_more_on_each_device() -> None:
+    split = make_schedule("zero-bubble-few", 4, 12).split
+    assert [sum(stage == each for stage, _ in split) for each in range(4)] == [0, 3, 6, 9]
+
+
 def test_zero_bubble_v_waits_for_the_first_micro_batch_only() -> None:
     for n, m, timeline in timelines("zero-bubble-v"):
         assert timeline.total_seconds == max(6 * m + n - 1, 4 * m + 4 * n - 2)
@@ -106,27 +125,34 @@ def test_the_bars_of_memory_and_speed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "speedup"), [("zero-bubble", 3.5), ("zero-bubble-h2", 3.8), ("zero-bubble-v", 3.8)]
+    ("name", "speedup"),
+    [
+        ("zero-bubble", 3.5),
+        ("zero-bubble-h2", 3.8),
+        ("zero-bubble-few", 3.8),
+        ("zero-bubble-v", 3.8),
+    ],
 )
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
     # Each device updates its own parameters and continues: a step begins while the last one ends.
-    schedule = make_schedule(name, 4, 8)
-    ten = replace(
-        schedule,
-        micro_batches=80,
-        tasks=tuple(
-            tuple(
-                replace(task, micro_batch=task.micro_batch + 8 * step)
-                for step in range(10)
-                for task in tasks
-            )
-            for tasks in schedule.tasks
-        ),
-    )
-    timeline = simulate(ten)
-    alone = 10 * 3 * 8 * schedule.stages
-    assert alone / timeline.total_seconds >= speedup
-    assert timeline.most_in_flight == simulate(schedule).most_in_flight
+    for m in (8, 12):
+        schedule = make_schedule(name, 4, m)
+        ten = replace(
+            schedule,
+            micro_batches=10 * m,
+            tasks=tuple(
+                tuple(
+                    replace(task, micro_batch=task.micro_batch + m * step)
+                    for step in range(10)
+                    for task in tasks
+                )
+                for tasks in schedule.tasks
+            ),
+        )
+        timeline = simulate(ten)
+        alone = 10 * 3 * m * schedule.stages
+        assert alone / timeline.total_seconds >= speedup
+        assert timeline.most_in_flight == simulate(schedule).most_in_flight
 
 
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
@@ -141,7 +167,7 @@ def test_a_device_s_stages_and_whole_backward_of_the_first_stage(name: str) -> N
         "zero-bubble-v": {0: [0, 5], 1: [1, 4], 2: [2, 3]},
     }.get(name, {0: [0], 1: [1], 2: [2]})
     split = set(range(1, schedule.stages)) if name.startswith("zero-bubble") else set()
-    assert schedule.split_stages == split
+    assert {stage for stage, _ in schedule.split} == split
 
 
 def test_one_device_never_waits() -> None:

@@ -22,7 +22,7 @@ from .held_tensors import HeldTensor, add_up, lend_leaves
 from .mailbox import Mailbox
 from .micro_batches import MicroBatch
 from .parcel import send_all
-from .schedules.schedule import Task, Work
+from .schedules.schedule import Task, Work, find_split
 from .stage import Gradients, Replacements, Stage, detached, leaves_of, tensors_of
 
 _LOSS = "loss"
@@ -61,7 +61,7 @@ class ScheduledRun:
         self._targets: dict[int, Any] = {}
         self._replacements: list[Replacements] = []
         self._leaves: list[list[Tensor]] = []  # of each stage, for its parameters
-        self._split: set[int] = set()  # the stages that defer gradients of weights
+        self._split = find_split(self.tasks)  # (stage, micro-batch): defers W
 
     def run(self) -> dict[Tensor, Tensor]:
         """Compute the losses, and return the gradients of their sum, by tensor.
@@ -71,7 +71,6 @@ class ScheduledRun:
         replacements, leaves = lend_leaves(self.held, self.stages)
         self._replacements = list(replacements)
         self._leaves = [leaves_of(pairs) for pairs in replacements]
-        self._split = {task.stage for task in self.tasks if task.work is Work.BACKWARD_INPUT}
         issue_work = {
             Work.FORWARD: self._forward,
             Work.BACKWARD: self._backward,
@@ -116,7 +115,7 @@ class ScheduledRun:
                 (lambda made: self._compute_loss(number, made)) if stage is last else None,
                 self._replacements[stage.index],
                 self.recomputes(number),
-                stage.index in self._split,
+                (stage.index, number) in self._split,
                 self.checks and number == 0,
             )
         if stage is not last:

@@ -20,8 +20,9 @@ and to weights part. That has been wrong for nodes with several outputs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -71,8 +72,12 @@ class DeferredWeights:
     @contextmanager
     def deferring(self) -> Iterator[None]:
         """Return the context of the forward pass."""
-        with _ProductMode(self):
-            yield
+        mode = _ProductMode(self)
+        try:
+            with mode:
+                yield
+        finally:
+            mode.end()
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -119,6 +124,11 @@ class _ProductMode(TorchFunctionMode):
         super().__init__()
         self._deferred = deferred
         self._hooks = _saved_tensor_hooks()
+        self._names: dict[str, Any] = {}
+
+    def end(self) -> None:
+        """Drop the copies of functions, which refer to each other."""
+        self._names.clear()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -131,13 +141,37 @@ class _ProductMode(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)  # a compiled part has a backward pass of its own
         if is_attention:
-            with self:
-                return _attention(*args, **kwargs)
+            return self._attention(*args, **kwargs)
+        return self._compute(func, args, kwargs)
+
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_open():
             product = read_product(func, args, kwargs, self._deferred.is_deferrable)
             if product is not None:
                 return _compute_product(product, self._deferred)
         return func(*args, **kwargs)
+
+    def _linear(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compute(functional.linear, args, kwargs)
+
+    @cached_property
+    def _attention(self) -> Callable[..., Any]:
+        """`torch.nn.functional.multi_head_attention_forward` with linear maps of this mode.
+
+        Within a mode, PyTorch's function would call the mode's handler again, forever, and each of
+        its 40 other calls would come there, too. The copies of the function, and of the two that
+        compute its linear maps of the input, have a `has_torch_function` and a `linear` of their
+        own.
+        """
+        original: Any = functional.multi_head_attention_forward
+        names = {**original.__globals__, "has_torch_function": lambda _: False}
+        names["linear"] = self._linear
+        self._names = names
+        # Private; without them, the product with the input's weight would not be deferred, which
+        # the case "attention" of `test_gradients_are_those_of_autograd` would notice.
+        for name in ("_in_projection", "_in_projection_packed"):
+            names[name] = _copy_with(names[name], names)
+        return _copy_with(original, names)
 
     def _is_open(self) -> bool:
         return (
@@ -156,17 +190,11 @@ def _saved_tensor_hooks() -> Any:
     return None if hooks is None else hooks[0]
 
 
-def _attention(*args: Any, **kwargs: Any) -> Any:
-    """Compute `torch.nn.functional.multi_head_attention_forward` so that modes see its products.
-
-    Within a mode, PyTorch's function calls the mode's handler again, forever. The copy of the
-    function asks a `has_torch_function` of its own.
-    """
-    original = functional.multi_head_attention_forward
-    names = {**original.__globals__, "has_torch_function": lambda _: False}
-    copy = FunctionType(original.__code__, names, original.__name__, original.__defaults__)
-    copy.__kwdefaults__ = original.__kwdefaults__
-    return copy(*args, **kwargs)
+def _copy_with(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """Return a copy of a function that finds global names in `names`."""
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:

@@ -12,9 +12,6 @@ two cores, one message of gloo took 0.8 ms; a message written to a socket takes 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
-import secrets
 import socket
 import time
 from collections import deque
@@ -22,16 +19,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.distributed as dist
 
 from .board import board_of
 from .membership import Context, open_carrier
-
-_LOOPBACK = "127.0.0.1"
-_CONNECT_SECONDS = 10.0
-# Each rank has a socket for every other rank.
-_MOST_RANKS = 16
-_TOKEN_BYTES = 16
+from .node_sockets import connect_ranks, group_limit_seconds
 
 
 class Messages(Protocol):
@@ -67,8 +58,6 @@ class DirectMessages:
         self._sockets = sockets
         self._expected: dict[int, deque[_Expected]] = {other: deque() for other in sockets}
         self._partial = dict.fromkeys(sockets, b"")
-        for each in sockets.values():
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __del__(self) -> None:
         for each in self._sockets.values():
@@ -137,56 +126,13 @@ def open_messages(context: Context) -> None:
     direct messages.
     """
     open_carrier(context)
-    group = context.group
-    backends = {part.partition(":")[2] for part in dist.get_backend_config().split(",")}
-    if context.has_tried_direct or group.world_size > _MOST_RANKS or backends != {"gloo"}:
+    if context.has_tried_direct:
         return
     context.has_tried_direct = True
-    world: Any = dist.group.WORLD
-    limit_seconds = world.get_group_store().timeout.total_seconds()
-    board, name = board_of(group), "direct"
-    if group.device.type != "cpu" or board.ranks_here() != range(group.world_size):
-        # The others do not wait for this rank, nor this rank for them.
-        board.give(name, json.dumps([0, ""]).encode(), "spread()")
-        return
-
-    def exchange(own: Any) -> list[Any]:
-        texts = board.exchange(name, json.dumps(own).encode(), limit_seconds, "spread()")
-        return list(map(json.loads, texts))
-
-    sockets: dict[int, socket.socket] = {}
-    with socket.create_server((_LOOPBACK, 0), backlog=4 * _MOST_RANKS) as listening:
-        others = exchange([listening.getsockname()[1], secrets.token_hex(_TOKEN_BYTES)])
-        if not all(port for port, _ in others):
-            return
-        with contextlib.suppress(OSError):
-            _connect(sockets, group.rank, others, listening)
-    direct = DirectMessages(group.rank, sockets, limit_seconds)
-    if all(exchange(len(sockets) == group.world_size - 1)):
-        context.direct = direct
-
-
-def _connect(
-    sockets: dict[int, socket.socket], rank: int, others: list[Any], listening: socket.socket
-) -> None:
-    """Connect to the ranks below, and accept the ranks above; raise OSError if one is late."""
-    for other, (port, token) in enumerate(others[:rank]):
-        sockets[other] = socket.create_connection((_LOOPBACK, port), _CONNECT_SECONDS)
-        sockets[other].sendall(bytes.fromhex(token) + bytes([rank]))
-    ends = time.monotonic() + _CONNECT_SECONDS
-    while len(sockets) < len(others) - 1:
-        listening.settimeout(max(1e-4, ends - time.monotonic()))
-        given = listening.accept()[0]
-        given.settimeout(1.0)
-        try:
-            said = given.recv(_TOKEN_BYTES + 1, socket.MSG_WAITALL)
-        except OSError:
-            said = b""
-        # Any program on this node can connect, but only ranks know the token.
-        if hmac.compare_digest(said[:-1], bytes.fromhex(others[rank][1])):
-            sockets[said[-1]] = given
-        else:
-            given.close()
+    group = context.group
+    sockets = connect_ranks(group, board_of(group), "direct")
+    if sockets is not None:
+        context.direct = DirectMessages(group.rank, sockets, group_limit_seconds())
 
 
 def direct_messages_of(context: Context) -> DirectMessages | None:

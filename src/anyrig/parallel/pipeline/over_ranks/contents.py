@@ -7,10 +7,11 @@ and dtypes, and whether they require gradients.
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -43,6 +44,11 @@ class Form:
     shape: tuple[int, ...]
     dtype: torch.dtype
     requires_grad: bool
+
+    @cached_property
+    def bytes(self) -> int:
+        """The size of the tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_value(value: Any, what: str) -> Contents:

@@ -2,7 +2,8 @@
 
 ::
 
-    CPU     gloo: a connection for each pair of ranks, in both directions at once
+    CPU     memory that both ranks map, on one node and for messages that are not large; else
+            gloo: a connection for each pair of ranks, in both directions at once
     GPUs    NCCL: a process group for each pair of stages and direction, as one group's transfers
             are sequential, and a receive that was posted early would hold up the sends
 
@@ -13,7 +14,7 @@ own, so that no later pass receives its messages.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,6 +32,7 @@ from ....processes.time_limit import limit_or_default
 from ....processes.torch_faults import keep_until_exit
 from ....processes.waits import waits_for_ranks
 from .contents import Contents, Form
+from .memory_link import MOST_BYTES, MemoryLink, open_memory_links
 from .row import Row
 
 # Tags repeat after this many passes.
@@ -48,12 +50,16 @@ class Arriving:
         works: one for each buffer that has elements.
         sender: the number of the sending device.
         through_hosts: whether the tensors arrive on the CPU.
+        number: the number of the message in `MemoryLink`, if the tensors arrive by memory.
+        forms: the forms of these tensors.
     """
 
     buffers: list[Tensor]
     works: list[Any]
     sender: int
     through_hosts: bool
+    number: tuple[int, int] | None = None
+    forms: Sequence[Form] = ()
 
 
 @dataclass
@@ -77,6 +83,7 @@ class Links:
         hosts: a gloo group of all ranks.
         pairs: the process group of each sending and receiving device; empty on the CPU.
         equals: the process group of the ranks with the same stages; None if there are no others.
+        memory: the links by memory with the other ranks; empty if there are none.
     """
 
     group: Group
@@ -85,6 +92,7 @@ class Links:
     hosts: Any
     pairs: dict[tuple[int, int], Any]
     equals: Any = None
+    memory: Mapping[int, MemoryLink] = field(default_factory=dict)
     _sent: list[_Sent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,6 +110,11 @@ class Links:
             text = torch.frombuffer(bytearray(contents.text.encode()), dtype=torch.uint8)
             for part in (torch.tensor([len(text)]), text):
                 self._send(part, receiver, tag, self.hosts)
+        link = self._link(receiver, sum(each.nbytes for each in contents.tensors))
+        if link is not None:
+            with self._explained(receiver, "a transfer between stages"):
+                link.send(contents.tensors, tag)
+            return
         pair = self.pairs.get((self.row.place, receiver))
         for tensor in contents.tensors:
             if tensor.numel():
@@ -117,6 +130,10 @@ class Links:
         where = torch.device("cpu") if pair is None else self._device
         data = self.hosts if pair is None else pair
         arriving = Arriving([], [], sender, pair is None)
+        link = self._link(sender, sum(form.bytes for form in forms))
+        if link is not None:
+            arriving.number, arriving.forms = link.expect(tag), forms
+            return arriving
         for form in forms:
             buffer = torch.empty(form.shape, dtype=form.dtype, device=where)
             arriving.buffers.append(buffer)
@@ -132,12 +149,22 @@ class Links:
             OtherRankError: the sender, or the rank for which it waits, has failed.
             RankWaitError: the sender did not send in time, or has ended.
         """
+        if arriving.number is not None:
+            return self._take_from_memory(arriving, arriving.number, what)
         for work in arriving.works:
             if not arriving.through_hosts:
                 work.wait()  # the current stream waits, and the host does not
             else:
                 self._wait(work, arriving.sender, what)
         return [buffer.to(self._device) for buffer in arriving.buffers]
+
+    @waits_for_ranks
+    def _take_from_memory(
+        self, arriving: Arriving, number: tuple[int, int], what: str
+    ) -> list[Tensor]:
+        link = self.memory[self._rank(arriving.sender)]
+        with self._explained(arriving.sender, what):
+            return link.take(number, arriving.forms, self._ends())
 
     def receive_text(self, sender: int, tag: int, what: str) -> str:
         """Return the text that a rank sends; raise as `take` does."""
@@ -152,7 +179,6 @@ class Links:
             size = int(buffer[0]) if dtype is torch.int64 else 0
         return bytes(parts[1].tolist()).decode()
 
-    @waits_for_ranks
     def add_up(self, tensor: Tensor, group: Any = None) -> None:
         """Add up a tensor over the ranks of `group`, in place; by default over all ranks.
 
@@ -160,12 +186,25 @@ class Links:
             OtherRankError: another rank has failed.
             RankWaitError: another rank did not come in time, or has ended.
         """
-        if self.pairs:
-            dist.all_reduce(tensor, group=group)
-            return
-        here = tensor.cpu()
+        self.begin_sum(tensor, group)()
+
+    def begin_sum(self, tensor: Tensor, group: Any = None) -> Callable[[], None]:
+        """Begin to add up a tensor as `add_up` does.
+
+        Return a function that waits for the sum, and raises as `add_up` does.
+        """
+        here = tensor if self.pairs else tensor.cpu()
+        over = group if self.pairs else group or self.hosts
         with self._explained(None, "a sum over ranks"):
-            work: Any = dist.all_reduce(here, group=group or self.hosts, async_op=True)
+            work = dist.all_reduce(here, group=over, async_op=True)
+        return lambda: self._finish_sum(work, here, tensor)
+
+    @waits_for_ranks
+    def _finish_sum(self, work: Any, here: Tensor, tensor: Tensor) -> None:
+        if self.pairs:
+            work.wait()  # the current stream waits, and the host does not
+            return
+        with self._explained(None, "a sum over ranks"):
             work.wait(self._limit)
         if here is not tensor:
             tensor.copy_(here)
@@ -189,6 +228,9 @@ class Links:
 
     def finish_sending(self) -> None:
         """Wait until other ranks have received what was sent through the hosts."""
+        for place, rank in enumerate(self.row.ranks):
+            if rank in self.memory:
+                self._finish_sending_to(place, self.memory[rank])
         for sent in self._sent:
             if sent.through_host:
                 self._wait(sent.work, sent.receiver, "the end of a call of a model in stages")
@@ -203,6 +245,8 @@ class Links:
             text = "\n".join([f"{type(error).__name__}: {error}", *notes])
             self.board.post(self._failure_key, f"rank {self.group.rank} failed: {text}".encode())
         self._sent.clear()
+        for link in self.memory.values():
+            link.close()
         # A wait that times out closes gloo's connection, which ends the waits of the other side.
         # gloo's groups have no other way to end before all ranks have called `destroy`.
         for group in (self.hosts, *([] if self.pairs or self.equals is None else [self.equals])):
@@ -219,6 +263,19 @@ class Links:
 
     def _rank(self, place: int) -> int:
         return self.row.ranks[place]
+
+    def _link(self, place: int, size: int) -> MemoryLink | None:
+        """Return the link by memory for a message of `size` bytes; None if others carry it."""
+        return self.memory.get(self._rank(place)) if 0 < size <= MOST_BYTES else None
+
+    def _ends(self) -> float:
+        """Return when a wait that begins now ends, by `time.monotonic`."""
+        return time.monotonic() + self._limit.total_seconds()
+
+    @waits_for_ranks
+    def _finish_sending_to(self, place: int, link: MemoryLink) -> None:
+        with self._explained(place, "the end of a call of a model in stages"):
+            link.finish_sending(self._ends())
 
     def _send(self, tensor: Tensor, receiver: int, tag: int, group: Any) -> None:
         with self._explained(receiver, "a transfer between stages"):
@@ -282,4 +339,5 @@ def open_links(
                 if number == row.number and row.place in (sender, receiver):
                     keep_until_exit(made)
                     opened[sender, receiver] = made
-    return Links(group, row, name, hosts, opened, equals)
+    memory = open_memory_links(group, board_of(group), f"{name}/memory")
+    return Links(group, row, name, hosts, opened, equals, memory)

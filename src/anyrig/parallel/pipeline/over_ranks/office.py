@@ -8,7 +8,7 @@ before they need the values, so that these arrive while the rank computes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import SpreadError
@@ -31,6 +31,8 @@ class Office:
         known: the texts of earlier passes with arguments of the same shapes; this pass adds its
             own.
         tag: the tag of this pass.
+        agree: waits until all ranks are known to make the same call; called before the first
+            message.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Office:
         orders: Mapping[int, Sequence[Message]],
         known: dict[Message, str],
         tag: int,
+        agree: Callable[[], None],
     ) -> None:
         self._links, self._traffic = links, traffic
-        self._known, self._tag = known, tag
+        self._known, self._tag, self._agree = known, tag, agree
+        self._is_open = False
         self._here = links.row.place
         self._expected = {
             sender: deque(each for each in order if traffic.ends(each)[1] == self._here)
@@ -51,8 +55,6 @@ class Office:
         }
         self._arriving: dict[Message, Arriving] = {}
         self._within: dict[Message, Any] = {}
-        for sender in self._expected:
-            self._post_ahead(sender)
 
     def send(self, message: Message, value: Any) -> None:
         """Start to send a value, which has no graph."""
@@ -60,6 +62,7 @@ class Office:
         if receiver == self._here:
             self._within[message] = value
             return
+        self._open()
         contents = read_value(value, str(message))
         before = self._known.get(message)
         self._known[message] = contents.text
@@ -77,11 +80,19 @@ class Office:
         sender = self._traffic.ends(message)[0]
         if sender == self._here:
             return self._within.pop(message)
+        self._open()
         while message not in self._arriving:
             self._post(sender)
         tensors = self._links.take(self._arriving.pop(message), str(message))
         self._post_ahead(sender)
         return make_value(self._known[message], tensors)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._agree()
+            self._is_open = True
+            for sender in self._expected:
+                self._post_ahead(sender)
 
     def _post(self, sender: int) -> None:
         """Post a receive for the next message of a rank; wait for its text if it is not known."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from ....errors import RankMismatchError, ShardSaveError, SpreadError
-from ....processes.group.caller_place import place_of_caller
+from ....errors import ShardSaveError, SpreadError
 from ....processes.time_limit import limit_or_default
 from ....transfer.move import Mover
 from ....transfer.tree import map_leaves
 from ...accumulation import refuse_with_accumulate
 from ...batch.call import without_trace
 from ...compiling import leave_to_modules
-from ...group.exchange import Exchange, Phase
+from ...group.exchange import Exchange
 from ...layout import Layout
 from ...losses.loss import (
     Criterion,
@@ -33,6 +33,7 @@ from ..schedules.timeline import issue_order
 from ..stage import tensors_of
 from ..staged_module import StagedModule
 from ..written_buffers import BufferWatch
+from .agreement import Agreement
 from .elsewhere import Elsewhere
 from .elsewhere_gradients import norm_over_ranks
 from .rank_calls import (
@@ -145,16 +146,17 @@ class PipelineRank(StagedModule):
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
         key = self._key(parts, loss is not None)
-        exchange = self._meet(samples, key, loss is not None)
-        total = exchange.total_samples / len(pipeline.links.row.ranks)
+        agreement = self._announce(samples, key, loss is not None)
+        if number == 1 or self.module.training not in self._checked_modes:
+            agreement.reach()  # as a refused call must not have written buffers
         bound = [pipeline.stages.pipeline.chain.bind(part.args, part.kwargs) for part in parts]
         call = RankCall(
             pipeline,
-            exchange,
+            agreement,
             pipeline.known_for(key),
             parts,
             bound,
-            samples / total if total else 0.0,
+            samples,
             self._loss_of(loss),
             lambda outputs, once_more: self._join(outputs, parts, inputs, kwargs, once_more),
             lambda count: self._cut(inputs, kwargs, count, samples),
@@ -167,16 +169,14 @@ class PipelineRank(StagedModule):
             [each for each in self.module.parameters() if isinstance(each, Elsewhere)],
             _learning(bound),
             self._has_half(),
-            exchange.first_with_samples // len(pipeline.links.row.ranks)
-            if self.module.training and pipeline.links.equals is not None
-            else None,
+            self.module.training and pipeline.links.equals is not None,
         )
-        with self._failing():
+        with self._failing(agreement):
             output = self._compute_call(call)
         pipeline.has_run = True
         if self._accumulation is None or not torch.is_grad_enabled():
             return output
-        count = total if loss is None else call.divisor
+        count = agreement.total_samples if loss is None else call.divisor
         return self._accumulation.note(output, count if is_divided else None, loss is not None)
 
     def _compute_call(self, call: RankCall) -> Any:
@@ -184,13 +184,14 @@ class PipelineRank(StagedModule):
         if not self._learns(call):
             return evaluate(call, self._tasks_of("forward", count))
         learning = [*call.parameters, *call.arguments]
+        failing = partial(self._failing, call.agreement)
         schedule = self._schedule_of(self._plan.schedule.name, count)
         if call.loss_of is not None and schedule is not None:
             ahead = StepAhead(call, schedule.tasks)
-            return put_in_graph(ahead, learning, self._failing)[0]
+            return put_in_graph(ahead, learning, failing)[0]
         tasks = self._tasks_of("gpipe", count)
         later = StepLater(call, only(Work.FORWARD, tasks), only(Work.BACKWARD, tasks))
-        results = put_in_graph(later, learning, self._failing)
+        results = put_in_graph(later, learning, failing)
         of_node = dict(zip(map(id, tensors_of(later.tree)), results, strict=True))
         return map_leaves(later.tree, lambda leaf, _: of_node.get(id(leaf), leaf))
 
@@ -199,13 +200,7 @@ class PipelineRank(StagedModule):
             return False
         return bool(call.arguments) or any(p.requires_grad for p in self.module.parameters())
 
-    def _meet(self, samples: int, key: int, with_loss: bool) -> Exchange:
-        """Announce the call to all ranks, and wait for their announcements.
-
-        Raises:
-            RankMismatchError: another rank calls the model in a different way, or with different
-                shapes.
-        """
+    def _announce(self, samples: int, key: int, with_loss: bool) -> Agreement:
         pipeline = self._pipeline
         pipeline.forwards += 1
         exchange = Exchange(
@@ -215,25 +210,7 @@ class PipelineRank(StagedModule):
             own_loss=with_loss,
             forward=pipeline.forwards,
         )
-        mode = float(self.module.training)  # decides whether pipelines exchange buffers
-        exchange.start(Phase.FORWARD, torch.is_grad_enabled(), (float(key), mode, 0.0))
-        exchange.finish()
-        keys, modes, _ = zip(*exchange.extra_of_ranks, strict=True)
-        counts = exchange.samples_of_ranks
-        here = pipeline.links.row.ranks[pipeline.links.row.place]
-        for rank in range(len(counts)):
-            same = modes[rank] == modes[here]
-            if rank in pipeline.links.row.ranks:
-                same = same and (keys[rank], counts[rank]) == (keys[here], counts[here])
-            if not same:
-                raise RankMismatchError(
-                    f"rank {here} calls the pipeline with {counts[here]} samples, but rank {rank} "
-                    f"with {counts[rank]} samples, at {place_of_caller()}; or their arguments, "
-                    "modes or frozen parameters differ. All ranks of one pipeline need the same "
-                    "batch: iterate over anyrig.distribute(loader), and let all ranks run the same "
-                    "program"
-                )
-        return exchange
+        return Agreement(exchange, pipeline.links.row, key, self.module.training)
 
     def _key(self, parts: Sequence[MicroBatch], with_loss: bool) -> int:
         """Return a number that is equal for calls whose messages have the same texts."""
@@ -300,11 +277,13 @@ class PipelineRank(StagedModule):
         )
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _failing(self, agreement: Agreement) -> Iterator[None]:
         """Report an error of this rank to the other ranks, which wait for it."""
         try:
             yield
         except Exception as error:
+            if agreement.is_refused:
+                raise
             row = self._pipeline.links.row
             add_note(error, f"on rank {row.ranks[row.place]} of a pipeline over ranks")
             self._pipeline.failed = True

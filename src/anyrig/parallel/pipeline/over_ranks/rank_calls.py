@@ -17,11 +17,12 @@ from torch import Tensor
 from ....errors import SpreadError
 from ....transfer.tree import walk_leaves
 from ...backward_callback import queue_callback
-from ...group.exchange import Exchange, Phase
+from ...group.exchange import Phase
 from ...losses.loss import LossPart, combine_losses
 from ..micro_batches import MicroBatch
 from ..schedules.schedule import Task, Work
 from ..stage import Gradients, tensors_of
+from .agreement import Agreement
 from .elsewhere_gradients import mark_gradients
 from .links import Links
 from .office import Office
@@ -30,7 +31,7 @@ from .rank_run import RankRun
 from .rank_step import RankStep
 from .row_buffers import copy_over_rows
 from .row_gradients import add_over_rows
-from .row_loss import WholeLoss, add_losses
+from .row_loss import WholeLoss, begin_adding_losses
 
 _RESULT, _PREVIEW = "result", "preview"
 _HALF = (torch.float16, torch.bfloat16)
@@ -42,11 +43,11 @@ class RankCall:
 
     Attributes:
         pipeline: the model.
-        exchange: the exchange of the ranks' announcements.
+        agreement: the ranks' agreement that all make this call.
         known: what earlier calls like this one have shown.
         micro_batches: the arguments.
         bound: the values of the arguments.
-        weight: the part of the global batch's samples that this pipeline has.
+        samples: the number of samples that this pipeline has.
         loss_of: computes the loss of a micro-batch; None without a loss.
         join: joins the outputs of the micro-batches, and may call a function that returns the
             outputs for the first samples of the batch.
@@ -60,16 +61,15 @@ class RankCall:
         elsewhere: the parameters of other ranks that learn.
         arguments: the tensors of `bound` that need gradients.
         watches_overflow: whether a gradient that overflows on one rank must be seen on all.
-        buffers_from: the pipeline whose buffers all pipelines take after the backward pass; None
-            if they keep their own.
+        copies_buffers: whether all pipelines take the buffers of one after the backward pass.
     """
 
     pipeline: RankPipeline
-    exchange: Exchange
+    agreement: Agreement
     known: Known
     micro_batches: Sequence[MicroBatch]
     bound: Sequence[dict[str, Any]]
-    weight: float
+    samples: int
     loss_of: Callable[[Any, Any, int], LossPart] | None
     join: Callable[[list[Any], Callable[[int], Any]], Any]
     cut: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any], Known]]
@@ -82,7 +82,7 @@ class RankCall:
     elsewhere: Sequence[Tensor]
     arguments: Sequence[Tensor]
     watches_overflow: bool
-    buffers_from: int | None
+    copies_buffers: bool
 
     def __post_init__(self) -> None:
         self._parts: dict[int, LossPart] = {}
@@ -91,6 +91,25 @@ class RankCall:
         self.divisor: Tensor | None = None  # of the loss, once it was computed
         # Without samples there is no loss, and the gradients of outputs count for nothing.
         self.is_empty = not any(part.samples for part in self.micro_batches)
+        self._passes_before = self.pipeline.passes
+
+    @property
+    def weight(self) -> float:
+        """The part of the global batch's samples that this pipeline has."""
+        total = self.agreement.total_samples
+        return self.samples / total if total else 0.0
+
+    def agree(self) -> None:
+        """Wait until all ranks are known to make this call; raise as `Agreement.reach` does."""
+        try:
+            self.agreement.reach()
+        except Exception:
+            self.pipeline.passes = self._passes_before  # nothing was sent
+            raise
+
+    def office(self, tasks: Sequence[Sequence[Task]], lends: bool) -> Office:
+        """Return the office for the tasks of all devices."""
+        return self.pipeline.office(tasks, lends, self.known, self.agree)
 
     def run(self, learns: bool) -> RankRun:
         """Return a runner for this rank's tasks."""
@@ -121,15 +140,46 @@ class RankCall:
             for number, part in sorted(self._parts.items())
         ]
 
-    def whole_loss(self, run: RankRun | None) -> WholeLoss:
-        """Return the loss of the global batch; every rank must call this."""
+    def begin_whole_loss(
+        self, run: RankRun | None, divided_by: float = 1.0
+    ) -> Callable[[], WholeLoss]:
+        """Give this rank's losses to the other ranks; every rank must call this.
+
+        `divided_by` is what the gradients are already divided by. Return a function that waits for
+        the loss of the global batch.
+        """
+        self.agree()
         parts = [] if run is None else self.parts(run)
-        whole = add_losses(parts, self.device, self.known.loss, self.pipeline.links)
-        self.divisor = whole.divisor if whole.kind.reduced else None
-        return whole
+        links = self.pipeline.links
+        wait = begin_adding_losses(parts, self.device, self.known.loss, links, divided_by)
+
+        def finish() -> WholeLoss:
+            whole = wait()
+            self.divisor = whole.divisor if whole.kind.reduced else None
+            return whole
+
+        return finish
+
+    def expected_divisor(self) -> float:
+        """Return what the loss will be divided by if all samples count as the first ones do.
+
+        Return 1 where that would not save time, or is not known to all ranks.
+        """
+        part = self._parts[min(self._parts)]
+        first = self.micro_batches[min(self._parts)].samples
+        if (
+            self.device.type != "cpu"
+            or self.pipeline.links.equals is not None
+            or part.count is None
+            or not part.reduced
+            or part.dtype in _HALF
+        ):
+            return 1.0
+        return float(part.count) * self.samples / first or 1.0
 
     def results_of(self, run: RankRun, device: int) -> Any:
         """Return on every rank what the last stage's rank computed; on that rank, with a graph."""
+        self.agree()
         share, what = self.pipeline.share, "the output of the model"
         if self.is_last:
             with torch.set_grad_enabled(run.learns):
@@ -160,7 +210,7 @@ class RankCall:
             learns=False,
             checks=False,
         )
-        office = pipeline.office(self.preview_tasks, True, known)
+        office = pipeline.office(self.preview_tasks, True, known, self.agree)
         with self.without_trace():
             run.borrow(office)
             run.run(office, self.preview_tasks[pipeline.stages.device], _no_seeds)
@@ -186,8 +236,8 @@ class RankCall:
         if links.equals is not None:
             gradients = add_over_rows(self.parameters, gradients, links)
         queue_callback(lambda: mark_gradients(self.elsewhere, self.parameters))
-        source = self.buffers_from
-        if source is not None:  # when no graph of this backward pass needs the buffers any more
+        if self.copies_buffers:  # when no graph of this backward pass needs the buffers any more
+            source = self.agreement.first_row_with_samples
             queue_callback(lambda: copy_over_rows(self.pipeline.stages.buffers(), source, links))
         if self.watches_overflow:
             spread_overflow(gradients, self.device, links)
@@ -219,39 +269,48 @@ class RankCall:
 class StepAhead(RankStep):
     """All tasks of a schedule in the call; `backward` delivers the gradients.
 
-    The gradients are those of the sum of the losses, since what a mean divides by is known only
-    when all targets have been counted.
+    The gradients are those of the sum of the losses, divided by what the mean is expected to divide
+    by: that is known only when all targets have been counted. If it is as expected, the gradients
+    need not be divided again.
     """
 
     def __init__(self, call: RankCall, tasks: Sequence[Sequence[Task]]) -> None:
         self._call, self._tasks = call, tasks
+        self._divided_by: float | None = None
         self._found: dict[Tensor, Tensor] = {}
         self._arguments: list[Tensor | None] = []
 
     def forward(self) -> tuple[list[Tensor], list[bool]]:
         """Run the schedule; return the loss of the global batch."""
-        call, run = self._call, None
-        if not call.is_empty:
+        call = self._call
+        if call.is_empty:
+            whole = call.begin_whole_loss(None)()
+        else:
             run = call.run(learns=True)
-            office = call.pipeline.office(self._tasks, True, call.known)
+            office = call.office(self._tasks, True)
             run.borrow(office)
-            run.run(office, self._tasks[call.pipeline.stages.device], lambda n: self._ones(run, n))
+            tasks, rest = _split_off_weights(self._tasks[call.pipeline.stages.device])
+            run.run(office, tasks, lambda n: self._seeds(run, n))
+            # So that no rank waits for another rank's W.
+            finish = call.begin_whole_loss(run, self._divided_by or 1.0)
+            run.run(office, rest, _no_seeds)
             self._found = run.collect(office)
             self._arguments = call.argument_gradients(run, office)
             call.pipeline.links.finish_sending()
-        whole = call.whole_loss(run)
+            whole = finish()
         if not whole.kind.reduced:
             raise SpreadError(
                 "the loss returned a value for each sample, whose gradients depend on what is "
                 'computed from them; use schedule="gpipe", whose backward passes begin with '
                 "loss.backward()"
             )
-        self._divisor = whole.divisor
+        self._left = whole.left
         return [whole.value], [True]
 
-    def _ones(self, run: RankRun | None, number: int) -> Gradients:
-        assert run is not None
-        return {_RESULT: [torch.ones_like(run.results[number][_RESULT])]}
+    def _seeds(self, run: RankRun, number: int) -> Gradients:
+        if self._divided_by is None:
+            self._divided_by = self._call.expected_divisor()
+        return {_RESULT: [torch.full_like(run.results[number][_RESULT], 1 / self._divided_by)]}
 
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
         """Return the kept gradients times the gradient of the loss."""
@@ -260,8 +319,8 @@ class StepAhead(RankStep):
         if given is None:
             return [None] * (len(call.parameters) + len(call.arguments))
         if call.pipeline.links.equals is not None or call.watches_overflow:
-            call.exchange.meet(Phase.BACKWARD)
-        factor = (given.float() if given.dtype in _HALF else given) / self._divisor
+            call.agreement.exchange.meet(Phase.BACKWARD)
+        factor = (given.float() if given.dtype in _HALF else given) / self._left
         arguments = [_times(each, factor) for each in self._arguments]
         return call.deliver(self._found, arguments, factor, keeps)
 
@@ -287,12 +346,12 @@ class StepLater(RankStep):
         run = None
         if not (call.is_empty and call.loss_of is not None):
             run = self._run = call.run(learns=True)
-            office = call.pipeline.office(self._forwards, True, call.known)
+            office = call.office(self._forwards, True)
             run.borrow(office)
             run.run(office, self._forwards[call.pipeline.stages.device], _no_seeds)
             call.pipeline.links.finish_sending()
         if call.loss_of is not None:
-            whole = call.whole_loss(run)
+            whole = call.begin_whole_loss(run)()
             if whole.kind.reduced:
                 self._divisor, self.tree = whole.divisor, whole.value
                 return [whole.value], [True]
@@ -316,12 +375,12 @@ class StepLater(RankStep):
                 "retain_graph=True would run the backward passes of all stages again, which a "
                 "pipeline over ranks cannot do; call the model again"
             )
-        call.exchange.meet(Phase.BACKWARD)
+        call.agreement.exchange.meet(Phase.BACKWARD)
         found: dict[Tensor, Tensor] = {}
         arguments: list[Tensor | None] = [None] * len(call.arguments)
         if run is not None and not call.is_empty:
             seeds = self._seeds(upstream) if call.is_last else _no_seeds
-            office = call.pipeline.office(self._backwards, False, call.known)
+            office = call.office(self._backwards, False)
             run.run(office, self._backwards[call.pipeline.stages.device], seeds)
             found = run.collect(office)
             arguments = call.argument_gradients(run, office)
@@ -361,12 +420,12 @@ def evaluate(call: RankCall, forwards: Sequence[Sequence[Task]]) -> Any:
     run = None
     if not (call.is_empty and call.loss_of is not None):
         run = call.run(learns=False)
-        office = call.pipeline.office(forwards, True, call.known)
+        office = call.office(forwards, True)
         run.borrow(office)
         run.run(office, forwards[call.pipeline.stages.device], _no_seeds)
         call.pipeline.links.finish_sending()
     if call.loss_of is not None:
-        whole = call.whole_loss(run)
+        whole = call.begin_whole_loss(run)()
         if whole.kind.reduced:
             return whole.value
     assert run is not None
@@ -394,12 +453,22 @@ def only(work: Work, tasks: Sequence[Sequence[Task]]) -> list[list[Task]]:
     return [[task for task in its_tasks if task.work is work] for its_tasks in tasks]
 
 
+def _split_off_weights(tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Return the tasks to the last one that another rank or the loss may need, and the rest."""
+    end = len(tasks)
+    while end and tasks[end - 1].work is Work.BACKWARD_WEIGHT:
+        end -= 1
+    return tasks[:end], tasks[end:]
+
+
 def _no_seeds(number: int) -> Gradients:
     return {}
 
 
 def _times(gradient: Tensor | None, factor: Any, in_place: bool = False) -> Tensor | None:
     if gradient is None or (isinstance(factor, float) and factor == 1.0):
+        return gradient
+    if in_place and isinstance(factor, Tensor) and factor.device.type == "cpu" and factor == 1.0:
         return gradient
     if isinstance(factor, Tensor) and gradient.dtype is not factor.dtype:
         factor = factor.to(torch.float64 if gradient.dtype is torch.float64 else torch.float32)

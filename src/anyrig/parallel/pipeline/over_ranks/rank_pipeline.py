@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,14 +63,20 @@ class RankPipeline:
         self.passes += 1
         return self.passes % MOST_PASSES
 
-    def office(self, tasks: Sequence[Sequence[Task]], lends: bool, known: Known) -> Office:
-        """Return the office for the tasks of all devices."""
+    def office(
+        self,
+        tasks: Sequence[Sequence[Task]],
+        lends: bool,
+        known: Known,
+        agree: Callable[[], None],
+    ) -> Office:
+        """Return the office for the tasks of all devices; see `Office`."""
         traffic = self.stages.traffic
         orders = {
             device: traffic.order(device, its_tasks, lends)
             for device, its_tasks in enumerate(tasks)
         }
-        return Office(self.links, traffic, orders, known.messages, self.next_tag())
+        return Office(self.links, traffic, orders, known.messages, self.next_tag(), agree)
 
     def share(self, value: Any, source: int, what: str) -> Any:
         """Return the value that the rank of device `source` has, on every rank of the pipeline."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..failure import explain_failure
 from ..placement import Pipeline
-from ..schedules.schedule import Task, Work
+from ..schedules.schedule import Task, Work, find_split
 from ..slots import Slot, tensors_in
 from ..stage import Gradients, Stage, detached
 from .elsewhere import Elsewhere
@@ -114,7 +114,7 @@ class RankRun:
         self._leaves: dict[int, dict[Tensor, None]] = {i: {} for i in self._stages}
         self._leaf_of: dict[int, tuple[Tensor, Tensor]] = {}  # by id: this rank's tensor, its leaf
         self._lent: dict[tuple[int, int], Tensor] = {}  # by shared tensor and stage: its leaf
-        self._split: set[int] = set()  # the stages that defer gradients of weights
+        self._split: set[tuple[int, int]] = set()  # (stage, micro-batch): defers W
         self.results: dict[int, dict[str, Any]] = {}
 
     def borrow(self, office: Office) -> None:
@@ -129,7 +129,7 @@ class RankRun:
 
     def run(self, office: Office, tasks: Sequence[Task], seeds: Seeds) -> None:
         """Compute tasks; ``seeds(micro_batch)`` are the gradients of the last stage's results."""
-        self._split |= {task.stage for task in tasks if task.work is Work.BACKWARD_INPUT}
+        self._split |= find_split(tasks)
         for task in tasks:
             stage = self._stages[task.stage]
             if task.work is Work.FORWARD:
@@ -206,7 +206,7 @@ class RankRun:
                     (lambda made: self._finish(number, made)) if is_last else None,
                     self._replacements[stage.index],
                     self._recomputes(number),
-                    stage.index in self._split,
+                    (stage.index, number) in self._split,
                     self._checks and number == 0,
                 )
                 if self.learns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,18 +35,24 @@ class WholeLoss:
     Attributes:
         value: the same on every rank; meaningless if the loss is not reduced.
         divisor: what the sum of the losses was divided by.
+        left: the divisor over the one that `begin_adding_losses` was given.
         kind: the kind of the loss.
     """
 
     value: Tensor
     divisor: Tensor
+    left: Tensor
     kind: LossKind
 
 
-def add_losses(
-    parts: Sequence[LossPart], device: torch.device, known: dict[str, LossKind], links: Links
-) -> WholeLoss:
-    """Return the loss of the global batch; every rank of the group must call this.
+def begin_adding_losses(
+    parts: Sequence[LossPart],
+    device: torch.device,
+    known: dict[str, LossKind],
+    links: Links,
+    divided_by: float = 1.0,
+) -> Callable[[], WholeLoss]:
+    """Give this rank's losses to the other ranks; every rank of the group must call this.
 
     Args:
         parts: the losses of the micro-batches on a rank with the last stage; else empty.
@@ -54,11 +60,16 @@ def add_losses(
         known: the kind of loss of earlier calls like this one, so that later calls need not read
             it from a GPU. This call adds its own.
         links: the links with the other ranks.
+        divided_by: what the gradients are already divided by; needs to be known on the ranks of the
+            last stages only.
+
+    Returns:
+        A function that waits for the other ranks' losses, and returns that of the global batch.
 
     Raises:
         BatchError: the loss was reduced for some micro-batches only.
     """
-    totals = torch.zeros(6, dtype=torch.float64, device=device)
+    totals = torch.zeros(7, dtype=torch.float64, device=device)
     if parts:
         first = parts[0]
         if len({(part.reduced, part.count is None) for part in parts}) != 1:
@@ -71,11 +82,19 @@ def add_losses(
             count = combine_counts(parts, device)
             if count is not None:
                 totals[1], totals[2] = count, 1.0
-        totals[3:] = torch.tensor([float(not first.reduced), _DTYPES.index(first.dtype), 1.0])
-    links.add_up(totals)
-    if "loss" not in known or device.type == "cpu":
-        ranks = max(1.0, float(totals[5]))
-        dtype = _DTYPES[round(float(totals[4]) / ranks)]
-        known["loss"] = LossKind(float(totals[3]) == 0.0, dtype)
-    divisor = torch.where(totals[2] > 0, totals[1], 1.0)
-    return WholeLoss((totals[0] / divisor).to(known["loss"].dtype), divisor, known["loss"])
+        facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by]
+        totals[3:] = torch.tensor(facts, dtype=torch.float64)
+    wait = links.begin_sum(totals)
+
+    def finish() -> WholeLoss:
+        wait()
+        ranks = totals[5].clamp(min=1.0)
+        if "loss" not in known or device.type == "cpu":
+            dtype = _DTYPES[round(float(totals[4] / ranks))]
+            known["loss"] = LossKind(float(totals[3]) == 0.0, dtype)
+        divisor = torch.where(totals[2] > 0, totals[1], 1.0)
+        left = divisor / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
+        kind = known["loss"]
+        return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind)
+
+    return finish

@@ -17,7 +17,8 @@ from ....devices.device import Device
 from ....devices.rig import Rig
 from ....errors import RankMismatchError, SpreadError
 from ....processes.group.board import board_of
-from ....processes.group.membership import Group, current_context, open_carrier
+from ....processes.group.direct_messages import open_messages
+from ....processes.group.membership import Group, current_context
 from ....processes.time_limit import limit_or_default
 from ....processes.torch_faults import keep_until_exit
 from ....units import format_count
@@ -98,7 +99,7 @@ def spread_over_ranks(
             "anyrig.distribute(loader) after anyrig.spread()"
         )
     context.ranks_per_batch = devices
-    open_carrier(context)
+    open_messages(context)
     context.counts["models"] += 1
     if not context.counts["pipelines"]:
         drop_before_steps()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 
 from ....errors import SpreadError
-from .schedule import Schedule, Task, Work, list_tasks
+from .schedule import Schedule, Task, Work
 
 _SHOWN = 5  # tasks in a message
 
@@ -52,12 +53,11 @@ def name_tasks(tasks: Iterable[Task]) -> str:
 def _expected_tasks(schedule: Schedule) -> set[Task]:
     is_training = any(task.work is not Work.FORWARD for tasks in schedule.tasks for task in tasks)
     expected: set[Task] = set()
-    for stage in range(schedule.stages):
+    for stage, number in product(range(schedule.stages), range(schedule.micro_batches)):
         kinds = [Work.FORWARD]
-        if stage in schedule.split_stages:
+        if (stage, number) in schedule.split:
             kinds += [Work.BACKWARD_INPUT, Work.BACKWARD_WEIGHT]
         elif is_training:
             kinds += [Work.BACKWARD]
-        for kind in kinds:
-            expected.update(list_tasks(kind, stage, range(schedule.micro_batches)))
+        expected.update(Task(kind, stage, number) for kind in kinds)
     return expected

@@ -12,6 +12,7 @@ from .interleaved import interleaved
 from .one_forward_one_backward import one_forward_one_backward
 from .schedule import Schedule
 from .zero_bubble import zero_bubble
+from .zero_bubble_few import zero_bubble_few
 from .zero_bubble_h2 import zero_bubble_h2
 from .zero_bubble_v import zero_bubble_v
 
@@ -21,6 +22,7 @@ ONE_STAGE_PER_DEVICE: Mapping[str, Callable[[int, int], Schedule]] = MappingProx
         "1f1b": one_forward_one_backward,
         "zero-bubble": zero_bubble,
         "zero-bubble-h2": zero_bubble_h2,
+        "zero-bubble-few": zero_bubble_few,
         "forward": forward,
     }
 )

@@ -35,12 +35,11 @@ class Task:
 class Schedule:
     """The tasks of each device, in order.
 
-    A task waits for its `dependencies`, on whichever devices they run. A stage either has BACKWARD
-    tasks, or its backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT tasks.
+    A task waits for its `dependencies`, on whichever devices they run. A stage has a BACKWARD task
+    for each micro-batch, or BACKWARD_INPUT and BACKWARD_WEIGHT: then its backward is split.
 
     Attributes:
-        name: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-h2"``,
-            ``"zero-bubble-v"`` or ``"forward"``.
+        name: one of `named.SCHEDULE_NAMES`.
         micro_batches: the number of micro-batches.
         device_of_stage: the index of each stage's device. Neighbouring stages may share a device:
             the two in the middle of ``"zero-bubble-v"``, and all stages on a single device.
@@ -63,11 +62,9 @@ class Schedule:
         return len(self.tasks)
 
     @cached_property
-    def split_stages(self) -> frozenset[int]:
-        """The stages whose backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT."""
-        return frozenset(
-            task.stage for tasks in self.tasks for task in tasks if task.work is Work.BACKWARD_INPUT
-        )
+    def split(self) -> frozenset[tuple[int, int]]:
+        """The pairs (stage, micro-batch) whose backward is split."""
+        return frozenset(pair for tasks in self.tasks for pair in find_split(tasks))
 
     def dependencies(self, task: Task) -> tuple[Task, ...]:
         """Return the tasks whose results `task` needs.
@@ -88,9 +85,16 @@ class Schedule:
         forward = Task(Work.FORWARD, stage, micro_batch)
         if stage == self.stages - 1:
             return (forward,)
-        split = stage + 1 in self.split_stages
-        work = Work.BACKWARD_INPUT if split else Work.BACKWARD
+        is_split = (stage + 1, micro_batch) in self.split
+        work = Work.BACKWARD_INPUT if is_split else Work.BACKWARD
         return (forward, Task(work, stage + 1, micro_batch))
+
+
+def find_split(tasks: Iterable[Task]) -> frozenset[tuple[int, int]]:
+    """Return the pairs (stage, micro-batch) of these tasks whose backward is split."""
+    return frozenset(
+        (task.stage, task.micro_batch) for task in tasks if task.work is Work.BACKWARD_INPUT
+    )
 
 
 def list_tasks(work: Work, stage: int, micro_batches: Iterable[int]) -> list[Task]:

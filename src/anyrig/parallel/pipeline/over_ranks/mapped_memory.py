@@ -1,0 +1,68 @@
+"""Memory that two processes of one user map. It has no name, and no file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from typing import NamedTuple
+
+import torch
+
+NONE = -1  # no file descriptor
+_SECRET_BYTES = 32
+
+
+class Block:
+    """A piece of memory that both processes map; the system frees it when both have ended.
+
+    Args:
+        descriptor: its file descriptor.
+        size: the number of bytes.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        self.descriptor = descriptor
+
+
+def make_block(size: int) -> Block:
+    """Return a new block; close its descriptor when the other process has mapped the block."""
+    descriptor = os.memfd_create("anyrig")
+    os.ftruncate(descriptor, size)
+    return Block(descriptor, size)
+
+
+def open_block(process: int, descriptor: int) -> Block:
+    """Return a block of another process; raise OSError if this process cannot map it."""
+    own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    try:
+        return Block(own, os.fstat(own).st_size)
+    finally:
+        os.close(own)
+
+
+class Sample(NamedTuple):
+    """A block with a secret, which shows whether another process can map blocks of this one."""
+
+    process: int
+    descriptor: int  # `NONE` if the system has no such memory
+    secret: str
+
+    def can_be_opened(self) -> bool:
+        """Return whether this process can map the block, and finds the secret there."""
+        try:
+            block = open_block(self.process, self.descriptor)
+        except (OSError, ValueError):
+            return False
+        return bytes(block.data.tolist()) == self.secret.encode()
+
+
+def make_sample() -> Sample:
+    """Return a sample of this process."""
+    secret = secrets.token_hex(_SECRET_BYTES // 2)
+    if not hasattr(os, "memfd_create"):
+        return Sample(os.getpid(), NONE, secret)
+    descriptor = os.memfd_create("anyrig")
+    os.write(descriptor, secret.encode())
+    return Sample(os.getpid(), descriptor, secret)
