@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
-import pytest
 from test_records import two_ranks
 
 from anyrig.rehearsal.facts import Facts
 from anyrig.rehearsal.read_facts import read_facts
-from anyrig.rehearsal.trace import trace_events
+from anyrig.rehearsal.reporting import Reporting
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_anyrig
+from perfetto_processor import check_busy_times, loaded, needs_perfetto
 
-BINARY = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
-BUSY = """
-select process.pid as rank, sum(slice.dur) as nanoseconds
-from slice join thread_track on slice.track_id = thread_track.id
-join thread using (utid) join process using (upid)
-where slice.category = 'kernel' group by process.pid order by process.pid
+PROGRAM = Path(__file__).parent / "programs" / "computes_on_two_streams.py"
+STREAMS = """
+select distinct thread.name from slice join thread_track on track_id = thread_track.id
+join thread using (utid) where category = 'kernel'
 """
 
+pytestmark = needs_perfetto
 
-@pytest.mark.skipif(BINARY is None, reason="no trace_processor_shell of ui.perfetto.dev in PATH")
-def test_the_busy_time_in_perfetto_is_that_of_the_report(tmp_path: Path) -> None:
-    api = pytest.importorskip("perfetto.trace_processor", reason="needs the package perfetto")
+
+def test_the_busy_times_of_a_rehearsal(tmp_path: Path) -> None:
+    words = ["--rig", "2xT4", "--shape-only", "--trace", "trace.json", "--json", "facts.json"]
+    done = run_anyrig("rehearse", *words, str(PROGRAM), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    with loaded(tmp_path / "trace.json") as processor:
+        check_busy_times(processor, facts)
+        streams = {row.name for row in processor.query(STREAMS)}
+        counters = [row.name for row in processor.query("select name from counter_track")]
+    assert streams == {"cuda:0 stream 0", "cuda:0 stream 1", "cuda:1 stream 0"}
+    layers = ("tensors", "workspaces", "cached", "context")
+    assert counters == [f"cuda:{index} memory {layer}" for index in range(2) for layer in layers]
+
+
+def test_the_busy_times_and_arrows_of_two_ranks(tmp_path: Path) -> None:
     about = Facts("train.py", (), "2xA100-80GB", False, "2.13.0", "0.1.0")
     facts = read_facts(about, VirtualRig.parse("2xA100-80GB"), two_ranks())
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps({"traceEvents": list(trace_events(facts))}))
-    config = api.TraceProcessorConfig(bin_path=BINARY)
-    with api.TraceProcessor(trace=str(file), config=config) as processor:
-        busy = {row.rank: row.nanoseconds for row in processor.query(BUSY)}
-        flows = next(iter(processor.query("select count(*) as count from flow"))).count
-    (step,) = facts.steps
-    assert busy == {
-        device.rank: pytest.approx(1e9 * device.busy_share * step.seconds)
-        for device in facts.devices
-    }
-    assert flows == 1
+    Reporting(quiet=True, trace=tmp_path / "trace.json").write(facts)
+    with loaded(tmp_path / "trace.json") as processor:
+        check_busy_times(processor, facts.as_json())
+        arrows = list(
+            processor.query(
+                "select source.name as source, target.name as target from flow"
+                " join slice source on slice_out = source.id"
+                " join slice target on slice_in = target.id"
+            )
+        )
+    assert [(arrow.source, arrow.target) for arrow in arrows] == [("work 3", "work 3")]

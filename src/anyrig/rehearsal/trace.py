@@ -19,31 +19,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from .facts import Facts
+from .trace_threads import TraceThreads, divide_into_threads, span_ns
 
 _STEPS_THREAD = 0  # those of tracks follow
 
 
 def trace_events(facts: Facts) -> Iterator[dict[str, Any]]:
     """Return the events of a trace: names, steps, intervals, flows and memory."""
-    yield from _names(facts)
+    threads = divide_into_threads(facts)
+    yield from _names(threads)
     yield from _steps(facts)
-    yield from _intervals(facts)
-    yield from _flows(facts)
+    yield from _intervals(facts, threads)
+    yield from _flows(facts, threads)
     yield from _memory(facts)
 
 
-def _names(facts: Facts) -> Iterator[dict[str, Any]]:
-    for rank in sorted({track.rank for track in facts.tracks}):
+def _names(threads: TraceThreads) -> Iterator[dict[str, Any]]:
+    for rank in sorted({thread.rank for thread in threads.threads}):
         yield _metadata("process_name", rank, _STEPS_THREAD, f"rank {rank}")
         yield _metadata("thread_name", rank, _STEPS_THREAD, "steps")
-    for number, track in enumerate(facts.tracks):
-        yield _metadata("thread_name", track.rank, _thread_of(number), track.title)
+    for index, thread in enumerate(threads.threads):
+        yield _metadata("thread_name", thread.rank, _number_of(index), thread.title)
         order = {
             "ph": "M",
             "name": "thread_sort_index",
-            "pid": track.rank,
-            "tid": _thread_of(number),
-            "args": {"sort_index": _thread_of(number)},
+            "pid": thread.rank,
+            "tid": _number_of(index),
+            "args": {"sort_index": _number_of(index)},
         }
         yield order
 
@@ -52,8 +54,8 @@ def _metadata(name: str, rank: int, thread: int, title: str) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "args": {"name": title}}
 
 
-def _thread_of(track: int) -> int:
-    return track + 1
+def _number_of(thread: int) -> int:
+    return thread + 1
 
 
 def _steps(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -70,11 +72,11 @@ def _steps(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _span(begin: float, end: float) -> dict[str, Any]:
-    began, ended = round(begin * 1e9), round(end * 1e9)
+    began, ended = span_ns(begin, end)
     return {"ph": "X", "ts": began / 1e3, "dur": (ended - began) / 1e3}
 
 
-def _intervals(facts: Facts) -> Iterator[dict[str, Any]]:
+def _intervals(facts: Facts, threads: TraceThreads) -> Iterator[dict[str, Any]]:
     columns, texts = facts.intervals, facts.texts
     for i, (track, begin, seconds) in enumerate(
         zip(columns.track, columns.begin_seconds, columns.seconds, strict=True)
@@ -91,12 +93,12 @@ def _intervals(facts: Facts) -> Iterator[dict[str, Any]]:
             "name": texts[columns.name[i]] if columns.name[i] >= 0 else "unknown",
             "cat": texts[columns.kind[i]],
             "pid": facts.tracks[track].rank,
-            "tid": _thread_of(track),
+            "tid": _number_of(threads.of_interval[i]),
             "args": args,
         }
 
 
-def _flows(facts: Facts) -> Iterator[dict[str, Any]]:
+def _flows(facts: Facts, threads: TraceThreads) -> Iterator[dict[str, Any]]:
     columns = facts.intervals
     members: dict[int, list[int]] = defaultdict(list)
     for i, flow in enumerate(columns.flow):
@@ -115,7 +117,7 @@ def _flows(facts: Facts) -> Iterator[dict[str, Any]]:
                 "id": flow,
                 "ts": round(middle * 1e9) / 1e3,
                 "pid": facts.tracks[columns.track[i]].rank,
-                "tid": _thread_of(columns.track[i]),
+                "tid": _number_of(threads.of_interval[i]),
             }
 
 
