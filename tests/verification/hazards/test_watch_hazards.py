@@ -239,6 +239,22 @@ def test_a_program_that_exits_is_judged_at_its_end(error: type[BaseException]) -
     assert kinds == ([HazardKind.UNOWNED] if error is SystemExit else [])
 
 
+@pytest.mark.parametrize("built_again", ["before the watch", "while it is watched"])
+def test_an_optimizer_of_a_model_that_was_built_again(built_again: str) -> None:
+    first = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(first.parameters(), 0.1)
+    model = nn.Linear(5, 3)
+    with watch_hazards(warn=False) as hazards:
+        if built_again == "while it is watched":
+            model = nn.Linear(5, 3)
+        for _ in range(4):
+            model(torch.ones(2, 5)).sum().backward()
+            optimizer.step()
+            model.zero_grad()
+    assert [hazard.kind for hazard in hazards] == [HazardKind.REPLACED]
+    del first
+
+
 @DEVICES
 def test_nothing_is_left_behind(device: str) -> None:
     def state() -> list[object]:
