@@ -106,7 +106,8 @@ def test_the_bars_of_memory_and_speed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "speedup"), [("zero-bubble", 3.5), ("zero-bubble-h2", 3.8), ("zero-bubble-v", 3.8)]
+    ("name", "speedup"),
+    [("1f1b", 2.91), ("zero-bubble", 3.56), ("zero-bubble-h2", 3.95), ("zero-bubble-v", 3.98)],
 )
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
     # Each device updates its own parameters and continues: a step begins while the last one ends.
@@ -125,7 +126,7 @@ def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
     )
     timeline = simulate(ten)
     alone = 10 * 3 * 8 * schedule.stages
-    assert alone / timeline.total_seconds >= speedup
+    assert alone / timeline.total_seconds == pytest.approx(speedup, abs=0.005)  # docs/pipeline.md
     assert timeline.most_in_flight == simulate(schedule).most_in_flight
 
 

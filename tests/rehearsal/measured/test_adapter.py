@@ -163,6 +163,21 @@ def test_work_of_other_kinds(tmp_path: Path) -> None:
     assert list(columns.nodes[-3:]) == [1, 0, 1]
 
 
+def test_calls_of_the_driver_launch_too(tmp_path: Path) -> None:
+    triton = span("cuda_driver", "cuLaunchKernel", 240, 245, (PROCESS, THREAD), correlation=30)
+    kernel = work("kernel", "triton_poi_fused_0", 260, 270, 7, 30)
+    other = span("user_annotation", "ProfilerStep#3", 235, 250, (PROCESS, THREAD))
+    steps = steps_of(
+        tmp_path, operator("## Call CompiledFxGraph ##", 230, 255), other, triton, kernel
+    )
+    name = "## Call CompiledFxGraph ##"
+    assert rows_of(steps)[-1] == (7, 260, 270, "KERNEL", f"{name}: triton_poi_fused_0", None)
+    assert [row for row in rows_of(steps) if row[4] == name] == [
+        (None, begin, end, "HOST", name, None)
+        for begin, end in ((230, 235), (235, 245), (245, 250), (250, 255))
+    ]
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -208,12 +208,12 @@ def test_a_compiled_module_is_not_compiled_again(tmp_path: Path, place: str) -> 
 def test_two_ranks_of_which_one_fails(tmp_path: Path, place: str) -> None:
     script = write_script(tmp_path, "os.environ['RANK'] == '1' and 1 / (step - 7)")
     words = ["run", "--device", "cpu", "--nproc-per-node", "2", "--json", "facts.json", script]
-    done = run_anyrig(*words, cwd=tmp_path, TMPDIR=place)
+    done = run_anyrig(*words, "--lr", "1", cwd=tmp_path, TMPDIR=place)
     assert done.returncode == 1
     facts = read_facts(tmp_path, done)
     assert [track["rank"] for track in facts["tracks"]] == [0, 1]
     assert [step["number"] for step in facts["steps"]] == [2, 3, 4, 5, 6]  # of both
     assert [step["samples"] for step in facts["steps"]] == [8] * 5
     assert facts["error"]["kind"] == "ZeroDivisionError"
-    assert (facts["program"], facts["status"]) == (script, 1)
+    assert (facts["program"], facts["arguments"], facts["status"]) == (script, ["--lr", "1"], 1)
     assert facts["measurement"]["steps_taken"] == 12
