@@ -172,6 +172,20 @@ def test_nested_tensors_are_watched(is_saved: bool) -> None:
 
 
 @pytest.mark.gpus(1)
+def test_parts_of_a_nested_tensor_that_lie_apart_are_not_watched() -> None:
+    parts = [torch.ones(length, 4, device="cuda") for length in (2, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
+        one, other = (torch.nested.nested_tensor(parts, requires_grad=True) for _ in range(2))
+    with watch_hazards(warn=False) as hazards:
+        product = one.matmul(other.transpose(1, 2))
+        loss = torch.nested.to_padded_tensor(product, 0.0).sum()
+        torch.empty(0, device="cuda").set_(other.untyped_storage(), 8, (12,)).mul_(2)
+        loss.backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(1)
 def test_storages_between_a_write_and_the_memory_around_them_hide_nothing() -> None:
     x = torch.ones(12, device="cuda", requires_grad=True)
     memory = torch.ones(12, device="cuda")
