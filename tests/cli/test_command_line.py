@@ -53,3 +53,16 @@ def test_a_command_that_is_not_in_path(
     text = f"there is no script '{name}' and no command of that name in PATH; {remedy}"
     with pytest.raises(typer.BadParameter, match=re.escape(text)):
         read_command([name, "--standalone", "train.py"], is_module=False)
+
+
+@pytest.mark.parametrize("name", ["train.py", "./train", "a" * 61, "-train", "é"])
+def test_a_name_that_no_command_has_is_that_of_a_missing_script(name: str) -> None:
+    with pytest.raises(typer.BadParameter, match="there is no script") as refusal:
+        read_command([name], is_module=False)
+    assert "PATH" not in refusal.value.message
+
+
+def test_a_command_that_is_not_python_is_not_called_missing(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter) as refusal:
+        read_command(["sh", "train.py"], is_module=False)
+    assert "no command of that name" not in refusal.value.message

@@ -11,7 +11,7 @@ import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rank_cases import (  # noqa: F401 - cases of three ranks, too
+    TIME_LIMIT_SECONDS,
     case_gradients_of_inputs_are_those_of_what_is_returned,
     case_models_follow_each_other,
 )
@@ -42,7 +43,9 @@ from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
+from anyrig.processes.group import direct_messages
 from anyrig.processes.group.board import board_of
+from anyrig.processes.group.direct_messages import open_messages
 from anyrig.processes.group.membership import current_context, join_group
 
 Pair = namedtuple("Pair", "left right")
@@ -242,6 +245,57 @@ def case_printing_once() -> None:
     with redirect_stdout(io.StringIO()) as out:
         anyrig.print_once("a", 1, sep="-", end=".")
     assert out.getvalue() == ("a-1." if rank() == 0 else "")
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def take_a_step() -> None:
+    """Spread a model, and let the ranks announce a step of it to each other."""
+    model = anyrig.spread(nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def case_ranks_of_one_node_announce_their_steps_by_sockets() -> None:
+    context = current_context()
+    take_a_step()
+    direct, tried = context.direct, context.counts["direct"]
+    assert (direct.rank, direct.limit_seconds) == (rank(), TIME_LIMIT_SECONDS)
+    assert direct._sockets.keys() == {*range(ranks())} - {rank()}
+    with pytest.MonkeyPatch.context() as patch:
+        sent: list[Any] = []
+        alltoall = direct.alltoall
+        patch.setattr(direct, "alltoall", lambda part: sent.append(part) or alltoall(part))
+        take_a_step()
+    assert sent
+    assert context.direct is direct
+    assert context.counts["direct"] == tried  # the ranks connect once
+
+
+def case_gloo_announces_steps_where_two_ranks_cannot_connect() -> None:
+    def refuse(*_: Any) -> None:
+        raise ConnectionRefusedError
+
+    context = current_context()
+    for change in ("one is late", "another node", "another device", "many ranks"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(context, "direct", None)
+            patch.setattr(context, "has_tried_direct", False)
+            patch.setattr(direct_messages, "_CONNECT_SECONDS", 0.3)
+            if change == "many ranks":
+                patch.setattr(direct_messages, "_MOST_RANKS", ranks() - 1)
+            elif rank() == 1 and change == "one is late":
+                patch.setattr(direct_messages, "_connect", refuse)
+            elif rank() == 1 and change == "another node":
+                patch.setenv("LOCAL_WORLD_SIZE", "1")
+                patch.setenv("LOCAL_RANK", "0")
+            elif rank() == 1:
+                patch.setattr(context, "group", replace(context.group, device=torch.device("meta")))
+            open_messages(context)
+            assert context.direct is None, change
+            patch.undo()
+            patch.setattr(context, "direct", None)
+            take_a_step()
 
 
 # Metrics ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from anyrig.processes.group import direct_messages
 from anyrig.processes.group.direct_messages import (
     Arrival,
     DirectMessages,
@@ -36,15 +37,15 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Numbers:
-    """A number for each of two ranks, and room for theirs."""
+    """A number for each rank, and room for theirs."""
 
-    def __init__(self, number: int) -> None:
-        self.sent = (ctypes.c_int64 * 2)(number, number + 1)
-        self.received = (ctypes.c_int64 * 2)()
+    def __init__(self, number: int, ranks: int = 2) -> None:
+        self.sent = (ctypes.c_int64 * ranks)(*range(number, number + ranks))
+        self.received = (ctypes.c_int64 * ranks)()
 
 
 def send(ranks: DirectMessages, number: int) -> tuple[Arrival, Any]:
-    messages = Numbers(number)
+    messages = Numbers(number, len(ranks._sockets) + 1)
     return ranks.alltoall(messages), messages.received
 
 
@@ -58,6 +59,23 @@ def test_messages_may_be_awaited_in_any_order_or_not_at_all() -> None:
         assert all(arrival.is_completed() for arrival, _ in messages)
     assert [list(target) for _, target in own] == [[10, 60], [20, 70], [30, 80]]
     assert [list(target) for _, target in theirs] == [[11, 61], [21, 71], [31, 81]]
+
+
+def test_each_of_three_ranks_gets_its_own_part() -> None:
+    sockets: list[dict[int, socket.socket]] = [{}, {}, {}]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        sockets[one][other], sockets[other][one] = make_pair()
+    ranks = [DirectMessages(rank, own, 30.0) for rank, own in enumerate(sockets)]
+    sent = [send(one, number) for one, number in zip(ranks, (10, 20, 30), strict=True)]
+    for rank, (arrival, received) in enumerate(sent):
+        arrival.wait(SOON)
+        assert list(received) == [10 + rank, 20 + rank, 30 + rank]
+
+
+def test_a_message_leaves_at_once() -> None:
+    for ranks in make_ranks():
+        for each in ranks._sockets.values():
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_message_may_arrive_in_pieces() -> None:
@@ -118,6 +136,22 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
     assert of_zero[1].recv(2) == b"me"
     for each in (*strangers, *of_one.values(), *of_zero.values()):
         each.close()
+
+
+def test_a_rank_that_does_not_connect_in_time_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct_messages, "_CONNECT_SECONDS", 0.1)
+    sockets: dict[int, socket.socket] = {}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as own,
+        socket.create_connection(own.getsockname()) as stranger,
+    ):
+        stranger.sendall(b"x" * 17)
+        others = [[own.getsockname()[1], f"{0:032x}"], [1, f"{1:032x}"]]
+        with pytest.raises(TimeoutError):
+            _connect(sockets, 0, others, own)
+    assert sockets == {}
 
 
 def test_gloo_carries_messages_while_something_watches_collectives() -> None:

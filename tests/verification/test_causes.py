@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
 import torch
 
+from anyrig.verification.causes.factors import _lone_stage
 from anyrig.verification.diagnosis import judge
+from anyrig.verification.evidence import Evidence
 from anyrig.verification.piece import Piece
 from anyrig.verification.records import LossRecord, RankRecord, StepRecord
 
@@ -16,6 +21,30 @@ def record(rank: int, gradient: list[float], loss: float, labels: int) -> RankRe
     gradients = {"weight": Piece(torch.tensor(gradient), (2,), (0,))}
     step = StepRecord(gradients, weight, weight, losses=[LossRecord(loss)], labels=[labels])
     return RankRecord(rank, 2, (step,), dtypes=("float64",))
+
+
+@pytest.mark.parametrize(
+    ("stages", "stage"),
+    [
+        ([{"a": 3, "b": 3, "c": 3}, {"d": 1}], 3),
+        ([{"d": 1}, {"a": 0, "b": 0}], 0),
+        ([{"a": 3, "b": 3}, {"a": 3, "b": 3}], None),  # another rank has the same stage
+        ([{"a": 3, "b": 2}, {}], None),
+        ([{"a": 3}, {"b": 2}], None),
+        ([{"a": None, "b": None}], None),
+        ([{"d": 1}], None),
+    ],
+)
+def test_a_stage_of_one_rank_is_named(
+    stages: list[dict[str, int | None]], stage: int | None
+) -> None:
+    """Where all parameters that differ, a and b, are on one stage of one rank."""
+    rig = [
+        SimpleNamespace(parameters={name: SimpleNamespace(stage=at) for name, at in own.items()})
+        for own in stages
+    ]
+    evidence = SimpleNamespace(rig=rig, difference=SimpleNamespace(names=("a", "b")))
+    assert _lone_stage(cast(Evidence, evidence)) == stage
 
 
 def test_losses_prove_unequal_counts_even_if_a_rank_has_no_labels() -> None:

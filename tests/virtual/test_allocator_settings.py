@@ -67,6 +67,41 @@ def test_a_running_program_can_change_the_settings() -> None:
     ) == ["21", "Unrecognized key 'no_such_setting' in Accelerator allocator config."]
 
 
+# Prints the actions that were traced, whether the segment can grow, and the settings.
+SNAPSHOT = """
+from anyrig.virtual import install
+install("1x2GiB")
+import torch
+torch.cuda.memory._record_memory_history(context=None)
+x = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
+del x
+torch.cuda.empty_cache()
+x = torch.empty(1, device="cuda")
+snapshot = torch.cuda.memory._snapshot()
+print(*[entry["action"] for entry in snapshot["device_traces"][0]])
+print(*[segment["is_expandable"] for segment in snapshot["segments"]])
+settings = snapshot["allocator_settings"]
+divisions = settings.pop("roundup_power2_divisions")
+print(*settings.items(), *{*divisions.values()}, sep="\\n")
+"""
+
+
+def test_a_snapshot_has_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "expandable_segments:True,max_split_size_mb:200,roundup_power2_divisions:4"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"{text},garbage_collection_threshold:0.5")
+    actions, expandable, *settings = output_of_lines(SNAPSHOT)
+    end = "free_requested free_completed segment_unmap segment_map alloc snapshot"
+    assert actions == f"segment_map alloc {end}"
+    assert expandable == "True"
+    assert settings == [
+        f"('PYTORCH_CUDA_ALLOC_CONF', '{text},garbage_collection_threshold:0.5')",
+        f"('max_split_size', {200 * MIB})",
+        "('garbage_collection_threshold', 0.5)",
+        "('expandable_segments', True)",
+        "4",
+    ]
+
+
 # Prints the memory of a first product beyond operands and result, which is cuBLAS's workspace.
 WORKSPACE = """
 from anyrig.virtual import install

@@ -127,10 +127,11 @@ def test_the_bars_of_memory_and_speed() -> None:
 @pytest.mark.parametrize(
     ("name", "speedup"),
     [
-        ("zero-bubble", 3.5),
-        ("zero-bubble-h2", 3.8),
-        ("zero-bubble-few", 3.8),
-        ("zero-bubble-v", 3.8),
+        ("1f1b", 2.91),
+        ("zero-bubble", 3.56),
+        ("zero-bubble-h2", 3.95),
+        ("zero-bubble-few", 3.95),
+        ("zero-bubble-v", 3.98),
     ],
 )
 def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
@@ -150,9 +151,11 @@ def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
             ),
         )
         timeline = simulate(ten)
-        alone = 10 * 3 * m * schedule.stages
-        assert alone / timeline.total_seconds >= speedup
+        times_one_device = 10 * 3 * m * schedule.stages / timeline.total_seconds
         assert timeline.most_in_flight == simulate(schedule).most_in_flight
+        if m == 8:
+            assert times_one_device == pytest.approx(speedup, abs=0.005)  # docs/pipeline.md
+        assert times_one_device >= speedup - 0.005
 
 
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)

@@ -127,6 +127,81 @@ def test_ranks_agree_on_the_flows_of_collectives(tmp_path: Path) -> None:
     assert (copy, message_flow) == (-1, -1)
 
 
+def test_collectives_are_numbered_anew_in_each_step(tmp_path: Path) -> None:
+    """So a rank whose first step had one more agrees with the others on those of the second."""
+    next_step = [
+        call("cudaLaunchKernelExC", 310, 315, 32),
+        work("kernel", "ncclDevKernel_AllReduce", 320, 330, 20, 32, **COLLECTIVE),
+    ]
+    more = [
+        call("cudaLaunchKernelExC", 240, 245, 30),
+        work("kernel", "ncclDevKernel_AllReduce", 305, 309, 20, 30, **COLLECTIVE),
+    ]
+    one = list(steps_of(tmp_path, *next_step).record.intervals.flow)
+    other = list(steps_of(tmp_path, *more, *next_step).record.intervals.flow)
+    assert one[-1] == other[-1]
+    assert len({*other[-4:]} - {-1}) == 3
+
+
+def test_work_of_other_kinds(tmp_path: Path) -> None:
+    message = {**COLLECTIVE, "Collective name": "recv"}
+    steps = steps_of(
+        tmp_path,
+        call("hipLaunchKernel", 240, 245, 30),
+        work("kernel", "rcclGenericKernel", 260, 270, 20, 30),
+        work("gpu_memset", "Memset (Device)", 270, 275, 7, 31, bytes=64),
+        work("kernel", "ncclDevKernel_SendRecv", 280, 290, 20, 32, **message),
+    )
+    assert rows_of(steps)[-3:] == [
+        (20, 260, 270, "COLLECTIVE", "rcclGenericKernel", None),
+        (7, 270, 275, "KERNEL", "Memset (Device)", None),
+        (20, 280, 290, "COLLECTIVE", "ncclDevKernel_SendRecv", None),
+    ]
+    columns = steps.record.intervals
+    assert list(columns.flow[-3:]) == [-1, -1, -1]
+    assert list(columns.bytes[-3:]) == [-1, 64, 4000]
+    assert list(columns.nodes[-3:]) == [1, 0, 1]
+
+
+def test_calls_of_the_driver_launch_too(tmp_path: Path) -> None:
+    triton = span("cuda_driver", "cuLaunchKernel", 240, 245, (PROCESS, THREAD), correlation=30)
+    kernel = work("kernel", "triton_poi_fused_0", 260, 270, 7, 30)
+    other = span("user_annotation", "ProfilerStep#3", 235, 250, (PROCESS, THREAD))
+    steps = steps_of(
+        tmp_path, operator("## Call CompiledFxGraph ##", 230, 255), other, triton, kernel
+    )
+    name = "## Call CompiledFxGraph ##"
+    assert rows_of(steps)[-1] == (7, 260, 270, "KERNEL", f"{name}: triton_poi_fused_0", None)
+    assert [row for row in rows_of(steps) if row[4] == name] == [
+        (None, begin, end, "HOST", name, None)
+        for begin, end in ((230, 235), (235, 245), (245, 250), (250, 255))
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{api}DeviceSynchronize" for api in ("cuda", "hip")),
+        *(f"{api}StreamSynchronize" for api in ("cuda", "hip", "cu")),
+        *(f"{api}EventSynchronize" for api in ("cuda", "hip", "cu")),
+        *("cudaMemcpy", "hipMemcpy", "cuCtxSynchronize"),
+    ],
+)
+def test_calls_that_wait_for_a_device(name: str, tmp_path: Path) -> None:
+    waits = [call(name, 260, 270, 40), call("cudaMemcpyAsync", 275, 280, 41)]
+    (row,) = (row for row in rows_of(steps_of(tmp_path, *waits)) if row[1] in (260, 275))
+    assert row == (None, 260, 270, "WAIT", name, None)
+
+
+def test_other_threads(tmp_path: Path) -> None:
+    """A thread that computes no backward pass, and one whose number is below that of the steps."""
+    added = [operator("aten::copy_", 200, 210, 4000), operator("aten::item", 150, 160, 4800)]
+    tracks = [one for one in steps_of(tmp_path, *added).record.tracks if one.device is None]
+    assert tracks[0].thread == 0
+    in_backward = {one.thread: one.in_backward for one in tracks}
+    assert in_backward == {0: False, 4720: True, 4000: False, 4800: False}
+
+
 def test_nodes_of_a_collective() -> None:
     assert Group(2).count_nodes({"Process Group Ranks": "[0, 1]", "Group size": 2}) == 1
     assert Group(2).count_nodes({"Process Group Ranks": "[0, 2]", "Group size": 2}) == 2
@@ -136,12 +211,23 @@ def test_nodes_of_a_collective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "bytes_moved"), [("BFloat16", 2000), ("Float8_e4m3fn", 1000), ("Unheard", -1)]
+    ("kind", "bytes_moved"),
+    [
+        *((kind, 1000) for kind in ("Bool", "Byte", "Char", "Float8_e4m3fn", "Float8_e5m2")),
+        *((kind, 2000) for kind in ("Half", "BFloat16", "Short", "UInt16")),
+        *((kind, 4000) for kind in ("Float", "Int", "UInt32", "ComplexHalf")),
+        *((kind, 8000) for kind in ("Double", "Long", "UInt64", "ComplexFloat")),
+        ("ComplexDouble", 16000),
+        ("Unheard", -1),
+    ],
 )
 def test_bytes_of_a_collective(kind: str, bytes_moved: int) -> None:
     args = {"dtype": kind, "In msg nelems": 500, "Out msg nelems": 1000}
     assert bytes_of_collective(args) == bytes_moved
+    args = {"dtype": kind, "In msg nelems": 1000, "Out msg nelems": 500}
+    assert bytes_of_collective(args) == bytes_moved
     assert bytes_of_collective({"dtype": kind}) == -1
+    assert bytes_of_collective(COLLECTIVE) == 4000
 
 
 def test_names_of_kernels() -> None:

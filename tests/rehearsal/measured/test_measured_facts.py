@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,11 @@ def test_the_facts(reported: tuple[dict[str, Any], str, str]) -> None:
     flows = Counter(flow for flow in facts["intervals"]["flow"] if flow >= 0)
     assert list(flows.values()) == [2]  # the all-reduce joins both ranks
     assert facts["memory"][0]["cached_bytes"] == [2 * GIB, GIB]
+    assert [track["title"] for track in facts["tracks"]] == [
+        f"rank {rank} {name}"
+        for rank in range(2)
+        for name in ("host", "host, backward 1", "cuda:0 stream 7", "cuda:0 stream 20")
+    ]
 
 
 def test_the_summary(reported: tuple[dict[str, Any], str, str]) -> None:
@@ -106,3 +112,65 @@ def test_the_page(reported: tuple[dict[str, Any], str, str]) -> None:
     assert page.count("not measured</td>") == 10  # five parts of each peak
     assert "No findings." not in page
     assert "How far the times are known to be off" not in page
+
+
+def device(index: int, card: str, has_works: bool = True) -> MeasuredDevice:
+    return MeasuredDevice(index, card, 80 * GIB, 3 * GIB, 2 * GIB, has_works)
+
+
+def measurement_of(folder: Path, ranks: int, *processes: ProcessRecord) -> tuple[str, Any, Any]:
+    """Return the rig, the measurement and the devices in the facts of a program."""
+    file = folder / "facts.json"
+    write_report(Reporting(quiet=True, json=file), Program("a.py", ()), processes, 0, None, ranks)
+    facts = json.loads(file.read_text())
+    return facts["rig"], facts["measurement"], facts["devices"]
+
+
+def test_what_was_not_measured_is_named_with_its_rank(tmp_path: Path) -> None:
+    whole = process_of(0, write(tmp_path / "t.json"))
+    seen = replace(whole, devices=(device(0, A100), device(1, A100)))
+    unseen = replace(
+        whole,
+        rank=2,
+        devices=(device(1, "Tesla T4", False),),
+        problems=("it broke",),
+        steps_taken=9,
+    )
+    rig, measured, devices = measurement_of(tmp_path, 4, seen, unseen)
+    assert rig == f"2x {A100} + Tesla T4"
+    assert measured["steps_taken"] == 9
+    assert measured["notes"][1:2] + measured["notes"][3:] == [
+        "not measured: the work of rank 2 cuda:1, of which the profiler saw nothing",
+        "no record of rank 1, 3, which did not end by itself",
+        "rank 2: it broke",
+    ]
+    assert [one["busy_share"] is None for one in devices] == [False, False, True]
+    assert [one["waiting_share"] is None for one in devices] == [False, False, True]
+    assert [one["idle_share"] is None for one in devices] == [False, False, True]
+    rig, measured, _ = measurement_of(tmp_path, 1, replace(unseen, rank=0))
+    assert rig == "Tesla T4"
+    assert measured["notes"][1:2] + measured["notes"][3:] == [
+        "not measured: the work of cuda:1, of which the profiler saw nothing",
+        "it broke",
+    ]
+
+
+def test_without_a_profile_only_the_peak_of_memory_is_known(tmp_path: Path) -> None:
+    whole = process_of(0, write(tmp_path / "t.json"))
+    unprofiled = replace(whole, ends=(), devices=(device(0, A100, False),), steps_taken=1)
+    _, measured, (found,) = measurement_of(tmp_path, 1, unprofiled)
+    (note,) = measured["notes"]
+    assert note.startswith("not measured: workspaces")
+    assert found["peak"] == {
+        "total_bytes": 3 * GIB,
+        "tensor_bytes": 2 * GIB,
+        **dict.fromkeys(("workspace_bytes", "context_bytes", "collective_bytes")),
+        **dict.fromkeys(("cached_bytes", "headroom_bytes")),
+    }
+
+
+def test_memory_is_never_less_than_its_tensors() -> None:
+    curve = MeasuredDevice(1, A100, 9, 5, 4, True, (0.1, 0.2), (4, 3), (3, 5)).memory_facts(2)
+    assert (curve.rank, curve.device, curve.seconds) == (2, 1, (0.1, 0.2))
+    assert (curve.tensor_bytes, curve.cached_bytes) == ((4, 3), (0, 2))
+    assert (curve.workspace_bytes, curve.context_bytes) == (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import tempfile
 import time
@@ -64,9 +65,9 @@ def read_facts(folder: Path, done: subprocess.CompletedProcess[str]) -> dict[str
 
 
 def test_a_training_on_the_cpu(tmp_path: Path, place: str) -> None:
-    script = write_script(tmp_path)
+    script = write_script(tmp_path, before="os.chdir(os.sep)")  # the files stay where they were
     words = ["--report", "page.html", "--trace", "trace.json", "--json", "facts.json"]
-    words = ["run", "--device", "cpu", *words, script]
+    words = ["run", "--device", "cpu", "--hazards", *words, script]
     done = run_anyrig(*words, cwd=tmp_path, TMPDIR=place)
     assert (done.returncode, done.stdout) == (0, "")
     facts = read_facts(tmp_path, done)
@@ -84,6 +85,7 @@ def test_a_training_on_the_cpu(tmp_path: Path, place: str) -> None:
     assert {("aten::addmm", "0"), ("AddmmBackward0", "2"), ("aten::relu", "1")} <= names
     seconds = [step["end_seconds"] - step["begin_seconds"] for step in facts["steps"]]
     assert 0 < sum(columns["seconds"]) <= sum(seconds) * 1.01
+    assert "anyrig: no hazards found\n" in done.stderr
     assert "train.py on the CPU, measured\n" in done.stderr
     assert "of 12 steps; " in done.stderr
     assert "in the data loader\n" in done.stderr
@@ -97,7 +99,7 @@ def test_a_training_on_the_cpu(tmp_path: Path, place: str) -> None:
 
 
 def test_a_training_on_virtual_gpus(tmp_path: Path, place: str) -> None:
-    before = "from anyrig.virtual import install; install('T4')"
+    before = "from anyrig.virtual import install; install('2xT4')"
     facts, done = measure(tmp_path, place, write_script(tmp_path, before=before))
     assert done.returncode == 0
     (device,) = facts["devices"]
@@ -111,6 +113,7 @@ def test_a_training_on_virtual_gpus(tmp_path: Path, place: str) -> None:
     assert max(memory["tensor_bytes"]) <= device["peak"]["tensor_bytes"]
     assert memory["workspace_bytes"] is None
     assert any("the work of cuda:0" in note for note in facts["measurement"]["notes"])
+    assert "cuda:0     how busy it was is not measured\n" in done.stderr
     page = (tmp_path / "page.html").read_text()
     assert "not measured" in page
     assert "cached, free" in page
@@ -129,6 +132,7 @@ def test_a_training_on_virtual_gpus(tmp_path: Path, place: str) -> None:
     [
         ("1 / (step - 5)", [2, 3, 4], "median of steps 3 to 4 of 4 steps"),
         ("sys.exit(3) if step == 3 else None", [2], "step 2 of 2 steps"),
+        ("if step == 4: raise KeyboardInterrupt", [2, 3], "of 3 steps"),
         ("1 / 0", [], "no step ended before the error, so nothing was profiled"),
         ("1 / (step - 2)", [], "the profile begins after the first step"),
         ("continue", [], "no torch.optim.Optimizer took a step, so nothing was profiled"),
@@ -148,6 +152,12 @@ def test_programs_that_end_early(
         )
         assert "ended by   ZeroDivisionError at train.py:12" in done.stderr
         assert done.returncode == facts["status"] == 1
+    else:
+        assert facts["error"] is None
+        assert "ended by" not in done.stderr
+        exits = {"sys": (3, 3), "if": (130, -signal.SIGINT)}
+        own = exits.get(in_step.partition(" ")[0].partition(".")[0], (0, 0))
+        assert (facts["status"], done.returncode) == own
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
@@ -178,6 +188,7 @@ def test_a_program_that_profiles_itself_keeps_its_profile(
     assert (done.returncode, done.stdout) == (0, f"{2 * forwards}\n")
     assert [step["number"] for step in facts["steps"]] == steps
     assert "the program runs PyTorch's profiler itself" in done.stderr
+    assert ("none profiled of 12\n" in done.stderr) == (steps == [])
 
 
 def test_a_compiled_module_is_not_compiled_again(tmp_path: Path, place: str) -> None:
@@ -197,11 +208,12 @@ def test_a_compiled_module_is_not_compiled_again(tmp_path: Path, place: str) -> 
 def test_two_ranks_of_which_one_fails(tmp_path: Path, place: str) -> None:
     script = write_script(tmp_path, "os.environ['RANK'] == '1' and 1 / (step - 7)")
     words = ["run", "--device", "cpu", "--nproc-per-node", "2", "--json", "facts.json", script]
-    done = run_anyrig(*words, cwd=tmp_path, TMPDIR=place)
+    done = run_anyrig(*words, "--lr", "1", cwd=tmp_path, TMPDIR=place)
     assert done.returncode == 1
     facts = read_facts(tmp_path, done)
     assert [track["rank"] for track in facts["tracks"]] == [0, 1]
     assert [step["number"] for step in facts["steps"]] == [2, 3, 4, 5, 6]  # of both
     assert [step["samples"] for step in facts["steps"]] == [8] * 5
     assert facts["error"]["kind"] == "ZeroDivisionError"
+    assert (facts["program"], facts["arguments"], facts["status"]) == (script, ["--lr", "1"], 1)
     assert facts["measurement"]["steps_taken"] == 12

@@ -165,6 +165,15 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
+    "an optimizer of another model, and new parameters in each step": (
+        {
+            "before": "optimizer = torch.optim.AdamW(model.parameters())  # made",
+            "optimizer": "optimizer\nmodel = Net().to(device)  # replaced",
+            "loss": "unused = nn.Linear(1, 1)",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.REPLACED,
+    ),
     "an optimizer of a model with a copy": (
         {
             "before": "import copy; optimizer = torch.optim.AdamW(model.parameters())  # made",

@@ -172,6 +172,20 @@ def test_nested_tensors_are_watched(is_saved: bool) -> None:
 
 
 @pytest.mark.gpus(1)
+def test_parts_of_a_nested_tensor_that_lie_apart_are_not_watched() -> None:
+    parts = [torch.ones(length, 4, device="cuda") for length in (2, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
+        one, other = (torch.nested.nested_tensor(parts, requires_grad=True) for _ in range(2))
+    with watch_hazards(warn=False) as hazards:
+        product = one.matmul(other.transpose(1, 2))
+        loss = torch.nested.to_padded_tensor(product, 0.0).sum()
+        torch.empty(0, device="cuda").set_(other.untyped_storage(), 8, (12,)).mul_(2)
+        loss.backward()
+    assert not hazards
+
+
+@pytest.mark.gpus(1)
 def test_storages_between_a_write_and_the_memory_around_them_hide_nothing() -> None:
     x = torch.ones(12, device="cuda", requires_grad=True)
     memory = torch.ones(12, device="cuda")
@@ -237,6 +251,22 @@ def test_a_program_that_exits_is_judged_at_its_end(error: type[BaseException]) -
         train()
     kinds = [hazard.kind for hazard in hazards]
     assert kinds == ([HazardKind.UNOWNED] if error is SystemExit else [])
+
+
+@pytest.mark.parametrize("built_again", ["before the watch", "while it is watched"])
+def test_an_optimizer_of_a_model_that_was_built_again(built_again: str) -> None:
+    first = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(first.parameters(), 0.1)
+    model = nn.Linear(5, 3)
+    with watch_hazards(warn=False) as hazards:
+        if built_again == "while it is watched":
+            model = nn.Linear(5, 3)
+        for _ in range(4):
+            model(torch.ones(2, 5)).sum().backward()
+            optimizer.step()
+            model.zero_grad()
+    assert [hazard.kind for hazard in hazards] == [HazardKind.REPLACED]
+    del first
 
 
 @DEVICES

@@ -617,11 +617,50 @@ def test_only_a_kept_graph_has_raw_handles() -> None:
     with pytest.raises(RuntimeError, match="only when keep_graph=true"):
         graph.instantiate()
     assert kept.raw_cuda_graph() != 0
+    assert (graph._has_graph_exec, kept._has_graph_exec) == (True, False)  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
         kept.raw_cuda_graph_exec()
     for _ in range(2):
         kept.instantiate()
     assert kept.raw_cuda_graph_exec() != graph.raw_cuda_graph_exec() != 0
+    assert kept._has_graph_exec  # type: ignore[attr-defined]
+
+
+def test_a_capture_is_known_on_its_own_device_and_stream_only() -> None:
+    found = []
+
+    def work() -> None:
+        torch.ones(1, device="cuda")
+        found.append(torch.cuda.is_current_stream_capturing())
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            found.append(torch.cuda.is_current_stream_capturing())
+        with torch.cuda.device(0):
+            found.append(torch.cuda.is_current_stream_capturing())
+
+    assert not torch.cuda.is_current_stream_capturing()
+    graph = captured(work)
+    assert found == [True, False, False]
+    assert not torch.cuda.is_current_stream_capturing()
+    graph.reset()
+
+
+def test_a_capture_may_end_in_two_parts() -> None:
+    source, results = torch.ones(4, device="cuda"), []
+    graph: Any = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin()
+        results.append(source * 3)
+        graph.capture_end_pre()
+        assert not torch.cuda.is_current_stream_capturing()
+        assert not graph._has_graph_exec
+        graph.instantiate()
+        graph.capture_end_post()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert results[0].tolist() == [3.0] * 4
+    assert graph._has_graph_exec
+    graph.reset()
+    assert not graph._has_graph_exec
 
 
 def test_a_graph_keeps_its_retained_pools() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -75,3 +76,44 @@ def test_memory_returned_to_the_host_is_not_pinned() -> None:
     assert at(address).is_pinned()  # cached for the next tensor
     torch._C._host_emptyCache()
     assert not at(address).is_pinned()
+
+
+def stats() -> dict[str, Any]:
+    found: dict[str, Any] = torch.cuda.host_memory_stats_as_nested_dict()
+    return found
+
+
+COUNTERS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+
+
+def growth(before: dict[str, Any], key: str) -> list[int]:
+    """Return by how much each of `COUNTERS` is higher now."""
+    now = stats()
+    return [now[counter][key] - before[counter]["current"] for counter in COUNTERS]
+
+
+def test_the_statistics_of_pinned_memory() -> None:
+    torch.cuda.reset_accumulated_host_memory_stats()
+    torch.cuda.reset_peak_host_memory_stats()
+    before = stats()
+    assert {before[counter][key] for counter in COUNTERS for key in ("allocated", "freed")} == {0}
+    large, small = (torch.empty(n * MIB, dtype=torch.uint8, pin_memory=True) for n in (5, 1))
+    del large  # kept for the next tensor
+    assert growth(before, "current") == [2, 9 * MIB, 1, MIB]
+    assert growth(before, "peak") == [2, 9 * MIB, 2, 9 * MIB]
+    torch._C._host_emptyCache()
+    now = stats()
+    assert [now[counter]["allocated"] for counter in COUNTERS] == [2, 9 * MIB, 2, 9 * MIB]
+    assert [now[counter]["freed"] for counter in COUNTERS] == [1, 8 * MIB, 1, 8 * MIB]
+    assert (now["num_host_alloc"], now["num_host_free"]) == (2, 1)
+    assert [i for i, count in enumerate(now["bucket_allocation"]) if count] == [20, 23]
+    untimed = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)  # host memory, not a driver
+    assert (now["host_alloc_time"], now["host_free_time"]) == (untimed, untimed)
+    torch.cuda.reset_accumulated_host_memory_stats()
+    assert {stats()[counter][key] for counter in COUNTERS for key in ("allocated", "freed")} == {0}
+    assert growth(before, "peak") == [2, 9 * MIB, 2, 9 * MIB]
+    again = torch.empty(MIB, dtype=torch.uint8, pin_memory=True)
+    torch.cuda.reset_peak_host_memory_stats()
+    assert growth(before, "peak") == growth(before, "current") == [2, 2 * MIB, 2, 2 * MIB]
+    assert stats()["allocations"]["allocated"] == 1
+    del small, again

@@ -57,5 +57,31 @@ def test_the_error_says_where_the_values_come_from(why: str, hint: str) -> None:
         printing.raise_value_needed("aten::item", why)
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+@pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        (None, r"or"),
+        ("drawn integers", r"random integers that the GPU drew\. Draw those .* value is 1, or"),
+        ("drawn numbers", r"random numbers that the GPU drew, such as .* value is 1, or"),
+        ("too many", r"more than 2 MiB, .* Compute them .* value is 1, or"),
+        ("from outside", None),
+    ],
+)
+def test_the_remedy_is_that_of_the_rehearsal(
+    why: str | None, hint: str | None, is_alone: bool
+) -> None:
+    """With ``--ranks``, only fewer ranks can compute, and only rank 0 can send values."""
+    outside = "runs rank 0 alone .*Let rank 0 send them, or" if is_alone else "a replayed graph.*or"
+    fewer = "each in a process of its own: without --ranks, and with --device all"
+    remedies = "rehearse without --shape-only to compute", f"rehearse fewer ranks, {fewer}"
+    with pytest.raises(ValueNeededError) as raised:
+        printing.raise_value_needed("aten::item", why, is_alone=is_alone)
+    text = str(raised.value)
+    assert re.search(f"{hint or outside} {remedies[is_alone]}$", text), text
+    assert remedies[not is_alone] not in text
+    assert ("(--ranks)" in text) == (is_alone and why == "from outside")
+
+
 def test_without_code_of_the_program_it_is_the_backward_pass() -> None:
     assert printing._program_line(None) == "by the backward pass"
