@@ -50,11 +50,11 @@ def divide_into_threads(facts: Facts) -> TraceThreads:
     columns = facts.intervals
     lanes = array("q")
     free_ns: list[list[int]] = [[] for _ in facts.tracks]  # when each lane of a track is free
-    for track, begin, seconds in zip(
+    for index, begin, seconds in zip(
         columns.track, columns.begin_seconds, columns.seconds, strict=True
     ):
         began_ns, ended_ns = span_ns(begin, begin + seconds)
-        free = free_ns[track]
+        free = free_ns[index]
         lane = next((lane for lane, until in enumerate(free) if until <= began_ns), len(free))
         free[lane : lane + 1] = [ended_ns]
         lanes.append(lane)
@@ -65,7 +65,7 @@ def divide_into_threads(facts: Facts) -> TraceThreads:
         for lane in range(max(1, len(free))):
             title = track.title if lane == 0 else f"{track.title} ({lane + 1})"
             threads.append(TraceThread(title, track.rank))
-    numbers = (first[track] + lane for track, lane in zip(columns.track, lanes, strict=True))
+    numbers = (first[index] + lane for index, lane in zip(columns.track, lanes, strict=True))
     return TraceThreads(tuple(threads), array("q", numbers))
 
 
