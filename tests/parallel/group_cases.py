@@ -43,7 +43,7 @@ from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
-from anyrig.processes.group import direct_messages
+from anyrig.processes.group import node_sockets
 from anyrig.processes.group.board import board_of
 from anyrig.processes.group.direct_messages import open_messages
 from anyrig.processes.group.membership import current_context, join_group
@@ -281,11 +281,11 @@ def case_gloo_announces_steps_where_two_ranks_cannot_connect() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(context, "direct", None)
             patch.setattr(context, "has_tried_direct", False)
-            patch.setattr(direct_messages, "_CONNECT_SECONDS", 0.3)
+            patch.setattr(node_sockets, "_CONNECT_SECONDS", 0.3)
             if change == "many ranks":
-                patch.setattr(direct_messages, "_MOST_RANKS", ranks() - 1)
+                patch.setattr(node_sockets, "_MOST_RANKS", ranks() - 1)
             elif rank() == 1 and change == "one is late":
-                patch.setattr(direct_messages, "_connect", refuse)
+                patch.setattr(node_sockets, "connect", refuse)
             elif rank() == 1 and change == "another node":
                 patch.setenv("LOCAL_WORLD_SIZE", "1")
                 patch.setenv("LOCAL_RANK", "0")

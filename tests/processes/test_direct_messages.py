@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.processes.group import direct_messages
+from anyrig.processes.group import node_sockets
 from anyrig.processes.group.direct_messages import (
     Arrival,
     DirectMessages,
@@ -141,7 +141,7 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
 def test_a_rank_that_does_not_connect_in_time_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct_messages, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(node_sockets, "_CONNECT_SECONDS", 0.1)
     sockets: dict[int, socket.socket] = {}
     with (
         socket.create_server(("127.0.0.1", 0)) as own,
@@ -150,7 +150,7 @@ def test_a_rank_that_does_not_connect_in_time_is_not_waited_for(
         stranger.sendall(b"x" * 17)
         others = [[own.getsockname()[1], f"{0:032x}"], [1, f"{1:032x}"]]
         with pytest.raises(TimeoutError):
-            _connect(sockets, 0, others, own)
+            connect(sockets, 0, others, own)
     assert sockets == {}
 
 

@@ -56,7 +56,7 @@ UNEVEN_BATCHES = (
     "model.join()"
 )
 _MORE_TIME = (
-    f"{UNEVEN_BATCHES}. If the work of that rank takes that long, allow more time with the  "
+    f"{UNEVEN_BATCHES}. If the work of that rank takes that long, allow more time with the "
     "launcher's --timeout"
 )
 
