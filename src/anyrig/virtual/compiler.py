@@ -207,6 +207,9 @@ def compile_flags() -> list[str]:
     flags = ["-std=c++20", "-fPIC", "-O1", "-g0", "-fvisibility=hidden"]
     # PyTorch's headers then include only the operators that they use, instead of all operators.
     flags += ["-DAT_PER_OPERATOR_HEADERS"]
+    # As PyTorch is built. Without it, every call of an operator runs the debug checks in PyTorch's
+    # headers, and at::RecordFunction has a member more than in PyTorch's libraries.
+    flags += ["-DNDEBUG"]
     # A method that should override PyTorch's but does not is silently never called. These are only
     # warnings, since a newer PyTorch may declare a method that older versions do not.
     flags += ["-Wsuggest-override", "-Woverloaded-virtual"]
