@@ -28,3 +28,10 @@ def test_the_backend_does_not_walk_the_threads_of_the_interpreter() -> None:
     assert b"PyObject_CallNoArgs" in library
     for name in (b"PyThreadState_Next", b"PyInterpreterState_ThreadHead"):
         assert name not in library
+
+
+def test_the_backend_is_built_without_debug_checks() -> None:
+    # Unless NDEBUG is set, PyTorch's headers call this function around each call of an operator.
+    library = build_extension().read_bytes()
+    assert b"2at4_ops" in library
+    assert b"dispatch_trace_nesting_incr" not in library

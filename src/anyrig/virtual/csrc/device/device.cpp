@@ -119,6 +119,9 @@ std::vector<int> visible_positions(const char* visible) {
 
 const std::vector<DeviceFacts>& devices() {
   auto& rig = state();
+  if (C10_LIKELY(visible_count.load(std::memory_order_acquire) >= 0)) {
+    return rig.visible; // std::call_once calls a function of the C library, even the second time
+  }
   std::call_once(rig.latched, [&rig] {
     for (const int position : visible_positions(std::getenv("CUDA_VISIBLE_DEVICES"))) {
       rig.visible.push_back(rig.rig[position]);

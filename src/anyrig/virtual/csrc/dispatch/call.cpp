@@ -60,7 +60,7 @@ void OperatorCall::run() {
       temporaries_.emplace(std::move(needed), device_.index());
     }
   }
-  for (size_t i = 0; i < argument_count_; ++i) {
+  for (const int i : plan_.operand_places) {
     replace_by_twins(i);
   }
   // Sparse and nested operands need fewer operations than their sizes suggest.

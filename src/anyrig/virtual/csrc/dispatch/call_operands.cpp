@@ -5,6 +5,7 @@
 #include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace anyrig::virtual_gpu {
@@ -20,23 +21,18 @@ bool OperatorCall::mixes_devices() {
     }
     return *common != tensor.device();
   };
-  for (size_t i = 0; i < argument_count_; ++i) {
+  const auto any_differs = [&differs](const c10::IValue& value) {
+    return value.isTensor() && differs(value.toTensor());
+  };
+  for (const int i : plan_.operand_places) {
     const c10::IValue& value = argument(i);
-    if (value.isTensor()) {
-      if (differs(value.toTensor())) {
+    if (any_differs(value)) {
+      return true;
+    }
+    if (value.isTensorList() || value.isOptionalTensorList()) {
+      const auto list = value.toListRef();
+      if (std::any_of(list.begin(), list.end(), any_differs)) {
         return true;
-      }
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorList()) {
-        if (differs(tensor)) {
-          return true;
-        }
-      }
-    } else if (value.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-        if (tensor.has_value() && differs(*tensor)) {
-          return true;
-        }
       }
     }
   }
@@ -49,9 +45,11 @@ void OperatorCall::replace_by_twins(size_t i) {
     first_operand_[i] = static_cast<int>(operands_.size());
     value = twin(std::move(value).toTensor(), i);
   } else if (value.isTensorList()) {
-    std::vector<at::Tensor> twins;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      twins.push_back(twin(tensor, i));
+    c10::List<at::Tensor> twins;
+    const auto tensors = value.toListRef();
+    twins.reserve(tensors.size());
+    for (const c10::IValue& tensor : tensors) {
+      twins.push_back(twin(tensor.toTensor(), i));
     }
     value = std::move(twins);
   } else if (value.isOptionalTensorList()) {

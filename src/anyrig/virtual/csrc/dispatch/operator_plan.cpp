@@ -62,6 +62,28 @@ DeviceCheck device_check_of(
   return is_about_sizes ? DeviceCheck::Nothing : DeviceCheck::Iterator;
 }
 
+// Returns whether values of a type may be, or hold, a tensor or a device.
+bool may_be_operand(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::ComplexType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::StringType:
+    case c10::TypeKind::GeneratorType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::MemoryFormatType:
+      return false;
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::OptionalType:
+      return may_be_operand(*type.containedType(0));
+    default:
+      return true;
+  }
+}
+
 DtypeSet widened_dtypes(const OperatorRecord& record, c10::DispatchKey host_key) {
   switch (host_key) {
     case c10::DispatchKey::CPU:
@@ -115,6 +137,9 @@ OperatorPlan::OperatorPlan(
     const bool is_written = is_declared || is_running_statistic(argument.name());
     const bool is_read = static_cast<int>(i) != unread && !is_out_argument(argument) &&
         !(is_written && overwrites(name));
+    if (may_be_operand(*argument.type())) {
+      operand_places.push_back(static_cast<int>(i));
+    }
     arguments.push_back({is_written, is_read, is_written && !is_declared});
     if (is_out_argument(argument)) {
       is_out = true;

@@ -78,6 +78,8 @@ struct OperatorPlan {
   c10::SmallVector<int, 4> returned_argument;
   // One for each argument of the schema.
   c10::SmallVector<ArgumentPlan, 16> arguments;
+  // Indices of the arguments that may be tensors, lists of tensors, or devices.
+  c10::SmallVector<int, 8> operand_places;
   // Indices of the arguments that are generators.
   c10::SmallVector<int, 1> generators;
   // Indices of the arguments that are lists of optional tensors.

@@ -1,6 +1,7 @@
 #include "dispatch/twin.h"
 
 #include "hazards/write_watch.h"
+#include "memory/idle_twins.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
@@ -28,46 +29,81 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Returns a storage for kernels over memory that it does not own.
-c10::Storage borrow(void* address, size_t bytes) {
-  const auto device = kernel_device();
+// Returns a pointer for kernels to memory that it does not own.
+c10::DataPtr borrow(void* address) {
+  return {shape_only() ? nullptr : address, kernel_device()};
+}
+
+c10::Allocator* kernel_allocator() {
+  return shape_only() ? c10::GetAllocator(at::kMeta) : c10::GetCPUAllocator();
+}
+
+c10::Storage make_shadow(void* address, size_t bytes) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(),
-      bytes,
-      c10::DataPtr(shape_only() ? nullptr : address, device),
-      shape_only() ? c10::GetAllocator(at::kMeta) : c10::GetCPUAllocator(),
+      c10::StorageImpl::use_byte_size_t(), bytes, borrow(address), kernel_allocator(),
       /*resizable=*/true));
 }
 
-c10::Storage shadow_of(const c10::StorageImpl& storage) {
+// Makes the shadow of an idle twin that of `memory`.
+c10::Storage renew_shadow(const c10::TensorImpl& idle, const DeviceMemory& memory) {
+  c10::Storage shadow = idle.unsafe_storage();
+  c10::StorageImpl& impl = *shadow.unsafeGetStorageImpl();
+  impl.set_nbytes(memory.bytes);
+  impl.set_data_ptr_noswap(borrow(memory.host.get()));
+  impl.set_allocator(kernel_allocator()); // kernels may change this and the next
+  impl.set_resizable(true);
+  return shadow;
+}
+
+at::Tensor make_twin(c10::Storage shadow, caffe2::TypeMeta dtype) {
+  const auto key = shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  return at::detail::make_tensor<TensorWithDevice>(
+      std::move(shadow), c10::DispatchKeySet(key), dtype);
+}
+
+// Returns an unused twin over the bytes of `storage`, of any geometry and perhaps of another dtype.
+at::Tensor new_twin(const c10::StorageImpl& storage, caffe2::TypeMeta dtype) {
   DeviceMemory* memory = device_memory(storage.data_ptr());
   if (memory == nullptr) {
-    return borrow(const_cast<void*>(storage.data()), storage.nbytes());
+    return make_twin(make_shadow(const_cast<void*>(storage.data()), storage.nbytes()), dtype);
   }
   TwinLock lock(*memory);
   if (!memory->shadow) {
-    memory->shadow = borrow(memory->host.get(), memory->bytes);
+    if (auto idle = take_idle_twin()) {
+      memory->shadow = renew_shadow(*idle, *memory);
+      return at::Tensor(std::move(idle));
+    }
+    memory->shadow = make_shadow(memory->host.get(), memory->bytes);
   }
-  return memory->shadow;
+  return make_twin(memory->shadow, dtype);
 }
 
-bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
-  return a.dtype() == b.dtype() && a.storage_offset() == b.storage_offset() &&
-      a.sizes() == b.sizes() && a.strides() == b.strides() &&
-      a.is_wrapped_number() == b.is_wrapped_number() && a.is_conj() == b.is_conj() &&
-      a.is_neg() == b.is_neg();
+void copy_geometry(const c10::TensorImpl& from, c10::TensorImpl& to) {
+  if (to.storage_offset() != from.storage_offset()) {
+    to.set_storage_offset(from.storage_offset());
+  }
+  if (to.sizes() != from.sizes() || to.strides() != from.strides()) {
+    to.set_sizes_and_strides(from.sizes(), from.strides());
+  }
 }
 
-// Copies the flags that affect operators in addition to geometry.
-void copy_flags(const c10::TensorImpl& from, c10::TensorImpl& to) {
-  if (from.is_wrapped_number()) {
-    to.set_wrapped_number(true);
+// Gives an unused twin the dtype and geometry of `owner`, and the flags that affect operators.
+void make_like(c10::TensorImpl& twin, const c10::TensorImpl& owner) {
+  if (twin.is_wrapped_number()) {
+    twin.set_wrapped_number(false); // while it has no dimensions
   }
-  if (from.is_conj()) {
-    to._set_conj(true);
+  if (twin.dtype() != owner.dtype()) {
+    twin.set_storage_and_dtype(c10::Storage(twin.unsafe_storage()), owner.dtype());
   }
-  if (from.is_neg()) {
-    to._set_neg(true);
+  copy_geometry(owner, twin);
+  if (owner.is_wrapped_number()) {
+    twin.set_wrapped_number(true);
+  }
+  if (twin.is_conj() != owner.is_conj()) {
+    twin._set_conj(owner.is_conj());
+  }
+  if (twin.is_neg() != owner.is_neg()) {
+    twin._set_neg(owner.is_neg());
   }
 }
 
@@ -96,21 +132,10 @@ at::Tensor twin_of(const at::Tensor& tensor) {
       "virtual GPUs compute with strided tensors only, but this tensor has layout ",
       owner.layout());
   c10::StorageImpl& storage = storage_of(tensor);
-  if (DeviceMemory* memory = device_memory(storage.data_ptr())) {
-    if (auto* spare = memory->spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
-      auto kept = c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
-      if (same_geometry(*kept, owner)) {
-        return at::Tensor(std::move(kept));
-      }
-    }
-  }
-  const auto key = shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
-  auto twin = at::detail::make_tensor<TensorWithDevice>(
-      shadow_of(storage), c10::DispatchKeySet(key), owner.dtype());
-  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
-  impl.set_storage_offset(owner.storage_offset());
-  impl.set_sizes_and_strides(owner.sizes(), owner.strides());
-  copy_flags(owner, impl);
+  DeviceMemory* memory = device_memory(storage.data_ptr());
+  auto spare = memory == nullptr ? at::Tensor() : at::Tensor(memory->take_spare_twin());
+  at::Tensor twin = spare.defined() ? std::move(spare) : new_twin(storage, owner.dtype());
+  make_like(*twin.unsafeGetTensorImpl(), owner);
   return twin;
 }
 
@@ -170,14 +195,7 @@ void update_owner(const at::Tensor& owner, const at::Tensor& twin) {
     storage.set_nbytes(bytes);
     storage.set_data_ptr_noswap(std::move(memory));
   }
-  c10::TensorImpl& to = *owner.unsafeGetTensorImpl();
-  const c10::TensorImpl& from = *twin.unsafeGetTensorImpl();
-  if (to.sizes() != from.sizes() || to.strides() != from.strides()) {
-    to.set_sizes_and_strides(from.sizes(), from.strides());
-  }
-  if (to.storage_offset() != from.storage_offset()) {
-    to.set_storage_offset(from.storage_offset());
-  }
+  copy_geometry(*twin.unsafeGetTensorImpl(), *owner.unsafeGetTensorImpl());
 }
 
 TwinLock::TwinLock(DeviceMemory& memory) : memory_(memory) {
@@ -204,7 +222,7 @@ bool TwinLock::wait_for_twins(std::chrono::duration<double> timeout) {
   for (;;) {
     // Every twin holds the shadow, including the spare one. After dropping the spare twin, a new
     // one needs the lock.
-    memory_.drop_spare_twin();
+    memory_.take_spare_twin();
     if (!memory_.shadow || memory_.shadow.use_count() == 1) {
       return true;
     }

@@ -27,8 +27,9 @@ c10::Device kernel_device();
 // ShapeOnly, a Meta tensor of its shape.
 at::Tensor twin_of(const at::Tensor& tensor);
 
-// Keeps `twin` for the next call that needs a twin of `owner`, since making a twin costs more than
-// many small kernels. Does nothing if `twin` has other references.
+// Keeps `twin` for the next call that needs a twin in the memory of `owner`, whatever its geometry,
+// since making a twin costs more than many small kernels. Does nothing if `twin` has other
+// references.
 void keep_twin(const at::Tensor& owner, at::Tensor twin);
 
 // Turns a new result of a kernel into a tensor of `device`, in place and without a copy. Raises

@@ -307,7 +307,7 @@ class CachingAllocator {
     const auto it = find_free(request);
     if (it == free.end()) return nullptr;
     Block* block = *it;
-    free.erase(it);
+    request.pool.remove_free(block);
     return block;
   }
 
@@ -317,8 +317,7 @@ class CachingAllocator {
     const auto usable = [&](FreeBlocks::iterator it) {
       return it != free.end() && (*it)->stream == request.stream;
     };
-    Block key(&request.pool, request.stream, 0, request.bytes);
-    auto it = free.lower_bound(&key);
+    auto it = free.lower_bound(BlockSize{request.stream, request.bytes});
     if (!usable(it)) return free.end();
     if ((*it)->expandable && options_.expandable_segments) {
       // A free block followed by unmapped addresses counts as the size that it can grow to.
@@ -544,8 +543,7 @@ class CachingAllocator {
     if (options_.max_split_bytes == std::numeric_limits<size_t>::max()) return false;
     FreeBlocks& free = request.pool.free;
     const size_t wanted = std::max(request.bytes, options_.max_split_bytes);
-    Block key(&request.pool, request.stream, 0, wanted);
-    auto it = free.lower_bound(&key);
+    auto it = free.lower_bound(BlockSize{request.stream, wanted});
     if (it != free.end() && (*it)->stream == request.stream && !(*it)->expandable) {
       segments_.release(*it, options_);
       return true;

@@ -3,6 +3,7 @@
 #include "device/gpu_trace.h"
 #include "memory/gpu_state.h"
 #include "memory/host_memory.h"
+#include "memory/idle_twins.h"
 #include "memory/known_values.h"
 #include "memory/lazy_clones.h"
 #include "memory/memory_curve.h"
@@ -39,8 +40,15 @@ thread_local bool uncounted = false;
 
 // Moves the host bytes out of `memory`. Returns null if twins are in use, which keep the bytes.
 c10::DataPtr take_host(DeviceMemory& memory) {
-  memory.drop_spare_twin();
+  auto spare = memory.take_spare_twin();
   const c10::Storage shadow = std::move(memory.shadow);
+  // Only `shadow` and the spare twin hold the shadow. An inference tensor serves inference only.
+  if (spare && shadow.use_count() == 2 && !spare->is_inference()) {
+    std::atomic_thread_fence(std::memory_order_acquire); // a kernel's thread may have held it
+    keep_idle_twin(std::move(spare));
+    return std::move(memory.host);
+  }
+  spare.reset();
   // If a kernel has resized its twin, the twin holds other bytes.
   const bool in_use = shadow && shadow.use_count() > 1 && memory.host.get() != nullptr &&
       shadow.data() == memory.host.get();
@@ -185,12 +193,6 @@ std::unique_ptr<DeviceMemory> memory_of_block(
 }
 
 } // namespace
-
-void DeviceMemory::drop_spare_twin() {
-  if (auto* spare = spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
-    c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
-  }
-}
 
 DeviceMemory::~DeviceMemory() {
   release_known_values(*this);

@@ -60,7 +60,13 @@ struct DeviceMemory {
   std::atomic<WhyUnknown> why_unknown{WhyUnknown::NeverWritten};
   std::atomic<bool> is_shared_with_processes{false};
 
-  void drop_spare_twin();
+  // Returns null if there is none, which costs no exchange.
+  c10::intrusive_ptr<c10::TensorImpl> take_spare_twin() {
+    auto* spare = spare_twin.load(std::memory_order_relaxed) == nullptr
+        ? nullptr
+        : spare_twin.exchange(nullptr, std::memory_order_acq_rel);
+    return c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
+  }
   ~DeviceMemory();
 };
 

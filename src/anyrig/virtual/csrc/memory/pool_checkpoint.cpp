@@ -67,7 +67,7 @@ Block* PoolCheckpoint::carve(CachingAllocator& allocator, BlockPool& pool, const
     return nullptr;
   }
   Block* block = *found;
-  pool.free.erase(found);
+  pool.remove_free(block);
   // Free parts of a segment are counted in the statistics; `hand_out` takes `block` out of them.
   const auto count = [&](const Block* free, int64_t sign) {
     if (free->expandable == nullptr && free->is_split()) {

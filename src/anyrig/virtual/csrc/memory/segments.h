@@ -43,7 +43,7 @@ class Segments {
   /// Returns a free block that spans a whole segment to the driver.
   void release(Block* block, const AllocatorOptions& options) {
     BlockPool& pool = *block->pool;
-    pool.free.erase(block);
+    pool.remove_free(block);
     pool.held_bytes -= block->bytes;
     history_.add(TraceAction::kSegmentFree, block, block->bytes, block->segment_context);
     driver_.release(block->bytes);
@@ -71,7 +71,7 @@ class Segments {
       if (!map(addresses, std::min(addresses->bytes, bytes - block->bytes))) return nullptr;
       block = addresses;  // now includes the block before it
     }
-    pool.free.erase(block);
+    pool.remove_free(block);
     return block;
   }
 
@@ -86,7 +86,7 @@ class Segments {
     if (first_page >= end_page) return;
     const uint64_t begin = segment.address + first_page * segment.page_bytes;
     const uint64_t end = segment.address + end_page * segment.page_bytes;
-    pool.free.erase(block);
+    pool.remove_free(block);
     if (block->address < begin) {
       Block* before = new Block(&pool, block->stream, block->address, begin - block->address,
                                 &segment);

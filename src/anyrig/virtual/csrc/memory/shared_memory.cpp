@@ -165,11 +165,14 @@ bool is_sent_memory(const c10::DataPtr& host) {
 
 bool keep_for_receivers(DeviceMemory& memory) {
   const View* view = view_of(memory.host);
-  LiveProcesses live;
-  if (view == nullptr || view->receivers->are_gone(live)) {
+  if (C10_LIKELY(view == nullptr)) {
     return false;
   }
-  memory.drop_spare_twin();
+  LiveProcesses live;
+  if (view->receivers->are_gone(live)) {
+    return false;
+  }
+  memory.take_spare_twin();
   auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
   kept.pieces.push_back(

@@ -89,41 +89,57 @@ struct Workspace {
   int64_t chosen = kNoWorkspace; // `chosen_bytes` when it was made
 };
 
-// The handles that a thread holds, by device.
-using Handles = std::map<c10::DeviceIndex, int>;
+// The handles that a thread holds.
+struct Handles {
+  std::map<c10::DeviceIndex, int> by_device;
+  // The workspace that it was provided with last, which is valid until all are freed.
+  c10::DeviceIndex last_device = -1;
+  c10::StreamId last_stream = 0;
+  int64_t last_chosen = kNoWorkspace;
+  uint64_t last_clearing = 0;
+};
 
 class Workspaces {
  public:
   void leave(const Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
-    for (const auto& [device, handle] : handles) {
+    for (const auto& [device, handle] : handles.by_device) {
       idle_handles_[device].push_back(handle);
     }
   }
 
   void provide(c10::DeviceIndex device, Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (handles.count(device) == 0) {
-      handles[device] = take_handle(device);
-    }
-    const std::tuple key(device, handles[device], current_stream(device).id());
-    Workspace& held = workspaces_[key];
+    const c10::StreamId stream = current_stream(device).id();
     // As in PyTorch, the variable CUBLAS_WORKSPACE_CONFIG counts when a workspace is made.
     const int64_t chosen = chosen_bytes.load(std::memory_order_relaxed);
-    if (held.chosen == chosen) {
+    if (C10_LIKELY(
+            handles.last_device == device && handles.last_stream == stream &&
+            handles.last_chosen == chosen && handles.last_clearing == clearings_)) {
       return;
     }
-    const size_t bytes = workspace_bytes(device);
-    if (held.bytes != bytes) {
-      held.memory = make_workspace(device);
-      held.bytes = bytes;
+    if (handles.by_device.count(device) == 0) {
+      handles.by_device[device] = take_handle(device);
     }
-    held.chosen = chosen;
+    Workspace& held = workspaces_[std::tuple(device, handles.by_device[device], stream)];
+    if (held.chosen != chosen) {
+      const size_t bytes = workspace_bytes(device);
+      if (held.bytes != bytes) {
+        held.memory = make_workspace(device);
+        held.bytes = bytes;
+      }
+      held.chosen = chosen;
+    }
+    handles.last_device = device;
+    handles.last_stream = stream;
+    handles.last_chosen = chosen;
+    handles.last_clearing = clearings_;
   }
 
   void clear() {
     std::lock_guard<std::mutex> guard(mutex_);
     workspaces_.clear();
+    ++clearings_;
   }
 
  private:
@@ -138,6 +154,7 @@ class Workspaces {
   }
 
   std::mutex mutex_;
+  uint64_t clearings_ = 0;
   std::map<c10::DeviceIndex, std::vector<int>> idle_handles_;
   std::map<c10::DeviceIndex, int> next_handle_;
   std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, Workspace> workspaces_;

@@ -192,6 +192,20 @@ at::TensorIterator iterate(
   return at::TensorIterator::reduce_op(first, second, input);
 }
 
+// Returns whether a look at the sizes alone tells that each result has too few inputs to be split.
+// A bias gets its gradient by such a reduction, and a TensorIterator takes a microsecond to make.
+bool is_never_split(const at::TensorBase& self, const std::vector<bool>& is_reduced) {
+  int64_t inputs = 1;
+  for (size_t i = 0; i < is_reduced.size(); ++i) {
+    inputs *= is_reduced[i] ? self.size(static_cast<int64_t>(i)) : 1;
+  }
+  // A tensor that needs 64-bit indices is reduced in parts.
+  constexpr int64_t kMost32BitBytes = int64_t{1} << 31;
+  constexpr size_t kLargestElement = 16;
+  return inputs < kMaxValuesPerThread && self.is_non_overlapping_and_dense() &&
+      self.numel() < kMost32BitBytes / static_cast<int64_t>(kLargestElement);
+}
+
 // can_accumulate_in_output
 bool accumulates_in_result(
     const BlockReduction& reduction, at::ScalarType in_dtype, at::ScalarType result_dtype) {
@@ -224,6 +238,9 @@ Temporaries reduction_temporaries(
   std::vector<bool> is_reduced(self.dim(), dims.empty());
   for (const int64_t dim : dims) {
     is_reduced[c10::maybe_wrap_dim(dim, self.dim())] = true;
+  }
+  if (is_never_split(self, is_reduced)) {
+    return temporaries;
   }
   const auto input = at::detail::empty_strided_meta(self.sizes(), self.strides(), in_dtype);
   const int64_t offset = converts ? 0 : self.storage_offset();

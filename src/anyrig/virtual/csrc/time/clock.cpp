@@ -143,7 +143,7 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   const double before =
       host.operator_seconds + (HostLines::in_backward() ? host.backward_seconds : 0);
   DeviceLine& device = lines_[stream.device_index()];
-  StreamLine& stream_line = device.streams[stream.id()];
+  StreamLine& stream_line = device.of_stream(stream.id());
   const double ready = launch(stream_line, host.launch_seconds, before, kernels);
   if (add_to_meter(stream_line, alone, kernels, totals)) {
     return;
@@ -195,7 +195,7 @@ void Clock::replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captur
   record_.locate();
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceLine& device = lines_[stream.device_index()];
-  StreamLine& stream_line = device.streams[stream.id()];
+  StreamLine& stream_line = device.of_stream(stream.id());
   const double ready = launch(stream_line, gpu.coefficients.host);
   // The captured streams run at the same time, but the kernels of one GPU do not.
   double longest = 0, computing = 0, nodes = 0, bytes = 0;
@@ -316,7 +316,7 @@ double Clock::run_collective(
   const GpuFacts& gpu = gpu_of(stream);
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceLine& device = lines_[stream.device_index()];
-  StreamLine& stream_line = device.streams[stream.id()];
+  StreamLine& stream_line = device.of_stream(stream.id());
   DeviceTotals totals;
   totals.collective_seconds = seconds;
   if (add_to_meter(stream_line, seconds, 1, totals)) {

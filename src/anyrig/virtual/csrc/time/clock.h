@@ -191,7 +191,18 @@ class Clock {
   };
 
   struct DeviceLine {
-    std::unordered_map<c10::StreamId, StreamLine> streams;
+    std::unordered_map<c10::StreamId, StreamLine> streams; // none is ever removed
+    // The last answer of `of_stream`: most works go to the stream of the work before.
+    c10::StreamId last_id = 0;
+    StreamLine* last_stream = nullptr;
+
+    StreamLine& of_stream(c10::StreamId id) {
+      if (C10_UNLIKELY(last_stream == nullptr || last_id != id)) {
+        last_stream = &streams[id];
+        last_id = id;
+      }
+      return *last_stream;
+    }
     Occupancy multiprocessors;
     StreamLine* last_kernel = nullptr; // the stream of the kernel that ends last
     Occupancy collectives;
@@ -203,7 +214,7 @@ class Clock {
 
   Clock();
   StreamLine& line(const c10::Stream& stream) {
-    return lines_[stream.device_index()].streams[stream.id()];
+    return lines_[stream.device_index()].of_stream(stream.id());
   }
   // Launches `count` kernels or copies on `line` from the host, after `seconds_before` of other
   // work of the host. Returns the earliest time at which the first can start.

@@ -20,6 +20,7 @@ struct FusedSpan {
 };
 
 thread_local std::vector<FusedSpan> fused_spans;
+thread_local bool has_fused_spans = false; // read in every call, and cheaper to reach
 
 } // namespace
 
@@ -33,6 +34,7 @@ void NodeSpan::finish() {
 }
 
 void fuse_nodes(const NodeSpan& span) {
+  has_fused_spans = true;
   if (fused_spans.size() == kMostSpans) {
     fused_spans.erase(fused_spans.begin());
   }
@@ -40,7 +42,7 @@ void fuse_nodes(const NodeSpan& span) {
 }
 
 bool runs_fused_node() {
-  if (fused_spans.empty()) {
+  if (C10_LIKELY(!has_fused_spans)) {
     return false;
   }
   const auto node = torch::autograd::get_current_node();
