@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+from hazards_of_ranks import CLEARINGS, WAYS
 
 from anyrig.verification import HazardKind
 from anyrig.verification.hazards.hazard import Place
 from anyrig.verification.hazards.ranks import Draw, RankFacts, compare_ranks
+from forked_ranks import run_forked
+
+RANKS = 2
 
 
 def draws(*orders: tuple[int, int, int, bool, bool]) -> RankFacts:
@@ -45,3 +51,17 @@ def test_ranks_with_other_parameters_or_fewer_steps_may_differ() -> None:
 def test_facts_survive_a_file() -> None:
     facts = RankFacts(draws((3, 0, 1, True, False)).draws, steps((5, 6)).steps, "(4,)")
     assert RankFacts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
+
+
+def test_gradients_that_are_never_cleared_are_found_in_every_way_of_spreading(
+    tmp_path: Path,
+) -> None:
+    file = str(Path(__file__).with_name("hazards_of_ranks.py"))
+    run_forked(file, "run_rank", [str(tmp_path)], RANKS)
+    expected = {
+        f"{way}, {clearing}": ["ACCUMULATED"] if clearing == "never" else []
+        for way in WAYS
+        for clearing in CLEARINGS
+    }
+    for rank in range(RANKS):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
