@@ -9,7 +9,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from anyrig.processes.group.membership import join_group
@@ -19,17 +25,19 @@ CPU = torch.device("cpu")
 STEPS = 4
 WAYS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "ddp": DistributedDataParallel,
+    "tensor parallel": lambda model: parallelize_module(model, init_device_mesh("cpu", (2,)), PLAN),
     "fsdp2": lambda model: fully_shard(model),
     "fsdp1": lambda model: FullyShardedDataParallel(model, device_id=CPU, use_orig_params=True),
     "fsdp1 with flat parameters": lambda model: FullyShardedDataParallel(model, device_id=CPU),
 }
+PLAN = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 CLEARINGS = ("never", "by the optimizer", "to zeros", "by hand", "by data", "every second step")
 
 
 def train(way: str, clearing: str) -> None:
     """Train a small model, and clear its gradients in one of the ways of `CLEARINGS`."""
     torch.manual_seed(0)
-    model = WAYS[way](nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)))
+    model = WAYS[way](nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for step in range(STEPS):
         for _ in range(2):

@@ -40,7 +40,7 @@ class _Gradient:
 
     parameter: int
     gradient: int
-    version: int
+    version: tuple[int, int]
     is_cleared: bool = False
     backward: Place | None = None
     intervals: int = 0
@@ -149,13 +149,17 @@ def _owner_of(gradient: Tensor) -> Tensor:
     FSDP1 gives parameters new views of the same gradient in each forward pass. `_base` is private:
     no public name finds this tensor. test_hazards_over_ranks.py would notice a change.
     """
-    return gradient if gradient._base is None else gradient._base
+    base = gradient._base
+    return gradient if base is None or isinstance(gradient, DTensor) else base
 
 
-def _version_of(gradient: Tensor) -> int:
-    """Return the number of writes; FSDP adds to the local part of a distributed gradient."""
+def _version_of(gradient: Tensor) -> tuple[int, int]:
+    """Return the number of writes to a gradient, and to the local part of a distributed one.
+
+    FSDP2 adds to the local part, and autograd to the whole.
+    """
     local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return local._version
+    return gradient._version, local._version
 
 
 def _describe(name: str, intervals: int, places: tuple[Place, ...]) -> Hazard:
