@@ -130,6 +130,7 @@ NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch.distributed.rendezvous._create_c10d_store", "rehearsals of rank 0 alone"),
     PrivateName("torch._foreach_mul_", "accumulation of gradients over ranks"),
     PrivateName("torch._weights_only_unpickler._get_allowed_globals", "reading torch files"),
+    PrivateName("torch.autograd.gradcheck._gradcheck_helper", "hazards: programs that gradcheck"),
     PrivateName("torch.autograd.function._SingleLevelFunction", "custom functions in pipelines"),
     PrivateName("torch.cuda._lazy_call", "settings of CUDA before its first use"),
     PrivateName("torch.cuda.memory._record_memory_history", _HISTORY),

@@ -33,7 +33,7 @@ def rewritten(text: str, *codes: str, allow_unsafe: bool = True) -> Rewriting:
 
 
 def _source(text: str) -> SourceFile:
-    return SourceFile(Path("program.py"), dedent(text), "utf-8")
+    return SourceFile(Path("program.py"), dedent(text), "utf-8", frozenset({"resnet", "logging"}))
 
 
 def _rules(codes: Sequence[str]) -> Sequence[Rule]:

@@ -43,7 +43,7 @@ def check_source(source: SourceFile, rules: Sequence[Rule]) -> tuple[Finding, ..
     Raises:
         SyntaxError: the text parses neither as Python 3 nor as Python 2.
     """
-    if not may_matter(source.text):
+    if not may_matter(source.text, source.siblings):
         return ()
     reading = _read(source, source.text, None)
     found = [
@@ -67,7 +67,7 @@ def rewrite_source(
     Raises:
         SyntaxError: the text parses neither as Python 3 nor as Python 2.
     """
-    if not may_matter(source.text):
+    if not may_matter(source.text, source.siblings):
         return Rewriting(source, source.text, 0)
     text, fixed, is_old = source.text, 0, None
     for _ in range(_MOST_ROUNDS):
@@ -98,7 +98,8 @@ def rewrite_source(
 
 
 def _read(source: SourceFile, text: str, is_old: bool | None) -> Reading:
-    return read_program(text, is_package=source.path.name == "__init__.py", is_old=is_old)
+    is_package = source.path.name == "__init__.py"
+    return read_program(text, is_package=is_package, is_old=is_old, siblings=source.siblings)
 
 
 def _hits(reading: Reading, rules: Sequence[Rule], text: str) -> Iterator[tuple[str, Hit]]:

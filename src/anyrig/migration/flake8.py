@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import __version__
 from .check import check_source
 from .rules.every import RULES
-from .source_file import SourceFile
+from .source_file import SourceFile, find_siblings
 
 
 class Plugin:
@@ -19,7 +19,8 @@ class Plugin:
     version = __version__
 
     def __init__(self, tree: ast.AST, lines: list[str], filename: str = "stdin") -> None:
-        self._source = SourceFile(Path(filename), "".join(lines), "utf-8")
+        path = Path(filename)
+        self._source = SourceFile(path, "".join(lines), "utf-8", find_siblings(path))
 
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
         """Yield the line, the column from 0, the text and the plugin for each finding."""

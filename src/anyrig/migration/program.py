@@ -31,17 +31,25 @@ class Program:
         tree: its tree.
         is_package: whether the text is an ``__init__.py``, whose imports others may use.
         is_old: whether the text was written for PyTorch 0.3 or older.
+        siblings: the modules beside a package's ``__init__.py``; none for any other file.
         parents: the parent of each node.
         scopes: what each name is bound to.
         names: what dotted names mean, by the imports.
     """
 
     def __init__(
-        self, text: str, tree: ast.Module, *, is_package: bool = False, is_old: bool | None = None
+        self,
+        text: str,
+        tree: ast.Module,
+        *,
+        is_package: bool = False,
+        is_old: bool | None = None,
+        siblings: frozenset[str] = frozenset(),
     ) -> None:
         self.text = text
         self.tree = tree
         self.is_package = is_package
+        self.siblings = siblings
         self.parents: dict[ast.AST, ast.AST] = {}
         self._by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         self._index()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .check import Rewriting, check_source, rewrite_source
@@ -66,7 +66,7 @@ def rewrite_files(
             except (OSError, UnicodeEncodeError) as error:
                 yield FileReport(path, trouble=f"cannot be written, and is unchanged: {error}")
                 continue
-        after = SourceFile(source.path, rewriting.text, source.encoding)
+        after = replace(source, text=rewriting.text)
         yield FileReport(path, _checked(after, rules).findings, rewriting, trouble)
 
 

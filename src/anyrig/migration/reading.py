@@ -19,6 +19,7 @@ _TRACES = re.compile(
     r"|\b(xrange|raw_input|iteritems|itervalues|iterkeys)\b|\basync[ \t]*=|CUDA_VIS",
     re.MULTILINE,
 )
+_IMPORTED = re.compile(r"^[ \t]*from[ \t]+(\w+)[\w.]*[ \t]+import\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,32 @@ class Reading:
         return offset - moved
 
 
-def may_matter(text: str) -> bool:
-    """Return quickly whether a text can hold anything that a rule finds."""
-    return "torch" in text or _TRACES.search(text) is not None
+def may_matter(text: str, siblings: frozenset[str] = frozenset()) -> bool:
+    """Return quickly whether a text can hold anything that a rule finds.
+
+    Args:
+        text: the text.
+        siblings: the modules beside a package's ``__init__.py``.
+    """
+    if "torch" in text or _TRACES.search(text) is not None:
+        return True
+    return bool(siblings) and any(name in siblings for name in _IMPORTED.findall(text))
 
 
-def read_program(text: str, *, is_package: bool = False, is_old: bool | None = None) -> Reading:
+def read_program(
+    text: str,
+    *,
+    is_package: bool = False,
+    is_old: bool | None = None,
+    siblings: frozenset[str] = frozenset(),
+) -> Reading:
     """Parse a text, as Python 3 or, failing that, as Python 2.
 
     Args:
         text: the text.
         is_package: whether it is an ``__init__.py``.
         is_old: whether it was written for PyTorch 0.3 or older; None to decide by the text.
+        siblings: the modules beside a package's ``__init__.py``.
 
     Raises:
         SyntaxError: the text parses as neither; the error is that of Python 3.
@@ -78,10 +93,11 @@ def read_program(text: str, *, is_package: bool = False, is_old: bool | None = N
                 tree = parse(readable)
             except SyntaxError:
                 continue
-            program = Program(readable, tree, is_package=is_package, is_old=True)
+            program = Program(readable, tree, is_package=is_package, is_old=True, siblings=siblings)
             return Reading(program, repairs, together)
         raise error
-    return Reading(Program(text, tree, is_package=is_package, is_old=is_old), (), ())
+    program = Program(text, tree, is_package=is_package, is_old=is_old, siblings=siblings)
+    return Reading(program, (), ())
 
 
 def parse(text: str) -> ast.Module:

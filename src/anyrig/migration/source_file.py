@@ -18,11 +18,13 @@ class SourceFile:
         path: the file.
         text: the text; newlines are as in the file.
         encoding: Python's name of the encoding.
+        siblings: the modules beside a package's ``__init__.py``; none for any other file.
     """
 
     path: Path
     text: str
     encoding: str
+    siblings: frozenset[str] = frozenset()
 
 
 def read_source(path: Path) -> SourceFile:
@@ -38,11 +40,32 @@ def read_source(path: Path) -> SourceFile:
     content = path.read_bytes()
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        return SourceFile(path, content.decode(encoding), encoding)
+        return SourceFile(path, content.decode(encoding), encoding, find_siblings(path))
     except (UnicodeDecodeError, SyntaxError) as error:
         if "unknown encoding" in str(error) or "encoding problem" in str(error):
             raise
-        return SourceFile(path, content.decode("latin-1"), "latin-1")
+        return SourceFile(path, content.decode("latin-1"), "latin-1", find_siblings(path))
+
+
+def find_siblings(path: Path) -> frozenset[str]:
+    """Return the modules beside a package's ``__init__.py``; none for any other file.
+
+    Left out are the names of the packages around the file, and of what is beside the outermost one:
+    these may be meant instead.
+    """
+    if path.name != "__init__.py":
+        return frozenset()
+    folder = outermost = path.resolve().parent
+    names = _modules_in(folder)
+    while (outermost / "__init__.py").exists() and outermost != outermost.parent:
+        names.discard(outermost.name)
+        outermost = outermost.parent
+    return frozenset(names - _modules_in(outermost) if outermost != folder else names)
+
+
+def _modules_in(folder: Path) -> set[str]:
+    packages = {each.parent.name for each in folder.glob("*/__init__.py")}
+    return packages | {each.stem for each in folder.glob("*.py")}
 
 
 def write_source(source: SourceFile, text: str) -> None:

@@ -44,6 +44,15 @@ def test_two_replacements_are_one_hazard_with_all_lost_parameters(
     assert re.findall(r"(\d+) (?:of the )?parameters of Adam", hazards[0].what) == [str(lost)]
 
 
+def test_the_lost_parameters_are_reported_although_new_ones_are_made_in_each_step() -> None:
+    """The report waits for the last step, and is not only that gradients are missing."""
+    mistake = "an optimizer of another model, and new parameters in each step"
+    hazards, _ = run(source_of(MISTAKES[mistake][0]), mistake, "cpu")
+    assert [
+        "6 of the parameters of AdamW are in no model any more" in one.what for one in hazards
+    ] == [True]
+
+
 def test_another_model_with_gradients_is_no_replacement() -> None:
     """It was made, and trained by an optimizer that is gone, before the optimizer was made."""
     source = """

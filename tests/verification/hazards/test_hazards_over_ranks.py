@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+from hazards_of_ranks import CLEARINGS, WAYS
 
 from anyrig.verification import HazardKind
 from anyrig.verification.hazards.hazard import Place
 from anyrig.verification.hazards.ranks import Draw, RankFacts, compare_ranks
-from forked_programs import run_forked
+from forked_ranks import run_forked
+
+RANKS = 2
 
 
 def draws(*orders: tuple[int, int, int, bool, bool]) -> RankFacts:
@@ -48,28 +53,15 @@ def test_facts_survive_a_file() -> None:
     assert RankFacts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
 
 
-SHARDED = """
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from anyrig.verification import watch_hazards
-
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-for clears in (False, True):
-    with watch_hazards(warn=False) as hazards:
-        model = fully_shard(torch.nn.Linear(4, 2), mesh=init_device_mesh("cpu", (1,)))
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(4):
-            model(torch.ones(3, 4)).sum().backward()
-            optimizer.step()
-            if clears:
-                optimizer.zero_grad(set_to_none=False)
-    print([hazard.kind.name for hazard in hazards])
-dist.destroy_process_group()
-"""
-
-
-def test_gradients_in_shards_that_are_never_cleared_are_found() -> None:
-    done = run_forked("-c", SHARDED)
-    assert done.stdout.splitlines() == ["['ACCUMULATED']", "[]"], done.stderr
+def test_gradients_that_are_never_cleared_are_found_in_every_way_of_spreading(
+    tmp_path: Path,
+) -> None:
+    file = str(Path(__file__).with_name("hazards_of_ranks.py"))
+    run_forked(file, "run_rank", [str(tmp_path)], RANKS)
+    expected = {
+        f"{way}, {clearing}": ["ACCUMULATED"] if clearing == "never" else []
+        for way in WAYS
+        for clearing in CLEARINGS
+    }
+    for rank in range(RANKS):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected

@@ -94,6 +94,17 @@ def test_assigned_memory_is_used_as_without_a_watch(
 
 
 @DEVICES
+def test_gradcheck_writes_to_its_inputs_and_restores_them(device: str) -> None:
+    x = torch.rand(3, dtype=torch.float64, device=device, requires_grad=True)
+    with watch_hazards(warn=False, sums=device == "cpu") as hazards:
+        assert torch.autograd.gradcheck(torch.sin, x)
+        assert torch.autograd.gradgradcheck(torch.sin, x)
+        assert list(hazards) == []
+        overwrite(device)
+    assert [hazard.kind for hazard in hazards] == [HazardKind.OVERWRITTEN]
+
+
+@DEVICES
 def test_what_pytorch_notices_is_raised_as_before(device: str) -> None:
     def spoil() -> None:
         y = torch.ones(3, device=device, requires_grad=True) * 2

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from ..edit import Fix
 from ..finding import Hit
 from ..kind import Kind
+from ..passed import passed_values
 from ..program import Program
 from ..rewrite import add_argument, has_stars, keyword
 from ..rule import Rule
 from ..torch_names import OF_MODULES
 from .sources import V2_6
+
+_WHOLE = Kind.MODULE | Kind.OPTIMIZER | Kind.PARALLEL
 
 
 def find(program: Program) -> Iterator[Hit]:
@@ -73,10 +76,7 @@ def _saves_module(program: Program, call: ast.Call) -> bool:
             if isinstance(binding.value, ast.Dict) and not binding.path:
                 value = binding.value
     values = value.values if isinstance(value, ast.Dict) else [value]
-    whole = Kind.MODULE | Kind.OPTIMIZER | Kind.PARALLEL
-    return any(
-        bool(program.kinds.possible(each) & whole) or _is_inner(program, each) for each in values
-    )
+    return any(_is_whole(program, each) or _is_inner(program, each) for each in values)
 
 
 def _is_used_whole(program: Program, call: ast.Call) -> bool:
@@ -84,13 +84,13 @@ def _is_used_whole(program: Program, call: ast.Call) -> bool:
     parent = program.parents[call]
     if isinstance(parent, ast.Attribute):
         return parent.attr in OF_MODULES
-    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+    if not isinstance(parent, ast.Assign):
         return False
-    name = parent.targets[0]
-    if Kind.MODULE in program.kinds.possible(name):
+    target = parent.targets[0]
+    if isinstance(target, (ast.Name, ast.Attribute)) and _is_whole(program, target, Kind.MODULE):
         return True
-    return any(
-        isinstance(node, ast.Name) and node.id == name.id
+    return isinstance(target, ast.Name) and any(
+        isinstance(node, ast.Name) and node.id == target.id
         for array in program.calls.get("torch.from_numpy", [])
         for node in ast.walk(array)
     )
@@ -101,7 +101,31 @@ def _is_inner(program: Program, node: ast.expr) -> bool:
     if isinstance(node, ast.IfExp):
         return _is_inner(program, node.body) or _is_inner(program, node.orelse)
     is_module = isinstance(node, ast.Attribute) and node.attr == "module"
-    return is_module and Kind.MODULE in program.kinds.possible(node.value)  # type: ignore[attr-defined]
+    return is_module and _is_whole(program, node.value, Kind.MODULE)  # type: ignore[attr-defined]
+
+
+def _is_whole(program: Program, node: ast.expr, kinds: Kind = _WHOLE) -> bool:
+    """Return whether an expression may be a module or an optimizer.
+
+    An attribute may be what its class assigns anywhere. A parameter is what all calls in this file
+    pass for it.
+    """
+    possible = program.kinds.possible
+    if possible(node) & kinds:
+        return True
+    if isinstance(node, ast.Attribute):
+        return any(
+            bool(binding.value and possible(binding.value) & kinds and not binding.path)
+            for binding in program.scopes.attributes.get(node.attr, ())
+            if _class_of(program, binding.node) is _class_of(program, node)
+        )
+    passed = passed_values(program, node) if isinstance(node, ast.Name) else []
+    return bool(passed) and all(possible(each) & kinds for each in passed)
+
+
+def _class_of(program: Program, node: ast.AST) -> ast.ClassDef | None:
+    """Return the innermost class around a node."""
+    return next((each for each in program.ancestors(node) if isinstance(each, ast.ClassDef)), None)
 
 
 RULE = Rule(

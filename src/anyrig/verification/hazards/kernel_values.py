@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ class KernelValues(Check):
 
     def __init__(self, saved: SavedValues, report: Callable[[Hazard], None]) -> None:
         self._saved, self._report = saved, report
+        self._pauses = 0
 
     def start(self, replacements: Replacements) -> None:
         """Watch the values that are saved from now on."""
@@ -28,18 +30,25 @@ class KernelValues(Check):
 
         def unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def begin(*arguments: Any, **options: Any) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                self._pauses += 1
                 self.stop()
                 try:
                     return original(*arguments, **options)
                 finally:
-                    self._watch()
+                    self._pauses -= 1
+                    if self._pauses == 0:
+                        self._watch()
 
-            return begin
+            return call
 
         # Each call sends the parameters to the replicas again, with the same values, and `Replicas`
         # keeps track of changes itself.
         replacements.replace(Replicas, "begin", unwatched)
+        # It changes each input by a little through `.data`, and restores it. Private: programs may
+        # have imported the public functions before. test_watch_hazards.py would notice a change.
+        module = importlib.import_module("torch.autograd.gradcheck")
+        replacements.replace(module, "_gradcheck_helper", unwatched)
         self._watch()
 
     def _watch(self) -> None:

@@ -92,7 +92,9 @@ class RankWatch(Check):
             shapes = " ".join(str(tuple(each.shape)) for each in parameters_of(optimizer))
             self._shapes[id(optimizer)] = shapes
         if len(self._steps) < _MOST:
-            self._steps.append(tuple(self._backwards))
+            step = tuple(self._backwards)
+            is_same = bool(self._steps) and self._steps[-1] == step
+            self._steps.append(self._steps[-1] if is_same else step)  # takes no memory each step
         self._backwards.clear()
 
     def sampled(self, sampler: Any, place: Place) -> None:
