@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import random
+import socket
 import time
 import weakref
 from collections import namedtuple
@@ -269,6 +270,8 @@ def case_ranks_of_one_node_announce_their_steps_by_sockets() -> None:
         take_a_step()
     assert sent
     assert context.direct is direct
+    for each in direct._sockets.values():  # a message leaves at once
+        assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert context.counts["direct"] == tried  # the ranks connect once
 
 

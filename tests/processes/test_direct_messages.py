@@ -72,12 +72,6 @@ def test_each_of_three_ranks_gets_its_own_part() -> None:
         assert list(received) == [10 + rank, 20 + rank, 30 + rank]
 
 
-def test_a_message_leaves_at_once() -> None:
-    for ranks in make_ranks():
-        for each in ranks._sockets.values():
-            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 def test_a_message_may_arrive_in_pieces() -> None:
     first, second = make_pair()
     zero = DirectMessages(0, {1: first}, 30.0)
