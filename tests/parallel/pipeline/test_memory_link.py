@@ -138,6 +138,14 @@ def test_waits_end() -> None:
         receiver.take((0, 1), forms_of([torch.zeros(4)]), soon())
 
 
+def test_a_rank_that_ends_before_its_message_is_taken_is_noticed() -> None:
+    sender, receiver = make_links()
+    sender.send([torch.zeros(4)], 0)
+    sender.close()
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
+
+
 def test_another_size_than_expected_is_refused() -> None:
     sender, receiver = make_links()
     sender.send([torch.zeros(100)], 0)

@@ -164,7 +164,10 @@ class MemoryLink:
             self._free.append(block)
             return
         if descriptor != NONE:
-            self._theirs[block] = open_block(self._process, descriptor)
+            try:
+                self._theirs[block] = open_block(self._process, descriptor)
+            except OSError as error:  # the other rank has closed the link, or has ended
+                raise RuntimeError(f"Connection closed by peer ({error})") from error
         self._arrived[self._arriving.assign(tag)] = block, size
 
 
