@@ -23,6 +23,7 @@ import anyrig
 from anyrig.errors import SpreadError
 from anyrig.parallel.pipeline.over_ranks import links
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
+from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
 from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.parallel.pipeline.stage import Stage
 from anyrig.processes.group.membership import current_context
@@ -158,6 +159,10 @@ def case_losses() -> None:
         ):
             pair = Pair(perceptron(), loss, schedule=schedule, micro_batches=4)
             pair.step(*batch(10))
+    x, y = batch(10)
+    y[:3] = 1  # so no target of the first micro-batch counts
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(ignore_index=1), schedule="1f1b", micro_batches=4)
+    pair.step(x, y)
     pair = Pair(perceptron(), weighted, micro_batches=4)
     x, y = batch(10)
     loss = pair.model(x, target=y)
@@ -224,11 +229,12 @@ def case_two_forwards_and_one_backward() -> None:
 def case_a_second_backward_pass() -> None:
     x, y = batch(7)
     pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="1f1b")
-    for model in (pair.model, pair.alone):
-        loss = model(x, target=y)
-        loss.backward(retain_graph=True)
-        loss.backward()
-    pair.compare_gradients()
+    for factor in (1, 3):
+        for model in (pair.model, pair.alone):
+            loss = factor * model(x, target=y)
+            loss.backward(retain_graph=True)
+            loss.backward()
+        pair.compare_gradients()
     loss = pair.model(x, target=y)
     loss.backward()
     with pytest.raises(RuntimeError, match="earlier backward pass"):
@@ -338,15 +344,25 @@ def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
 
 def case_values_that_are_too_large_for_memory() -> None:
     """Gloo carries all values, or those of two samples and not those of one."""
+    send = MemoryLink.send
+    sizes: list[int] = []
+
+    def noted(link: MemoryLink, tensors: Sequence[Tensor], tag: int) -> None:
+        sizes.append(sum(each.nbytes for each in tensors))
+        send(link, tensors, tag)
+
     for most_bytes in (0, 60):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(links, "MOST_BYTES", most_bytes)
+            patch.setattr(MemoryLink, "send", noted)
             pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=6, schedule="1f1b")
             for samples in (9, 9, 3):
                 pair.step(*batch(samples))
             with torch.no_grad():
                 x, _ = batch(9)
                 close(pair.model(x), pair.one(x))
+        assert bool(sizes) is (most_bytes > 0 and pair.device.type == "cpu")
+        assert max(sizes, default=0) <= most_bytes
 
 
 def case_skip_connections_and_tied_weights() -> None:
@@ -640,7 +656,11 @@ def case_ranks_that_call_differently() -> None:
     assert "distribute(loader)" in found
     found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
     assert found.startswith("RankMismatchError"), found
-    pair.step(x, y)  # the refused calls have sent nothing
+    for _ in range(2):  # later calls agree with their first message
+        pair.step(x, y)  # the refused calls have sent nothing
+        part = slice(5 + dist.get_rank())
+        found = error_of(lambda: pair.model(x[part], target=y[part]))  # noqa: B023
+        assert found.startswith("RankMismatchError"), found
 
 
 class Turn:

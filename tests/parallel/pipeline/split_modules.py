@@ -239,6 +239,14 @@ CASES: dict[str, Case] = {
         rows(3, 5, 8),
         1,
     ),
+    "attention of other sizes": Case(
+        lambda: Function(
+            lambda s, x: s.a(x, x[..., :4], x[..., :6])[0],
+            a=nn.MultiheadAttention(8, 2, kdim=4, vdim=6),
+        ),
+        rows(3, 5, 8),
+        4,
+    ),
     "encoder": Case(encoder, rows(3, 5, 8), 4),
     "encoder, norm first": Case(lambda: encoder(norm_first=True), rows(3, 5, 8), 4),
     "lstm": Case(
