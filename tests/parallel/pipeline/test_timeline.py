@@ -96,7 +96,7 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
 
 def test_missing_tasks_are_named() -> None:
     schedule = make_schedule("zero-bubble", 2, 8)
-    short = replace(schedule, tasks=(schedule.tasks[0], schedule.tasks[1][:-6]))
+    short = replace(schedule, tasks=(schedule.tasks[0], schedule.tasks[1][:-9]))
     message = r"does not have .* and 1 more"
     with pytest.raises(SpreadError, match=message):
         simulate(short)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .board import board_of
 from .membership import Context, open_carrier
 from .node_sockets import connect_ranks, group_limit_seconds
 
@@ -130,7 +129,7 @@ def open_messages(context: Context) -> None:
         return
     context.has_tried_direct = True
     group = context.group
-    sockets = connect_ranks(group, board_of(group), "direct")
+    sockets = connect_ranks(group, "direct")
     if sockets is not None:
         context.direct = DirectMessages(group.rank, sockets, group_limit_seconds())
 

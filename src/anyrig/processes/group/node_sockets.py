@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .board import Board
+from .board import board_of
 from .membership import Group
 
 _LOOPBACK = "127.0.0.1"
@@ -22,7 +22,7 @@ _MOST_RANKS = 16
 _TOKEN_BYTES = 16
 
 
-def connect_ranks(group: Group, board: Board, name: str) -> dict[int, socket.socket] | None:
+def connect_ranks(group: Group, name: str) -> dict[int, socket.socket] | None:
     """Return a socket for each other rank, if all ranks compute on the CPU of one node.
 
     Every rank must call this function at the same point. If two ranks cannot connect, every rank
@@ -30,8 +30,7 @@ def connect_ranks(group: Group, board: Board, name: str) -> dict[int, socket.soc
 
     Args:
         group: the group of all ranks.
-        board: their board.
-        name: the kind of exchange on the board.
+        name: the kind of exchange on the group's board.
 
     Raises:
         RankWaitError: another rank did not come in time, or has ended.
@@ -39,6 +38,7 @@ def connect_ranks(group: Group, board: Board, name: str) -> dict[int, socket.soc
     backends = {part.partition(":")[2] for part in dist.get_backend_config().split(",")}
     if group.world_size > _MOST_RANKS or backends != {"gloo"}:
         return None
+    board = board_of(group)
     if group.device.type != "cpu" or board.ranks_here() != range(group.world_size):
         # The others do not wait for this rank, nor this rank for them.
         board.give(name, json.dumps([0, ""]).encode(), "spread()")

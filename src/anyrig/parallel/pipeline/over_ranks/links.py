@@ -339,5 +339,5 @@ def open_links(
                 if number == row.number and row.place in (sender, receiver):
                     keep_until_exit(made)
                     opened[sender, receiver] = made
-    memory = open_memory_links(group, board_of(group), f"{name}/memory")
+    memory = open_memory_links(group, f"{name}/memory")
     return Links(group, row, name, hosts, opened, equals, memory)

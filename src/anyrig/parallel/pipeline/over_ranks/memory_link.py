@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....processes.group.board import Board
+from ....processes.group.board import board_of
 from ....processes.group.membership import Group
 from ....processes.group.node_sockets import connect_ranks, group_limit_seconds
 from .contents import Form
@@ -181,22 +181,23 @@ def _room(tensor: Tensor) -> int:
     return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def open_memory_links(group: Group, board: Board, name: str) -> dict[int, MemoryLink]:
+def open_memory_links(group: Group, name: str) -> dict[int, MemoryLink]:
     """Return a link with each other rank; every rank must call this.
 
     No rank gets links unless all compute on the CPU of one node, and can map each other's memory.
 
     Args:
         group: the group of all ranks.
-        board: their board.
-        name: the kind of exchange on the board.
+        name: the kind of exchange on the group's board.
     """
-    sockets = connect_ranks(group, board, name)
+    sockets = connect_ranks(group, name)
     if sockets is None:
         return {}
 
     def exchange(own: Any) -> list[Any]:
-        texts = board.exchange(name, json.dumps(own).encode(), group_limit_seconds(), "spread()")
+        texts = board_of(group).exchange(
+            name, json.dumps(own).encode(), group_limit_seconds(), "spread()"
+        )
         return list(map(json.loads, texts))
 
     sample = make_sample()
