@@ -3,8 +3,8 @@
 ::
 
                    model(x, target=y)                    loss.backward()
-    1f1b and so on all tasks; gradients of the sum       gradients x upstream / count
-                   of the losses
+    1f1b and so on all tasks; gradients of the sum       gradients x upstream,
+                   of the losses / expected count        x expected count / count
     gpipe, outputs all forward tasks                     all backward tasks
 
 Every rank has the node, so that every rank takes part in a backward pass, whichever stages it has.
