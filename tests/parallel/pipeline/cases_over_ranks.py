@@ -8,14 +8,17 @@ import io
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from rank_cases import TIME_LIMIT_SECONDS
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -631,7 +634,10 @@ def case_failing_stages() -> None:
             given = x.detach().clone()
             given[5] = bad  # in micro-batch 2
             given.requires_grad_()
+            model._pipeline.links._limit = timedelta(seconds=TIME_LIMIT_SECONDS)
+            started = time.monotonic()
             found = error_of(lambda: model(given, target=torch.zeros(8, 6)).backward())  # noqa: B023
+            assert time.monotonic() - started < TIME_LIMIT_SECONDS  # no rank waited for its limit
             culprit = 0 if layer == 0 else ranks - 1
             what = "a negative input" if bad < 0 else "a large input"
             assert what in found, found
@@ -661,6 +667,20 @@ def case_ranks_that_call_differently() -> None:
         part = slice(5 + dist.get_rank())
         found = error_of(lambda: pair.model(x[part], target=y[part]))  # noqa: B023
         assert found.startswith("RankMismatchError"), found
+
+
+def case_rows_in_different_modes() -> None:
+    """The modes decide whether pipelines exchange buffers, so all must have the same."""
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), replicas=2)
+    x, y = batch(8)
+    mine = slice(0, 4) if pair.row == 0 else slice(4, 8)
+    for _ in range(2):  # later calls agree with their first message
+        pair.step(x, y, rows=[4, 4])
+        pair.model.train(pair.row == 0)
+        found = error_of(lambda: pair.model(x[mine], target=y[mine]))
+        assert found.startswith("RankMismatchError"), found
+        assert "modes" in found
+        pair.model.train()
 
 
 class Turn:

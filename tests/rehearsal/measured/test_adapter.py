@@ -127,6 +127,31 @@ def test_ranks_agree_on_the_flows_of_collectives(tmp_path: Path) -> None:
     assert (copy, message_flow) == (-1, -1)
 
 
+@pytest.mark.parametrize(
+    "other", [{"Process Group Name": "1"}, {"Process Group Ranks": "[0, 2]"}], ids=["name", "ranks"]
+)
+def test_only_collectives_of_one_process_group_are_joined(
+    other: dict[str, str], tmp_path: Path
+) -> None:
+    """Each group counts its own, so ranks may reach those of different groups in any order."""
+    flows = []
+    for early, late in (
+        (COLLECTIVE, {**COLLECTIVE, **other}),
+        ({**COLLECTIVE, **other}, COLLECTIVE),
+    ):
+        steps = steps_of(
+            tmp_path,
+            call("cudaLaunchKernelExC", 240, 245, 30),
+            work("kernel", "ncclDevKernel_AllReduce", 260, 270, 20, 30, **early),
+            call("cudaLaunchKernelExC", 250, 255, 31),
+            work("kernel", "ncclDevKernel_AllReduce", 280, 290, 20, 31, **late),
+        )
+        flow = list(steps.record.intervals.flow)
+        assert len({*flow} - {-1}) == 3  # with the one of every trace
+        flows.append(flow[-2:])
+    assert flows[0] == flows[1][::-1]
+
+
 def test_collectives_are_numbered_anew_in_each_step(tmp_path: Path) -> None:
     """So a rank whose first step had one more agrees with the others on those of the second."""
     next_step = [
