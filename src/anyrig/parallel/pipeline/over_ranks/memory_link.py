@@ -139,7 +139,7 @@ class MemoryLink:
             raise RuntimeError(str(error)) from error
 
     def _read_note(self, ends: float | None) -> bool:
-        """Read the next message or receipt; if `ends` is None, return False if there is none."""
+        """Read the next note; without `ends`, do not wait, and return whether there was one."""
         seconds = 0.0 if ends is None else max(1e-4, ends - time.monotonic())
         try:
             self._socket.settimeout(seconds)

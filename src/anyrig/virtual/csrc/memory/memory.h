@@ -60,7 +60,7 @@ struct DeviceMemory {
   std::atomic<WhyUnknown> why_unknown{WhyUnknown::NeverWritten};
   std::atomic<bool> is_shared_with_processes{false};
 
-  // Returns null if there is none, which costs no exchange.
+  // Returns null, without an atomic exchange, if no twin is kept.
   c10::intrusive_ptr<c10::TensorImpl> take_spare_twin() {
     auto* spare = spare_twin.load(std::memory_order_relaxed) == nullptr
         ? nullptr
