@@ -67,8 +67,16 @@ def contents(folder: Path) -> dict[str, str]:
 def test_assumed_values_are_saved_to_the_scratch_folder_and_read_from_there(folder: Path) -> None:
     before = contents(folder)
     program = str(PROGRAMS / "saves_tensors.py")
-    done = rehearse(folder, "--shape-only", "--assume-values", "--quiet", program)
+    reports = {
+        f"--{kind}": folder.parent / f"report.{kind}" for kind in ("json", "trace", "report")
+    }
+    for report in reports.values():
+        report.write_text("of an earlier rehearsal")
+    flags = [str(word) for item in reports.items() for word in item]
+    done = rehearse(folder, "--shape-only", "--assume-values", "--quiet", *flags, program)
     assert done.returncode == 0, done.stderr
+    for report in reports.values():
+        assert report.stat().st_size > len("of an earlier rehearsal")
     assert set(json.loads(done.stdout).values()) == {"saved"}
     assert contents(folder) == before
     place = next((folder.parent / "temporary").glob("anyrig-scratch-*")) / "files"

@@ -108,7 +108,10 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
     """Raise a `ReportError` that names `path` if the block cannot write the file."""
+    from ..virtual.installed import write_own_files
+
     try:
-        yield
+        with write_own_files():
+            yield
     except OSError as error:
         raise ReportError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error

@@ -30,6 +30,7 @@ from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
 from . import extras
 from .rig import VirtualRig
+from .scratch import Scratch
 
 VARIABLE = "ANYRIG_REHEARSAL"
 STARTUP = Path(__file__).parent / "startup"
@@ -51,6 +52,11 @@ class Inheritance:
     arguments: Mapping[str, object]
     cards: str
     started: float = field(default_factory=time.time)
+
+    @functools.cached_property
+    def scratch(self) -> Scratch:
+        """The scratch folder of a shape-only rehearsal."""
+        return Scratch.for_rehearsal(self.cards, self.started)
 
     @classmethod
     def read(cls) -> Inheritance | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
@@ -20,7 +20,6 @@ from .lone_rank import check_lone_rank
 from .nodes import node_of_process
 from .operators import read_operators
 from .rig import VirtualDevice, VirtualRig
-from .scratch import Scratch
 from .torch_version import check_torch
 
 
@@ -148,6 +147,14 @@ def inheritance() -> Inheritance | None:
     return _inheritance
 
 
+def write_own_files() -> AbstractContextManager[None]:
+    """Return a context in which this thread overwrites files of any age.
+
+    A shape-only rehearsal keeps old files from its script, and not from its own reports.
+    """
+    return nullcontext() if _inheritance is None else _inheritance.scratch.directly()
+
+
 def _inheritance_of(wanted: Installation) -> Inheritance:
     """Return what this process inherited if it matches `wanted`, else a new `Inheritance`."""
     inherited = Inheritance.read()
@@ -253,10 +260,9 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
     if wanted.shape_only:
         printing.patch()
         truncated_normal.patch()
-        scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)
-        redirected_files.redirect(scratch)
-        tensor_files.redirect(scratch)
-        refused_writes.refuse_writes(scratch)
+        redirected_files.redirect(inherited.scratch)
+        tensor_files.redirect(inherited.scratch)
+        refused_writes.refuse_writes(inherited.scratch)
 
 
 def _facts(
