@@ -210,6 +210,18 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.ACCUMULATED,
     ),
+    "never cleared, and gradients read after a backward pass within the backward pass": (
+        {
+            "clear": "",
+            "loss": "from torch.utils.checkpoint import checkpoint\n"
+            "x.requires_grad_().register_hook("
+            "lambda _: [p.grad.data for p in model.parameters() if p.grad is not None] and None)\n"
+            "loss = loss + checkpoint(model, x, use_reentrant=True).sum()",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.ACCUMULATED,
+    ),
     "a scaler that is not asked": (
         {
             "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'), init_scale=2.0)",
@@ -285,6 +297,13 @@ RIGHT: dict[str, dict[str, str]] = {
         "step": "optimizer.step()\n"
         "other(x).square().mean().backward(); other_optimizer.step(); other_optimizer.zero_grad()\n"
         "for p in model.parameters(): p.grad = None",
+    },
+    "cleared by data after a backward pass that failed": {
+        "clear": "",
+        "step": "optimizer.step()\n"
+        "try: loss.backward()  # a second time\n"
+        "except RuntimeError: pass\n"
+        "for p in model.parameters(): p.grad.data.zero_()",
     },
     "stepped again with the same gradients": {
         "clear": "",

@@ -23,7 +23,10 @@ class Check:
         """Called when a backward pass begins at `roots`."""
 
     def after_backward(self) -> None:
-        """Hear that a backward pass has ended without an error."""
+        """Called when a backward pass has ended without an error."""
+
+    def backward_failed(self) -> None:
+        """Called when a backward pass has raised an error."""
 
     def parameter_made(self, parameter: Tensor) -> None:
         """Called when a parameter was made."""

@@ -76,7 +76,12 @@ class Observer:
             place = place_here("backward")
             for check in self._checks:
                 check.before_backward(roots, place)
-            original(tensors, *arguments, **options)
+            try:
+                original(tensors, *arguments, **options)
+            except BaseException:
+                for check in self._checks:
+                    check.backward_failed()
+                raise
             for check in self._checks:
                 check.after_backward()
             return None

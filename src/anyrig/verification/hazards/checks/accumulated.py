@@ -55,23 +55,29 @@ class AccumulatedCheck(Check):
         self._numbers = numbers
         self._kept: weakref.WeakKeyDictionary[Optimizer, _Gradient] = weakref.WeakKeyDictionary()
         self._place = Place("backward", None)
-        self._is_in_backward = False
+        # A backward pass may run others, as reentrant checkpoints do.
+        self._running_passes = 0
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
         """Compare each gradient with what it was when its optimizer stepped."""
-        self._place = place
-        self._is_in_backward = True
+        self._running_passes += 1
+        if self._running_passes == 1:
+            self._place = place
         for kept in list(self._kept.values()):
             if kept.backward is None and not self._is_unchanged(kept):
                 kept.is_cleared = True
 
     def after_backward(self) -> None:
         """Find the gradients to which the pass has added."""
-        self._is_in_backward = False
+        self._running_passes -= 1
         for kept in list(self._kept.values()):
             is_waiting = kept.backward is None and not kept.is_cleared
             if is_waiting and not self._is_unchanged(kept):
                 kept.backward = self._place
+
+    def backward_failed(self) -> None:
+        """End the pass: what the program does from here on is its own."""
+        self._running_passes -= 1
 
     def zeroed(self, owner: Optimizer | nn.Module, place: Place) -> None:
         """Count the gradients of an optimizer, or of all if a module clears its own, as cleared."""
@@ -92,7 +98,7 @@ class AccumulatedCheck(Check):
 
         Reading it during a backward pass does not count: FSDP1 does so to add to it.
         """
-        if self._is_in_backward:
+        if self._running_passes > 0:
             return
         for kept in self._kept.values():
             if self._numbers.tensor(kept.gradient) is _owner_of(tensor):
