@@ -87,9 +87,11 @@ def test_visible_devices_count_until_the_first_use() -> None:
         print(torch.cuda.device_count(), torch.cuda.is_available())
         torch.ones(1).cuda()
         os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-        print(torch.cuda.device_count())
+        # Before PyTorch 2.12, the first count after the first use asks NVML, which reads it again.
+        asks_nvml = torch.__version__ < (2, 12)
+        print(torch.cuda.device_count() == (2 if asks_nvml else 1))
         """
-    ) == ["4", "1 True", "1"]
+    ) == ["4", "1 True", "True"]
 
 
 def test_a_prefix_of_every_uuid_names_no_device() -> None:
