@@ -56,6 +56,36 @@ def test_replay_reads_the_current_values_of_its_inputs() -> None:
     assert torch.equal(results[0], torch.full((1000,), 11.0, device="cuda"))
 
 
+class Wrapped(torch.Tensor):
+    """A tensor whose operators run on another tensor, as those of DTensor do."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapped:
+        made: Wrapped = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Wrapped:
+        inner = [each.inner if isinstance(each, Wrapped) else each for each in args]
+        return Wrapped(func(*inner, **(kwargs or {})))
+
+
+def test_replay_runs_the_operators_that_a_wrapper_runs() -> None:
+    source = torch.full((8,), 1.0, device="cuda")
+    results = []
+    graph = captured(lambda: results.append(Wrapped(source) * 2 + Wrapped(source)))
+    source.fill_(5)
+    graph.replay()
+    assert torch.equal(results[0].inner, torch.full((8,), 15.0, device="cuda"))
+
+
 def test_a_capture_writes_nothing() -> None:
     total = torch.zeros(8, device="cuda")
     pinned = torch.zeros(8).pin_memory()

@@ -4,6 +4,7 @@
 #include "graphs/cuda_graph.h"
 #include "time/streams.h"
 
+#include <c10/core/impl/PyInterpreterHooks.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -37,6 +38,16 @@ std::optional<c10::DeviceIndex> device_of_call(c10::ArrayRef<c10::IValue> argume
 // a call is recorded before the modes see it, and the modes see nothing of a capture.
 constexpr bool kComesBeforeModes = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13;
 
+// Runs a call on wrappers in Python. Python's kernel would exclude the keys that precede Python's
+// from the calls that the wrappers make, and so the recording key; this excludes the others only.
+void call_python(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr auto kAboveRecording = c10::DispatchKeySet(c10::DispatchKeySet::FULL) ^
+      (c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRecordingKey) |
+       c10::DispatchKeySet(kRecordingKey));
+  const c10::impl::ExcludeDispatchKeyGuard guard(kAboveRecording);
+  (*c10::impl::getGlobalPyInterpreter())->dispatch(op, stack);
+}
+
 bool has_python_tensor(c10::ArrayRef<c10::IValue> arguments) {
   bool found = false;
   for (const c10::IValue& value : arguments) {
@@ -59,7 +70,11 @@ void record_call(
     excluded = excluded.add(c10::DispatchKey::Python);
   }
   if (below.has(c10::DispatchKey::Python)) { // a wrapper, whose own calls are recorded
-    op.redispatchBoxed(below, stack);
+    if (kComesBeforeModes) {
+      call_python(op, stack);
+    } else {
+      op.redispatchBoxed(below, stack);
+    }
     return;
   }
   const c10::impl::ExcludeDispatchKeyGuard guard(excluded);
