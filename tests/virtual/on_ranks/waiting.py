@@ -149,6 +149,26 @@ def case_all_to_all_in_a_batch(world: Any) -> None:
             assert received[peer].tolist() == [(peer + 1.0) * (world.rank + 1)] * 2
 
 
+def case_messages_to_oneself_in_a_batch(world: Any) -> None:
+    # The V-shaped schedules of PyTorch 2.11's pipelines send these.
+    received = [torch.zeros(length, device="cuda") for length in (2, 3)]
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, received[0], world.rank),
+            dist.P2POp(dist.isend, ones(world, 2), world.rank),
+            dist.P2POp(dist.isend, ones(world, 3) * 10, world.rank),
+            dist.P2POp(dist.irecv, received[1], world.rank),
+        ]
+    )
+    for work in works:
+        work.wait()
+    assert received[0].tolist() == [world.rank + 1.0] * 2
+    assert received[1].tolist() == [10 * (world.rank + 1.0)] * 3
+    for operation, text in ((dist.isend, "send to self"), (dist.irecv, "recv to self")):
+        with pytest.raises(dist.DistBackendError, match=f"Trying to {text} without a matching"):
+            operation(received[0], world.rank)
+
+
 def case_both_send_before_they_receive(world: Any) -> None:
     # Ranks of the lower half exchange with ranks of the upper half.
     peer = (world.rank + world.size // 2) % world.size

@@ -424,6 +424,12 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   const auto device = tensor.device().index();
   if (peer != rank_) {
     communicators_->memory.connect_peer(peer, device);
+  } else {
+    std::lock_guard<std::mutex> guard(mutex_);
+    TORCH_CHECK_WITH(
+        DistBackendError, coalescing_, "NCCL error: invalid usage\nLast error:\nTrying to ",
+        is_send ? "send to self without a matching recv" : "recv to self without a matching send",
+        "; put both into one batch_isend_irecv");
   }
   const auto on_stream = stream(device, 2 * peer + (is_send ? 1 : 0));
   auto message = std::make_shared<PointToPoint>();

@@ -3,6 +3,7 @@
 #include "collectives/transport.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 namespace anyrig::virtual_gpu {
@@ -26,7 +27,34 @@ Reason classify(const std::string& gloo_text) {
   return Reason::Lost;
 }
 
+bool is_empty(const Message& message) {
+  return !message.data.defined() || message.data.numel() == 0;
+}
+
 } // namespace
+
+void Transport::send_to_self(const at::Tensor& data) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  to_self_.push_back(data);
+  changed_.notify_all();
+}
+
+void Transport::receive_from_self(const at::Tensor& data, Moment deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool is_over = changed_.wait_until(
+      lock, deadline, [this] { return closed_ || !to_self_.empty(); });
+  if (closed_) {
+    throw TransportError(Reason::Closed, {}, "the group is closed");
+  }
+  if (!is_over) {
+    throw TransportError(
+        Reason::TimeLimit, {gloo_->getRank()}, "this rank has sent nothing to itself");
+  }
+  const at::Tensor sent = std::move(to_self_.front());
+  to_self_.pop_front();
+  TORCH_INTERNAL_ASSERT(sent.nbytes() == data.nbytes());
+  std::memcpy(data.mutable_data_ptr(), sent.const_data_ptr(), data.nbytes());
+}
 
 void Transport::add_pending(const Works& works) {
   std::lock_guard<std::mutex> guard(mutex_);
@@ -58,11 +86,22 @@ void Transport::exchange(
       throw TransportError(Reason::Closed, {}, "the group is closed");
     }
   }
+  const int own_rank = gloo_->getRank();
+  for (const Message& message : sends) {
+    if (message.peer == own_rank && !is_empty(message)) {
+      send_to_self(message.data);
+    }
+  }
+  for (const Message& message : receives) {
+    if (message.peer == own_rank && !is_empty(message)) {
+      receive_from_self(message.data, deadline);
+    }
+  }
   Works works;
   std::vector<int> peers;
   const auto post = [&](c10::ArrayRef<Message> messages, auto&& start) {
     for (const Message& message : messages) {
-      if (!message.data.defined() || message.data.numel() == 0) {
+      if (message.peer == own_rank || is_empty(message)) {
         continue;
       }
       std::vector<at::Tensor> data{message.data};
@@ -111,6 +150,7 @@ void Transport::exchange(
 void Transport::close() {
   std::lock_guard<std::mutex> guard(mutex_);
   closed_ = true;
+  changed_.notify_all();
   for (auto* work : pending_) {
     work->abort();
   }

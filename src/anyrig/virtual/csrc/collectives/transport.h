@@ -11,6 +11,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <set>
 #include <string>
@@ -65,6 +67,11 @@ class Transport {
  private:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
+  // gloo has no connection from a rank to itself.
+  void send_to_self(const at::Tensor& data);
+  // Throws TransportError.
+  void receive_from_self(const at::Tensor& data, Moment deadline);
+
   void add_pending(const Works& works);
   void remove_pending(const Works& works);
 
@@ -73,6 +80,9 @@ class Transport {
   bool closed_ = false;
   // The works that `exchange` waits for.
   std::set<c10d::Work*> pending_;
+  // What this rank has sent to itself and not received yet.
+  std::deque<at::Tensor> to_self_;
+  std::condition_variable changed_; // `to_self_` or `closed_`
 };
 
 } // namespace anyrig::virtual_gpu
