@@ -2,6 +2,8 @@
 
 `python benchmarks/fit_clock.py MEASUREMENTS` takes some ten minutes and needs the extra `clock`. It
 is deterministic and writes the whole of `coefficients.toml`, except the groups `copy` and `host`.
+The coefficients belong to the cost functions (`csrc/time/cost`) that they were fitted with: after a
+change of these, the whole script is to run again.
 Half of the rows, and half of the training programs, take part; `judge_clock.py` reports the errors
 on the others. GPUs that nobody measured get tables that are derived from those of their nearest
 relative, as their sources say. ``--recorded FILE`` saves half of the time: the lines that
