@@ -5,13 +5,13 @@ is deterministic and writes the whole of `coefficients.toml`, except the groups 
 Half of the rows, and half of the training programs, take part; `judge_clock.py` reports the errors
 on the others. GPUs that nobody measured get tables that are derived from those of their nearest
 relative, as their sources say. ``--recorded FILE`` saves half of the time: the lines that
-`clock/training_programs.py` printed, which do not depend on coefficients.
+`clock/training_programs.py` printed, which do not depend on coefficients. ``--grouped FILE`` also
+fits which groups of a convolution are transposed, and takes some ten minutes more unless FILE has
+recorded lines (see `clock/program_records.py`). Without it, the installed values stay.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,10 @@ from anyrig import hardware
 from clock import collectives, measurements, training_programs
 from clock.coefficient_file import Table, write_tables
 from clock.fitting import OVERHEAD, Coefficients, Part, Unknown, facts, fit, fit_loss
+from clock.grouped_transposes import fit_transposes
 from clock.judgement import SAME_CHIP, Errors, judge_rows
 from clock.measurements import GPUS
+from clock.program_records import grouped_programs, measured_programs
 from clock.programs import Programs
 
 Values = dict[str, list[float]]
@@ -65,7 +67,10 @@ FACTORIZATION_CYCLES = 1500.0
 # cuDNN transposed 64 million halves from or to float32 in 13.7 ms on an RTX 3090: pytorch/pytorch,
 # issue 54324.
 GROUPED_TRANSPOSE_FRACTION = 64e6 * (2 + 4) / 13.7e-3 / 936e9
-GROUPED_SOURCE = "transposes of wide groups: pytorch/pytorch, issue 54324"
+GROUPED_SOURCE = (
+    "transposes of groups: pytorch/pytorch, issue 54324; of which groups: timm's results"
+    " benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv"
+)
 
 # Relative to the fraction of pointwise work, in the order of `Access`; None: fitted.
 POINTWISE_SHARES = (
@@ -289,7 +294,7 @@ class Fit:
             )
             self.add("collective", of, values, source)
 
-    def fit_programs(self, programs: Programs) -> None:
+    def fit_programs(self, programs: Programs, grouped: Programs | None) -> None:
         product, convolution = "product.tensor", "convolution.tensor"
         like = self.base("RTX-3090", "otherwise")
         like[f"{product}.tile_efficiency"] = list(START_TILES)
@@ -311,13 +316,18 @@ class Fit:
         values, _ = fit_loss(
             like, unknowns, lambda values, _: programs.loss(values), pull=0.02, starts=1
         )
+        if grouped is not None:
+            values = fit_transposes(values, grouped)
         for group in (product, "memory"):
             self.add(group, "RTX-3090", values, TIMM)
         self.add(convolution, "otherwise", values, f"{TIMM}; {GROUPED_SOURCE}")
         self.derive_l4(convolution)
         for table in self.tables:
             if table.group == "convolution.simt":
-                kept = ("grouped_efficiency", "depthwise_efficiency", "depthwise_memory_fraction")
+                kept = (
+                    "grouped_efficiency", "grouped_transpose_widths", "grouped_transpose_channels",
+                    "depthwise_efficiency", "depthwise_memory_fraction",
+                )  # fmt: skip
                 table.values.update({k: values[f"{convolution}.{k}"] for k in kept})
 
     def keep(self, *groups: str) -> None:
@@ -325,30 +335,6 @@ class Fit:
         for group in groups:
             for of, table in hardware.coefficient_groups()[group].items():
                 self.tables.append(Table(group, of, dict(table.values), table.source))
-
-
-def run_programs(folder: Path, recorded: Path | None = None) -> Programs:
-    """Return the work records of the training programs, recorded or run on virtual GPUs now."""
-    if recorded is not None:
-        return _programs_of(recorded.read_text())
-    script = Path(training_programs.__file__)
-    command = [sys.executable, str(script), str(folder)]
-    workers = [
-        subprocess.Popen([*command, str(part), "2"], stdout=subprocess.PIPE, text=True)
-        for part in range(2)
-    ]
-    return _programs_of("".join(worker.communicate(timeout=1800)[0] for worker in workers))
-
-
-def _programs_of(text: str) -> Programs:
-    lines = sorted(line for line in text.splitlines() if line.startswith("{"))
-    return Programs([json.loads(line) for line in lines])
-
-
-def recorded_in(arguments: list[str]) -> Path | None:
-    """Return the file after ``--recorded``, if given."""
-    found = arguments.index("--recorded") if "--recorded" in arguments else None
-    return None if found is None else Path(arguments[found + 1])
 
 
 def with_errors(table: Table, found: Sequence[Errors]) -> Table:
@@ -381,8 +367,11 @@ def main() -> int:
     fitted.fit_attention()
     fitted.fit_float32_convolutions()
     fitted.fit_collectives()
-    programs = run_programs(folder, recorded_in(sys.argv))
-    fitted.fit_programs(programs.select(training_programs.fits))
+    programs = measured_programs(folder, sys.argv).select(training_programs.fits)
+    grouped = grouped_programs(folder, sys.argv)
+    if grouped is not None:
+        grouped = grouped.select(training_programs.fits)
+    fitted.fit_programs(programs, grouped)
     fitted.keep("copy", "host")
     path = Path(hardware.__file__).with_name("coefficients.toml")
     tables = sorted(fitted.tables, key=lambda table: table.group)

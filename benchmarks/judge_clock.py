@@ -2,8 +2,9 @@
 
 `python benchmarks/judge_clock.py MEASUREMENTS` compares single operators, by GPU and group of
 coefficients. With ``--programs`` it also runs the half of timm's training programs that no fit has
-seen, which needs timm, or reads their records with ``--recorded FILE`` (see `fit_clock.py`). The
-figures go to `results`.
+seen, which needs timm, or reads their records with ``--recorded FILE`` (see `fit_clock.py`).
+``--grouped FILE`` does so for other models, which have grouped convolutions. The figures go to
+`results`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from rich.table import Table
 
 from clock import training_programs
 from clock.judgement import Errors, errors_of, judge_rows
+from clock.program_records import grouped_programs, measured_programs
+from clock.programs import Programs
 from workloads.figures import write_figures
 
 
@@ -30,22 +33,18 @@ def show(title: str, found: list[Errors]) -> None:
     Console().print(table)
 
 
-def judge_programs(folder: Path) -> None:
-    from fit_clock import recorded_in, run_programs
-
-    programs = run_programs(folder, recorded_in(sys.argv)).select(
-        lambda model: not training_programs.fits(model)
-    )
-    predicted = programs.predict()
-    ratios = predicted / programs.ms
-    show("training programs that no fit has seen", [errors_of("RTX-3090", "timm", ratios)])
+def judge_programs(figures: str, title: str, programs: Programs) -> None:
+    judged = programs.select(lambda model: not training_programs.fits(model))
+    predicted = judged.predict()
+    ratios = predicted / judged.ms
+    show(title, [errors_of("RTX-3090", "timm", ratios)])
     rows = [
         {"model": step["model"], "layout": step["layout"], "ms": step["ms"], "virtual_ms": ms}
-        for step, ms in zip(programs.steps, np.round(predicted, 1).tolist(), strict=True)
+        for step, ms in zip(judged.steps, np.round(predicted, 1).tolist(), strict=True)
     ]
     above = sum(abs(ratio - 1) > 0.3 for ratio in ratios)
     print(f"{above} of {len(rows)} are off by more than 30 %")
-    write_figures("clock-programs", rows)
+    write_figures(figures, rows)
 
 
 def main() -> int:
@@ -57,7 +56,12 @@ def main() -> int:
     show("rows that no fit has seen, above five times the floor", found)
     write_figures("clock-rows", [asdict(errors) for errors in found])
     if "--programs" in sys.argv:
-        judge_programs(folder)
+        title = "training programs that no fit has seen"
+        judge_programs("clock-programs", title, measured_programs(folder, sys.argv))
+    grouped = grouped_programs(folder, sys.argv)
+    if grouped is not None:
+        title = "training programs with grouped convolutions, channels last, that no fit has seen"
+        judge_programs("clock-grouped-programs", title, grouped)
     return 0
 
 

@@ -23,8 +23,9 @@ from workloads.figures import bar_text, write_figures
 
 BLOCKS, WIDTH, HEADS, TOKENS = 8, 256, 4, 64
 RANKS, MICRO_BATCHES = 2, 8
-# By the number of samples: how often each kind of step is measured, and of how many steps.
-SAMPLES = {16: (10, 6), 64: (4, 2)}
+# By the number of samples: how often each kind of step is measured, and of how many steps. Ranks
+# begin a row of steps together, as steps of a training loop do not.
+SAMPLES = {16: (8, 12), 64: (4, 3)}
 LEAST_SHARE, LEAST_OVER_SPLIT = 0.97, 1.6
 # What the machine can do while both cores compute, as they do in a pipeline.
 BUSY = "alone, both ranks at once"

@@ -35,6 +35,9 @@ def compared_programs(results: Path) -> Iterator[tuple[str, str, str, float, flo
     for row in _rows(results / "clock-programs.json"):
         kind = "training steps of image models in mixed precision"
         yield "RTX-3090", kind, TIMM, row["ms"], row["virtual_ms"]
+    for row in _rows(results / "clock-grouped-programs.json"):
+        kind = "training steps of image models with grouped convolutions, channels last"
+        yield "RTX-3090", kind, TIMM, row["ms"], row["virtual_ms"]
     for row in _rows(results / "clock-iterations.json"):
         name = row["iteration"].partition(",")[0]
         yield (

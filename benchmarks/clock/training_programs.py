@@ -4,6 +4,10 @@
 on a virtual RTX 3090 in shape-only mode, and prints one JSON object per program: the distinct work
 records of a step, and how often each occurs. Needs timm. The published steps ran with float16
 autocast, SGD with momentum, and unfused attention.
+
+With RESULTS as a further argument, it runs the models of that file which have grouped convolutions
+and are not in MEASUREMENTS. The file is one of huggingface/pytorch-image-models (aa4b5850), of
+channels-last tensors: `results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv`.
 """
 
 from __future__ import annotations
@@ -28,6 +32,33 @@ def fits(model: str) -> bool:
 def read_programs(folder: Path) -> list[dict[str, str]]:
     with (folder / FILE).open() as file:
         return list(csv.DictReader(file))
+
+
+def read_grouped(folder: Path, results: Path) -> list[dict[str, str]]:
+    """Return the lines of `results` with grouped convolutions, of models not in `folder`.
+
+    Models that timm no longer has, or has changed since, are left out.
+    """
+    known = {line["model"] for line in read_programs(folder)}
+    with results.open() as file:
+        lines = [line | {"layout": "nhwc"} for line in csv.DictReader(file)]
+    return [line for line in lines if line["model"] not in known and _is_grouped(line)]
+
+
+def _is_grouped(line: dict[str, str]) -> bool:
+    import timm
+    import torch
+
+    try:
+        with torch.device("meta"):
+            model = timm.create_model(line["model"])
+    except RuntimeError:  # timm does not know the model
+        return False
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    convolutions = (m for m in model.modules() if isinstance(m, torch.nn.Conv2d))
+    return abs(millions - float(line["param_count"])) < 0.02 and any(
+        1 < convolution.groups < convolution.in_channels for convolution in convolutions
+    )
 
 
 def record_step(line: dict[str, str]) -> dict[str, Any]:
@@ -83,7 +114,8 @@ def main() -> int:
     folder, part, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     install(GPU, shape_only=True)
     set_fused_attn(False)
-    for line in read_programs(folder)[part::count]:
+    lines = read_grouped(folder, Path(sys.argv[4])) if len(sys.argv) > 4 else read_programs(folder)
+    for line in lines[part::count]:
         try:
             print(json.dumps(record_step(line)), flush=True)
         except Exception as error:  # one model must not end the others

@@ -20,6 +20,8 @@ _WITHOUT_ATTRIBUTES = frozenset({dict, list, tuple, set, frozenset, deque})
 
 def is_container(value: object) -> bool:
     """Return whether `value` is a container; see `anyrig.transfer.tree` for the list."""
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return True
     if isinstance(value, (UserDict, UserList)):
         return True  # even if it has a method `to`: its layout is known
     if isinstance(value, torch.Tensor) or has_method(value, "to"):

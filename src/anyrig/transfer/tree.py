@@ -27,6 +27,7 @@ Path = tuple[Part, ...]
 LeafMap = Callable[[Any, Path], Any]
 
 ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
+_TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> Any:
@@ -95,6 +96,10 @@ class _Walk:
                 f"{type(value).__name__} at {format_path(path)} contains itself; "
                 "break the cycle, or move its parts one by one"
             )
+        if type(value) in _TENSOR_TYPES:  # most leaves: no need to look further
+            result = self._map_leaf(value, path)
+            self._done[id(value)] = (value, result)
+            return result
         self._entered.add(id(value))
         if isinstance(value, self._whole):
             result = self._map_leaf(value, path)

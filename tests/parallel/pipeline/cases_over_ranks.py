@@ -714,11 +714,11 @@ def case_no_rank_waits_for_the_weights_of_others() -> None:
     waited = []
     compute = Stage.backward_weights
 
-    def late(stage: Stage, number: int) -> None:
-        if number == 3 and pair.rank == pair.ranks - 1:
+    def late(stage: Stage, numbers: Sequence[int]) -> None:
+        if 3 in numbers and pair.rank == pair.ranks - 1:
             turn.wait()
-            waited.append(number)
-        compute(stage, number)
+            waited.append(3)
+        compute(stage, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stage, "backward_weights", late)

@@ -32,7 +32,7 @@ from anyrig.parallel.pipeline.schedules.zero_bubble_v import zero_bubble_v
         (interleaved, interleaved(2, 3, 2)),
         (zero_bubble, zero_bubble(3, 4)),
         (zero_bubble_h2, zero_bubble_h2(2, 5)),
-        (zero_bubble_few, zero_bubble_few(2, 6)),
+        (zero_bubble_few, zero_bubble_few(2, 8)),
         (zero_bubble_v, zero_bubble_v(2, 4)),
     ],
 )

@@ -84,21 +84,21 @@ def test_transfers_delay_zero_bubble_h2_only_while_it_fills(transfer_seconds: fl
 
 def test_zero_bubble_few_never_waits_after_its_first_task() -> None:
     for n, m, timeline in timelines("zero-bubble-few"):
-        if m < 3 * n:
+        if m < 4 * n:
             assert timeline.schedule.tasks == make_schedule("zero-bubble-h2", n, m).tasks
             continue
-        assert max(timeline.most_in_flight) == max(1, 3 * n - 2)
+        assert max(timeline.most_in_flight) == max(1, 4 * n - 3)
         assert timeline.total_seconds == 3 * m + n - 1
         for tasks in timeline.schedule.tasks:
             start, end = timeline.start_seconds[tasks[0]], timeline.end_seconds[tasks[-1]]
             assert end - start == 3 * m
         delayed = simulate(timeline.schedule, transfer_seconds=0.5)
-        assert delayed.total_seconds == 3 * m + (n - 1) * 1.5
+        assert delayed.total_seconds == 3 * m + (n - 1) * 2.5
 
 
-def test_zero_bubble_few_splits_three_backward_passes_more_on_each_device() -> None:
-    split = make_schedule("zero-bubble-few", 4, 12).split
-    assert [sum(stage == each for stage, _ in split) for each in range(4)] == [0, 3, 6, 9]
+def test_zero_bubble_few_splits_four_backward_passes_more_on_each_device() -> None:
+    split = make_schedule("zero-bubble-few", 4, 16).split
+    assert [sum(stage == each for stage, _ in split) for each in range(4)] == [0, 4, 8, 12]
 
 
 def test_zero_bubble_v_waits_for_the_first_micro_batch_only() -> None:

@@ -22,6 +22,8 @@ def round_values() -> dict[str, list[float]]:
             values[name] = [1.0 if i == 2 else 0.0 for i in range(len(given))]
         elif "winograd" in name or "transformed" in name:
             values[name] = [0.0] * len(given)
+        elif name.endswith("grouped_transpose_widths"):
+            values[name] = [1e6] * len(given)  # no group is so wide
         else:
             is_factor = any(
                 word in name for word in ("fraction", "share", "efficiency", "speedup", "exponent")
@@ -201,9 +203,10 @@ def test_matrix_units_want_channels_last() -> None:
 HALF = {"precision": PRECISIONS.index("float16"), "element_bytes": 2}
 
 
-def grouped(channels: int, **fields: float) -> dict[str, float]:
-    """Return the record of two groups of `channels`, in halves, of 10 images of 16 x 8 points."""
-    sizes = {"in_channels": 2 * channels, "out_channels": 2 * channels, "groups": 2}
+def grouped(channels: int, groups: int = 2, **fields: float) -> dict[str, float]:
+    """Return the record of groups of `channels`, in halves, of 10 images of 16 x 8 points."""
+    total = groups * channels
+    sizes = {"in_channels": total, "out_channels": total, "groups": groups}
     return POINTWISE | HALF | sizes | fields
 
 
@@ -214,11 +217,34 @@ def test_matrix_units_take_groups_of_a_multiple_of_four_halves(channels: int, sl
     assert found == exactly(slower * seconds_of(gpu(), "convolution", **fields))
 
 
-def test_wide_groups_of_channels_last_halves_are_transposed() -> None:
-    # 10 x 128 points of 2 x 64 channels, in and out, from 2 to 4 bytes each.
-    last = seconds_of(gpu(), "convolution", **grouped(64, channels_last=1))
-    first = seconds_of(gpu(), "convolution", **grouped(64))
-    assert last - first == exactly(2 * 1280 * 128 * (2 + 4) / 1e12)
+def transposing_seconds(channels: int, groups: int, **fields: float) -> float:
+    """Return the seconds that channels-last tensors take longer than those in NCHW."""
+    facts = gpu(grouped_transpose_widths=[16, 48, 64], grouped_transpose_channels=[96, 208])
+    work = grouped(channels, groups, **fields)
+    first = seconds_of(facts, "convolution", **work)
+    return seconds_of(facts, "convolution", **work | {"channels_last": 1}) - first
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"),
+    [(16, 2), (16, 5), (40, 2), (48, 2), (48, 4), (60, 3), (64, 2), (64, 32)],
+)
+def test_wide_groups_of_channels_last_halves_are_transposed(channels: int, groups: int) -> None:
+    # 10 x 128 points in and out, from 2 to 4 bytes each.
+    moved = 2 * 1280 * channels * groups * (2 + 4)
+    assert transposing_seconds(channels, groups) == exactly(moved / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"), [(4, 32), (12, 2), (16, 6), (32, 4), (40, 5), (48, 5), (60, 4)]
+)
+def test_narrow_groups_and_many_of_them_are_not_transposed(channels: int, groups: int) -> None:
+    assert transposing_seconds(channels, groups) == pytest.approx(0, abs=1e-12)
+
+
+def test_groups_of_float32_are_not_transposed() -> None:
+    float32 = {"precision": PRECISIONS.index("tfloat32"), "element_bytes": 4}
+    assert transposing_seconds(64, 2, **float32) == pytest.approx(0, abs=1e-12)
 
 
 def test_only_slow_kernels_for_channels_last_groups_do_not_split_the_weights_gradient() -> None:

@@ -49,8 +49,8 @@ class MicroBatches:
         Raises:
             SpreadError: the caller asked for several, but a layer needs the whole batch.
         """
-        layer = find_whole_batch_layer(module)
-        if layer is None or self.number == 1:
+        layer = None if self.number == 1 else find_whole_batch_layer(module)
+        if layer is None:
             return self.number
         if self.is_given:
             raise SpreadError(

@@ -12,9 +12,8 @@ Most of a backward pass's work on parameters is in these products.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 Factors = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One use of a weight, and of a bias: how their gradients are computed.
 
     Attributes:
@@ -97,8 +95,7 @@ def _use_of_product(weight: Tensor, bias: Tensor | None, factors: Factors) -> Us
     return Use(weight, bias, multiply, factors=factors)
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """One call of an operator with a weight.
 
     Attributes:

@@ -132,7 +132,7 @@ class ScheduledRun:
 
     def _backward_weights(self, stage: Stage, number: int) -> None:
         with explain_failure(stage, self.stages, number, len(self.micro_batches), None):
-            stage.backward_weights(number)
+            stage.backward_weights([number])
 
     def _compute_loss(self, number: int, made: dict[str, Any]) -> dict[str, Any]:
         target = take_all(self._targets.pop(number))

@@ -16,7 +16,7 @@ from .chain import Block
 from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
-from .weight_gradients import DeferredWeights
+from .weight_gradients import DeferredWeights, compute_weights
 
 # For each value that a stage reads or writes, one gradient for each tensor in the value.
 Gradients = dict[str, list[Tensor | None]]
@@ -169,12 +169,11 @@ class Stage:
                 self._deferred[micro_batch] = deferred
         return {name: [one.grad for one in tensors] for name, tensors in graph.inputs.items()}
 
-    def backward_weights(self, micro_batch: int) -> None:
+    def backward_weights(self, micro_batches: Sequence[int]) -> None:
         """Compute the gradients that `forward` was told to defer, after `backward`."""
-        deferred = self._deferred.pop(micro_batch, None)
-        if deferred is not None:
-            with on_device(self.device):
-                deferred.compute()
+        kept = [self._deferred.pop(number, None) for number in micro_batches]
+        with on_device(self.device):
+            compute_weights([each for each in kept if each is not None])
 
     def forget(self) -> None:
         """Drop what is kept of all micro-batches, after a failure."""

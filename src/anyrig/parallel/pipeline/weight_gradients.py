@@ -20,7 +20,7 @@ and to weights part. That has been wrong for nodes with several outputs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import FunctionType
@@ -94,10 +94,7 @@ class DeferredWeights:
 
     def compute(self) -> None:
         """Compute the deferred gradients, add them to ``.grad``, and free what was kept."""
-        with torch.no_grad():
-            while self._kept:
-                use, factor, gradient = self._kept.popleft()
-                use.accumulate_gradients(factor, gradient)
+        compute_weights([self])
 
     def is_deferrable(self, value: Any) -> bool:
         """Return whether a value is a parameter whose gradient can be deferred."""
@@ -115,6 +112,20 @@ class DeferredWeights:
             return False
         self._kept.append((use, factor.detach(), gradient.detach()))
         return True
+
+
+def compute_weights(passes: Sequence[DeferredWeights]) -> None:
+    """Compute the deferred gradients of several forward passes, as `DeferredWeights.compute` does.
+
+    The passes take turns, product by product: those of one module then add to each gradient
+    one after another, while it is in the processor's cache.
+    """
+    with torch.no_grad():
+        while any(each._kept for each in passes):
+            for each in passes:
+                if each._kept:
+                    use, factor, gradient = each._kept.popleft()
+                    use.accumulate_gradients(factor, gradient)
 
 
 class _ProductMode(TorchFunctionMode):
@@ -135,12 +146,11 @@ class _ProductMode(TorchFunctionMode):
     ) -> Any:
         # Every call of PyTorch comes here, and most are no products: leave these first.
         kwargs = kwargs or {}
-        is_attention = func is functional.multi_head_attention_forward
-        if not (is_attention or func in PRODUCTS):
+        if func not in _INTERCEPTED:
             return func(*args, **kwargs)
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)  # a compiled part has a backward pass of its own
-        if is_attention:
+        if func is functional.multi_head_attention_forward:
             return self._attention(*args, **kwargs)
         return self._compute(func, args, kwargs)
 
@@ -207,7 +217,7 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
     if output._is_view():
         output = output.clone()  # _Catch takes over the output, which must not be a view
     caught: Tensor = _Catch.apply(  # type: ignore[no-untyped-call]
-        output, factor, use.weight, product.bias, product.compute, use, deferred
+        output, factor, use.weight, product.bias, (product.compute, use, deferred)
     )
     return caught if product.output_shape is None else caught.view(product.output_shape)
 
@@ -222,29 +232,26 @@ class _Catch(torch.autograd.Function):
         factor: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        compute: Compute,
-        use: Use,
-        deferred: DeferredWeights,
+        product: tuple[Compute, Use, DeferredWeights],
     ) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(factor, bias)
         ctx.mark_dirty(output)  # in place, or later changes in place would be forbidden
-        ctx.compute, ctx.use, ctx.deferred = compute, use, deferred
+        ctx.product = product
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         (gradient,) = gradients
         factor, bias = ctx.saved_tensors
-        use = ctx.use
-        others = (None, None, None)
+        compute, use, deferred = ctx.product
         if gradient is None:
-            return None, None, None, None, *others
+            return None, None, None, None, None
         if torch.is_grad_enabled():
-            return None, *_differentiable(ctx.compute, factor, use.weight, bias, gradient), *others
-        if ctx.deferred.takes(use, factor, gradient):
-            return gradient, None, None, None, *others
-        return gradient, None, *use.gradients(factor, gradient), *others
+            return None, *_differentiable(compute, factor, use.weight, bias, gradient), None
+        if deferred.takes(use, factor, gradient):
+            return gradient, None, None, None, None
+        return gradient, None, *use.gradients(factor, gradient), None
 
 
 def _differentiable(
@@ -258,3 +265,7 @@ def _differentiable(
     found = torch.autograd.grad(output, wanted, gradient, create_graph=True)
     by_operand = dict(zip(map(id, wanted), found, strict=True))
     return tuple(by_operand.get(id(one)) for one in operands)
+
+
+# What `_ProductMode` does not leave to PyTorch.
+_INTERCEPTED = PRODUCTS | {functional.multi_head_attention_forward}

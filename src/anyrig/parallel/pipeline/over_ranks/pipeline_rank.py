@@ -145,7 +145,9 @@ class PipelineRank(StagedModule):
         parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
-        key = self._key(parts, loss is not None)
+        layers = list(self.module.modules())
+        parameters = _parameters_of(layers)
+        key = self._key(parts, loss is not None, layers, parameters)
         agreement = self._announce(samples, key, loss is not None)
         if number == 1 or self.module.training not in self._checked_modes:
             agreement.reach()  # as a refused call must not have written buffers
@@ -166,9 +168,9 @@ class PipelineRank(StagedModule):
             layout.lead,
             layout.dim,
             [tensor for tensor in pipeline.stages.tensors() if tensor.requires_grad],
-            [each for each in self.module.parameters() if isinstance(each, Elsewhere)],
+            [each for each in parameters if isinstance(each, Elsewhere)],
             _learning(bound),
-            self._has_half(),
+            self._has_half(parameters),
             self.module.training and pipeline.links.equals is not None,
         )
         with self._failing(agreement):
@@ -198,7 +200,9 @@ class PipelineRank(StagedModule):
     def _learns(self, call: RankCall) -> bool:
         if not torch.is_grad_enabled():
             return False
-        return bool(call.arguments) or any(p.requires_grad for p in self.module.parameters())
+        return bool(call.arguments or call.parameters) or any(
+            parameter.requires_grad for parameter in call.elsewhere
+        )
 
     def _announce(self, samples: int, key: int, with_loss: bool) -> Agreement:
         pipeline = self._pipeline
@@ -212,7 +216,13 @@ class PipelineRank(StagedModule):
         )
         return Agreement(exchange, pipeline.links.row, key, self.module.training)
 
-    def _key(self, parts: Sequence[MicroBatch], with_loss: bool) -> int:
+    def _key(
+        self,
+        parts: Sequence[MicroBatch],
+        with_loss: bool,
+        layers: Sequence[torch.nn.Module],
+        parameters: Sequence[Tensor],
+    ) -> int:
         """Return a number that is equal for calls whose messages have the same texts."""
         lead = self._fixed_layout.lead.type
         return fingerprint(
@@ -220,8 +230,8 @@ class PipelineRank(StagedModule):
             with_loss,
             torch.is_grad_enabled(),
             torch.is_autocast_enabled(lead) and torch.get_autocast_dtype(lead),
-            [layer.training for layer in self.module.modules()],
-            [parameter.requires_grad for parameter in self.module.parameters()],
+            [layer.training for layer in layers],
+            [parameter.requires_grad for parameter in parameters],
         )
 
     def _bring(
@@ -270,10 +280,10 @@ class PipelineRank(StagedModule):
                     self._schedules[key] = made
         return self._schedules[key]
 
-    def _has_half(self) -> bool:
+    def _has_half(self, parameters: Sequence[Tensor]) -> bool:
         half = torch.float16
         return self._fixed_layout.precision is half or any(
-            parameter.dtype is half for parameter in self.module.parameters()
+            parameter.dtype is half for parameter in parameters
         )
 
     @contextmanager
@@ -364,4 +374,10 @@ def _learning(bound: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         for tensor in tensors_of(value)
         if tensor.requires_grad
     }
+    return list(found.values())
+
+
+def _parameters_of(layers: Sequence[torch.nn.Module]) -> list[Tensor]:
+    """Return the parameters of layers without those of their children, each once, in order."""
+    found = {id(p): p for layer in layers for p in layer._parameters.values() if p is not None}
     return list(found.values())

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -130,15 +131,16 @@ class RankRun:
     def run(self, office: Office, tasks: Sequence[Task], seeds: Seeds) -> None:
         """Compute tasks; ``seeds(micro_batch)`` are the gradients of the last stage's results."""
         self._split |= find_split(tasks)
-        for task in tasks:
-            stage = self._stages[task.stage]
-            if task.work is Work.FORWARD:
-                self._forward(office, stage, task.micro_batch)
-            elif task.work is Work.BACKWARD_WEIGHT:
-                with self._explained(stage, task.micro_batch, None):
-                    stage.backward_weights(task.micro_batch)
-            else:
-                self._backward(office, stage, task.micro_batch, seeds)
+        for (index, work), together in groupby(tasks, lambda task: (task.stage, task.work)):
+            stage, numbers = self._stages[index], [task.micro_batch for task in together]
+            if work is Work.BACKWARD_WEIGHT:
+                with self._explained(stage, numbers[0], None):
+                    stage.backward_weights(numbers)
+            for number in numbers:
+                if work is Work.FORWARD:
+                    self._forward(office, stage, number)
+                elif work is not Work.BACKWARD_WEIGHT:
+                    self._backward(office, stage, number, seeds)
 
     def collect(self, office: Office) -> dict[Tensor, Tensor]:
         """Return the gradients of this rank's tensors, when all backward passes have run."""

@@ -10,20 +10,22 @@ def zero_bubble_few(devices: int, micro_batches: int) -> Schedule:
     """Return a schedule that takes as long as ZB-H2, with fewer backward passes split.
 
     Device d begins with ``2 * (devices - d) - 1`` forward passes, as in `zero_bubble_h2`. It splits
-    only its first ``3 * d`` backward passes, and computes their W at the end, while the devices
-    before it compute their last backward passes. If F, I and W take equally long, a device never
-    waits after its first task; a transfer that takes half as long as a task, or less, delays the
-    last device only while the pipeline fills. A device holds at most ``3 * devices - 2``
-    micro-batches, where `zero_bubble_h2` holds ``2 * devices - 1``.
+    only its first ``4 * d`` backward passes, and computes their W at the end, while the device
+    before it computes its last backward pass, updates its parameters, and computes the first
+    forward pass of the next step. Three W would be as long as these passes if F, I and W took
+    equally long; attention has no weights, so that W takes about three quarters of F in a
+    transformer. A device never waits after its first task in either case. A transfer delays a step
+    by three times its length for each device but the first. A device holds at most
+    ``4 * devices - 3`` micro-batches, where `zero_bubble_h2` holds ``2 * devices - 1``.
 
-    With fewer than ``3 * devices`` micro-batches, this is `zero_bubble_h2`.
+    With fewer than ``4 * devices`` micro-batches, this is `zero_bubble_h2`.
 
-    2 devices, 6 micro-batches, F, I and W equally long::
+    2 devices, 8 micro-batches, F, I and W equally long::
 
-        device 0  F0F1F2B0--F3B1--F4B2--F5B3--B4--B5--..
-        device 1  ..F0I0F1I1F2I2F3B3--F4B4--F5B5--W0W1W2
+        device 0  F0F1F2B0--F3B1--F4B2--F5B3--F6B4--F7B5--B6--B7--..
+        device 1  ..F0I0F1I1F2I2F3I3F4B4--F5B5--F6B6--F7B7--W0W1W2W3
     """
-    if micro_batches < 3 * devices:
+    if micro_batches < 4 * devices:
         tasks = zero_bubble_h2(devices, micro_batches).tasks
     else:
         tasks = tuple(_device_tasks(device, devices, micro_batches) for device in range(devices))
@@ -32,7 +34,7 @@ def zero_bubble_few(devices: int, micro_batches: int) -> Schedule:
 
 def _device_tasks(device: int, devices: int, micro_batches: int) -> tuple[Task, ...]:
     ahead = 2 * (devices - device) - 1
-    split = 3 * device
+    split = 4 * device
     tasks = list_tasks(Work.FORWARD, device, range(ahead))
     for micro_batch in range(micro_batches):
         backward = Work.BACKWARD_INPUT if micro_batch < split else Work.BACKWARD

@@ -51,7 +51,11 @@ struct ConvolutionCoefficients {
   double transform_fraction = 1; // of the bandwidth
   double filter_fraction = 1;    // of the bandwidth, for the transform of the weight
   double grouped_efficiency = 1; // of groups that matrix units do not take, relative to one group
-  double grouped_transpose_fraction = 0; // of the bandwidth, for wide groups; 0: no transposes
+  double grouped_transpose_fraction = 0; // of the bandwidth; 0: no transposes
+  // Which groups are transposed: those at least a width wide, in channels, of tensors with fewer
+  // channels than the width's limit; the last width has no limit.
+  std::array<double, 3> grouped_transpose_widths{};
+  std::array<double, 2> grouped_transpose_channels{};
   std::array<double, 3> depthwise_efficiency{}; // of the float32 rate; by ConvolutionPass
   double depthwise_memory_fraction = 1; // of the bandwidth
   double layout_fraction = 1; // of the bandwidth, for the transforms of NCHW; 0: no transforms
@@ -150,6 +154,12 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
     visit(group + ".filter_fraction", &of.filter_fraction, size_t{1});
     visit(group + ".grouped_efficiency", &of.grouped_efficiency, size_t{1});
     visit(group + ".grouped_transpose_fraction", &of.grouped_transpose_fraction, size_t{1});
+    visit(
+        group + ".grouped_transpose_widths", of.grouped_transpose_widths.data(),
+        of.grouped_transpose_widths.size());
+    visit(
+        group + ".grouped_transpose_channels", of.grouped_transpose_channels.data(),
+        of.grouped_transpose_channels.size());
     visit(group + ".depthwise_efficiency", of.depthwise_efficiency.data(), size_t{3});
     visit(group + ".depthwise_memory_fraction", &of.depthwise_memory_fraction, size_t{1});
     visit(group + ".layout_fraction", &of.layout_fraction, size_t{1});

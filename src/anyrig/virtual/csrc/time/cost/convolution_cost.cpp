@@ -9,8 +9,8 @@
 //
 //   groups on matrix units      channels last                         NCHW
 //   not a multiple of 4 wide    slow kernels; by weight, k not split  slow kernels
-//   narrow                      products                              transforms, products
-//   64 channels or more         transposes to float32, products       transforms, products
+//   wide, or of few channels    transposes to float32, products       transforms, products
+//   others                      products                              transforms, products
 #include "time/cost/cost.h"
 
 #include <algorithm>
@@ -70,14 +70,25 @@ bool suits_matrix_units(const ConvolutionShape& shape, double element_bytes) {
       std::fmod(shape.out_channels / shape.groups, step) == 0;
 }
 
-// cuDNN 8 has no kernels for wide groups of halves in channels-last order: it transposes the tensors
-// to float32 and back. Sources: pytorch/pytorch issues 34977 (groups of 64 channels) and 54324 (the
-// transposes).
-bool needs_transposes(const Work& work) {
-  constexpr double kWideGroup = 64;
+// cuDNN 8 has no kernels for some groups of halves in channels-last order: it transposes the
+// tensors to float32 and back. Sources: pytorch/pytorch issues 34977 (groups of 64 channels) and
+// 54324 (the transposes). Training steps of timm's models show that wide groups are transposed, and
+// narrower ones of tensors with few channels.
+bool needs_transposes(const ConvolutionCoefficients& coefficients, const Work& work) {
   const auto& shape = work.convolution;
-  return is_grouped(shape) && shape.channels_last && work.element_bytes == 2 &&
-      std::max(shape.in_channels, shape.out_channels) / shape.groups >= kWideGroup;
+  if (!is_grouped(shape) || !shape.channels_last || work.element_bytes != 2) {
+    return false;
+  }
+  const double channels = std::max(shape.in_channels, shape.out_channels);
+  const double width = channels / shape.groups;
+  const auto& widths = coefficients.grouped_transpose_widths;
+  const auto& limits = coefficients.grouped_transpose_channels;
+  for (size_t i = 0; i < limits.size(); ++i) {
+    if (width >= widths[i] && channels < limits[i]) {
+      return true;
+    }
+  }
+  return width >= widths.back();
 }
 
 double transposing_seconds(
@@ -197,7 +208,7 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   }
   const bool is_slow = is_grouped(shape) &&
       !(on_matrix_units && suits_matrix_units(shape, work.element_bytes));
-  const bool is_wide = on_matrix_units && needs_transposes(work);
+  const bool is_transposed = on_matrix_units && needs_transposes(coefficients, work);
   const double efficiency = coefficients.efficiency[static_cast<size_t>(shape.pass)] *
       (is_slow ? coefficients.grouped_efficiency : 1.0);
   const bool may_split = !is_slow || !shape.channels_last;
@@ -219,8 +230,8 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   }
   const double layout = on_matrix_units && !shape.channels_last
       ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
-      : is_wide ? transposing_seconds(gpu, coefficients, work)
-                : 0;
+      : is_transposed ? transposing_seconds(gpu, coefficients, work)
+                      : 0;
   return throttled(seconds, coefficients.throttle, coefficients.throttle_seconds) + layout;
 }
 
