@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from itertools import pairwise
 
 import pytest
@@ -74,6 +75,34 @@ def test_agrees_with_the_slow_reference(
             assert allocator.now("requested_bytes") == reference.requested()
             splits = (allocator.now("inactive_split"), allocator.now("inactive_split_bytes"))
             assert splits == reference.inactive_split()
+    finally:
+        allocator.close()
+
+
+def test_agrees_with_the_slow_reference_about_many_free_blocks(
+    allocator_library: ctypes.CDLL,
+) -> None:
+    allocator, reference = AllocatorModel(allocator_library, GIB), ReferenceAllocator(GIB)
+    chance = random.Random(0)
+    try:
+        # Two streams with 300 gaps each: more than what lies in one piece in the allocator.
+        blocks = []
+        for number in range(1200):
+            size, stream = chance.choice([512, 1024, chance.randrange(1, 8 * KIB)]), number % 2
+            blocks.append((allocator.allocate(size, stream), *reference.allocate(size, stream)))
+        for block, segment, part in blocks[::4] + blocks[1::4]:
+            allocator.free(block)
+            reference.free(segment, part)
+        for _ in range(150):
+            size, stream = chance.randrange(1, 9 * KIB), chance.randrange(2)
+            block = allocator.allocate(size, stream)
+            segment, part = reference.allocate(size, stream)
+            assert (block.address, block.size) == (segment.address_of(part), part.size)
+            if chance.random() < 0.5:
+                allocator.free(block)
+                reference.free(segment, part)
+        splits = (allocator.now("inactive_split"), allocator.now("inactive_split_bytes"))
+        assert splits == reference.inactive_split()
     finally:
         allocator.close()
 

@@ -14,7 +14,7 @@
 namespace anyrig::virtual_gpu {
 
 inline bool is_traced() {
-  return C10_UNLIKELY(c10::impl::GPUTrace::haveState);
+  return c10::impl::GPUTrace::haveState;
 }
 
 // Converts an address or a stream to the listener's format.
@@ -27,10 +27,10 @@ inline uintptr_t as_traced(const c10::Stream& stream) {
 
 // Calls `callback`, a member of PyInterpreterVTable, if a listener is installed. Takes the GIL.
 template <class... Declared, class... Given>
-void trace(
+C10_ALWAYS_INLINE void trace(
     void (c10::impl::PyInterpreterVTable::*callback)(c10::DeviceType, Declared...) const,
     const Given&... given) {
-  if (is_traced()) {
+  if (C10_UNLIKELY(is_traced())) {
     ((**c10::impl::GPUTrace::get_trace()).*callback)(kDeviceType, as_traced(given)...);
   }
 }

@@ -8,9 +8,9 @@
 #include "dispatch/operator_call.h"
 #include "dispatch/twin.h"
 #include "hazards/write_watch.h"
-#include "operators/cublas.h"
 #include "random/generator.h"
 #include "random/random_source.h"
+#include "temporaries/cublas_workspace.h"
 #include "time/clock.h"
 #include "time/running_operator.h"
 #include "time/streams.h"
@@ -21,7 +21,7 @@ namespace anyrig::virtual_gpu {
 
 void OperatorCall::run() {
   check_not_forked();
-  const RunningOperator running(op_.schema().name());
+  const RunningOperator running(plan_.name);
   if (plan_.takes_optional_lists) {
     for (const int i : plan_.optional_lists) {
       retype(argument(i));
@@ -72,7 +72,8 @@ void OperatorCall::run() {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack_);
     return;
   }
-  if (plan_.refuses_dtypes && !operands_.empty() && operands_[0].owner.numel() > 0) {
+  if (!operands_.empty() && plan_.refused.contains(operands_[0].owner.scalar_type()) &&
+      operands_[0].owner.numel() > 0) {
     check_not_refused(*plan_.record, operands_[0].owner.scalar_type(), arguments());
   }
   if (plan_.checks_operands && !operands_.empty()) {
@@ -84,7 +85,9 @@ void OperatorCall::run() {
   if (plan_.checks_determinism) {
     check_deterministic(*plan_.record, arguments());
   }
-  provide_generators();
+  if (!plan_.generators.empty()) {
+    provide_generators();
+  }
   CurrentDevice guard(device_.index());
   run_kernel();
   update_owners();
@@ -178,7 +181,9 @@ void OperatorCall::provide_generators() {
 }
 
 void OperatorCall::charge() {
-  const Moved moved = moved_by(plan_.work.traffic, operands_, parts_, result_bytes_);
+  const Moved moved = moved_by(
+      plan_.work.traffic, operands_, parts_, result_bytes_,
+      order_counts(plan_.work, description_));
   if (moved.footprint == 0) {
     return; // CUDA launches no kernel for zero elements
   }

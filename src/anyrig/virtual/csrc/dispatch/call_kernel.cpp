@@ -68,7 +68,7 @@ void OperatorCall::call_kernel(c10::DispatchKeySet keys) {
       op_.redispatchBoxed(keys, stack_);
     }
   } catch (const c10::Error& error) {
-    raise_if_device_assert(error, op_.schema().name(), device_);
+    raise_if_device_assert(error, plan_.name, device_);
     raise_with_cuda_name(error);
     throw;
   }
@@ -123,11 +123,10 @@ void OperatorCall::run_meta_kernel() {
       answer_with_counts(op_, *mask_counts_, stack_);
       return;
     }
-    const auto& name = op_.schema().name();
-    require_assumed_values(name, why_unknown_);
+    require_assumed_values(plan_.name, why_unknown_);
     TORCH_CHECK_NOT_IMPLEMENTED(
         answer_with_ones(op_, stack_),
-        name, " depends on values, and virtual GPUs cannot assume any for it");
+        plan_.name, " depends on values, and virtual GPUs cannot assume any for it");
     return;
   }
   if (plan_.has_missing_meta) {
@@ -144,15 +143,15 @@ void OperatorCall::run_meta_kernel() {
     return;
   }
   const bool is_foreign =
-      op_.schema().name().rfind("aten::", 0) != 0 && !plan_.host_kernel.has_value();
+      plan_.name.rfind("aten::", 0) != 0 && !plan_.host_kernel.has_value();
   if (is_foreign && !infers_sizes(op_)) {
-    raise_sizes_unknown(op_.schema().name());
+    raise_sizes_unknown(plan_.name);
   }
   try {
     run_kernel_of(c10::DispatchKey::Meta);
   } catch (const std::exception& error) {
     if (is_foreign && says_sizes_are_unknown(error)) {
-      raise_sizes_unknown(op_.schema().name());
+      raise_sizes_unknown(plan_.name);
     }
     raise_if_assertion(error);
     throw;

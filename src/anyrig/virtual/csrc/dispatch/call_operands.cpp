@@ -48,6 +48,7 @@ void OperatorCall::replace_by_twins(size_t i) {
     c10::List<at::Tensor> twins;
     const auto tensors = value.toListRef();
     twins.reserve(tensors.size());
+    operands_.reserve(operands_.size() + tensors.size());
     for (const c10::IValue& tensor : tensors) {
       twins.push_back(twin(tensor.toTensor(), i));
     }
@@ -117,6 +118,9 @@ void OperatorCall::replace_device(c10::IValue& value) {
 }
 
 void OperatorCall::update_owners() {
+  if (!plan_.writes) {
+    return;
+  }
   for (const auto& part : parts_) {
     if (part.plan.is_written) {
       update_owner(part.owner, part.twin);

@@ -99,7 +99,7 @@ void OperatorCall::update_known_values() {
   // A gradient scaler checks for infinite gradients. Leave its flag unset, so that a step without
   // data counts as one with finite gradients.
   const bool checks_for_infinities =
-      op_.schema().name() == "aten::_amp_foreach_non_finite_check_and_unscale_";
+      plan_.name == "aten::_amp_foreach_non_finite_check_and_unscale_";
   const auto* kept = checks_for_infinities ? &operands_[first_operand_[1]] : nullptr;
   for (const auto* operands : {&operands_, &parts_}) {
     for (const auto& operand : *operands) {

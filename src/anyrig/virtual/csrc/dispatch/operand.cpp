@@ -67,7 +67,8 @@ Moved moved_by(
     Traffic traffic,
     c10::ArrayRef<Operand> operands,
     c10::ArrayRef<Operand> parts,
-    double result_bytes) {
+    double result_bytes,
+    bool order_counts) {
   Moved first, others;
   if (!operands.empty()) {
     add_operand(first, operands.front());
@@ -99,7 +100,7 @@ Moved moved_by(
   moved.read = first.read + others.read;
   moved.written = first.written + others.written + result_bytes;
   moved.footprint = first.footprint + others.footprint + result_bytes;
-  moved.is_strided = traffic == Traffic::All && is_strided(operands);
+  moved.is_strided = order_counts && traffic == Traffic::All && is_strided(operands);
   return moved;
 }
 

@@ -17,11 +17,13 @@ struct Operand {
 };
 
 // Returns what an operator reads and writes. `parts` are the parts of the containers among
-// `operands`; `result_bytes` counts its new tensors.
+// `operands`; `result_bytes` counts its new tensors. Compares the orders of the operands' elements
+// if they count.
 Moved moved_by(
     Traffic traffic,
     c10::ArrayRef<Operand> operands,
     c10::ArrayRef<Operand> parts,
-    double result_bytes);
+    double result_bytes,
+    bool order_counts);
 
 } // namespace anyrig::virtual_gpu

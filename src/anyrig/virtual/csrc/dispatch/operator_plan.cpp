@@ -118,11 +118,12 @@ std::string name_of_work(const c10::FunctionSchema& schema) {
 
 OperatorPlan::OperatorPlan(
     const c10::FunctionSchema& schema, const OperatorFacts& facts, c10::DispatchKey host_key)
-    : work(name_of_work(schema), schema),
+    : name(schema.name()),
+      work(name_of_work(schema), schema),
       record(&record_of(recorded_name(schema), schema.overload_name())) {
   const auto& declared = schema.arguments();
-  const std::string name = name_of_work(schema);
-  const int unread = unread_argument_of(name);
+  const std::string named = name_of_work(schema);
+  const int unread = unread_argument_of(named);
   bool is_out = false;
   for (size_t i = 0; i < declared.size(); ++i) {
     const auto& argument = declared[i];
@@ -136,11 +137,12 @@ OperatorPlan::OperatorPlan(
     const bool is_declared = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     const bool is_written = is_declared || is_running_statistic(argument.name());
     const bool is_read = static_cast<int>(i) != unread && !is_out_argument(argument) &&
-        !(is_written && overwrites(name));
+        !(is_written && overwrites(named));
     if (may_be_operand(*argument.type())) {
       operand_places.push_back(static_cast<int>(i));
     }
     arguments.push_back({is_written, is_read, is_written && !is_declared});
+    writes |= is_written;
     if (is_out_argument(argument)) {
       is_out = true;
       check_order.push_back(static_cast<int>(i));
@@ -161,9 +163,9 @@ OperatorPlan::OperatorPlan(
     wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
   uses_cublas = record->uses_cublas;
-  temporaries = temporaries_of(name);
+  temporaries = temporaries_of(named);
   widened = widened_dtypes(*record, host_key);
-  refuses_dtypes = !record->refused.empty();
+  refused = record->refused;
   // The overloads `dtype` return another dtype than that of their operands.
   checks_operands = !starts_with(schema.overload_name(), "dtype") &&
       (!record->dtype_rules.empty() || !record->refused_promoted.empty() ||
@@ -173,7 +175,7 @@ OperatorPlan::OperatorPlan(
   divides_integers = record->divides_integers;
   choose_layout = is_out ? nullptr : record->choose_layout;
   has_missing_meta = !is_out && record->missing_meta.has_value();
-  raises_versions = starts_with(name, "_foreach_");
+  raises_versions = starts_with(named, "_foreach_");
   for (const auto& kernel : record->host_kernels) {
     const bool is_for_key = kernel.key == c10::DispatchKey::CUDA
         ? host_key == c10::DispatchKey::CPU

@@ -49,8 +49,10 @@ struct OperatorPlan {
       const OperatorFacts& facts,
       c10::DispatchKey host_key = c10::DispatchKey::CPU);
 
+  std::string name; // with "aten::"
   DeviceCheck check = DeviceCheck::Wrapper;
   bool makes_tensors = false;
+  bool writes = false; // to any argument
   // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
   // operators autograd does.
   bool raises_versions = false;
@@ -61,11 +63,12 @@ struct OperatorPlan {
   WorkRules work;
   bool uses_cublas = false;
   // Which checks of the record (operand_checks.h) a call needs.
-  bool refuses_dtypes = false;
   bool checks_operands = false;
   bool checks_determinism = false;
   bool has_missing_meta = false;
   TemporariesOf temporaries = nullptr;
+  // The record's, which a call then need not read.
+  DtypeSet refused;
   // The dtypes for which the CPU kernel must run on a wider dtype.
   DtypeSet widened;
   decltype(OperatorRecord::check_limits) check_limits = nullptr;

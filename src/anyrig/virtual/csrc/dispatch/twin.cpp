@@ -124,11 +124,12 @@ at::Tensor twin_of(const at::Tensor& tensor) {
         : tensor;
   }
   c10::TensorImpl& owner = *tensor.unsafeGetTensorImpl();
-  if (!owner.has_storage() && owner.layout() == at::kStrided) {
+  const bool has_storage = static_cast<bool>(owner.unsafe_storage());
+  if (C10_UNLIKELY(!has_storage) && owner.layout() == at::kStrided) {
     (void)owner.storage(); // raises the error of the code that released its memory
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      owner.has_storage(),
+      has_storage,
       "virtual GPUs compute with strided tensors only, but this tensor has layout ",
       owner.layout());
   c10::StorageImpl& storage = storage_of(tensor);
@@ -158,7 +159,7 @@ void keep_twin(const at::Tensor& owner, at::Tensor twin) {
 void make_virtual(const at::Tensor& result, c10::DeviceIndex device) {
   c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      result.layout() == at::kStrided && impl.has_storage(),
+      result.layout() == at::kStrided && impl.unsafe_storage(),
       "virtual GPUs compute with strided tensors only, but this result has layout ",
       result.layout());
   const c10::Device virtual_device(kDeviceType, device);

@@ -61,7 +61,7 @@ class CachingAllocator {
   ~CachingAllocator() {
     for (Block* block : active_) delete block;
     for_each_pool([](BlockPool& pool) {
-      for (Block* block : pool.free) delete block;
+      for (const auto& entry : pool.free) delete entry.block;
       for (Block* block : pool.unmapped) delete block;
     });
   }
@@ -249,8 +249,9 @@ class CachingAllocator {
       if (!block->prev || !block->prev->mapped) heads[block->address] = block;
     };
     std::for_each(active_.begin(), active_.end(), note);
-    for_each_pool(
-        [&](BlockPool& pool) { std::for_each(pool.free.begin(), pool.free.end(), note); });
+    for_each_pool([&](BlockPool& pool) {
+      for (const auto& entry : pool.free) note(entry.block);
+    });
 
     std::vector<SegmentSnapshot> segments;
     size_t active_bytes = 0;
@@ -306,7 +307,7 @@ class CachingAllocator {
     if (collects_garbage()) ++request.pool.searches;
     const auto it = find_free(request);
     if (it == free.end()) return nullptr;
-    Block* block = *it;
+    Block* block = it->block;
     request.pool.remove_free(block);
     return block;
   }
@@ -315,21 +316,23 @@ class CachingAllocator {
   FreeBlocks::iterator find_free(const Request& request) const {
     FreeBlocks& free = request.pool.free;
     const auto usable = [&](FreeBlocks::iterator it) {
-      return it != free.end() && (*it)->stream == request.stream;
+      return it != free.end() && it->stream == request.stream;
     };
-    auto it = free.lower_bound(BlockSize{request.stream, request.bytes});
+    auto it = free.find_size(request.stream, request.bytes);
     if (!usable(it)) return free.end();
-    if ((*it)->expandable && options_.expandable_segments) {
+    if (it->block->expandable && options_.expandable_segments) {
       // A free block followed by unmapped addresses counts as the size that it can grow to.
       for (auto next = std::next(it);
-           (*it)->expandable && usable(next) && growable_bytes(*next) < growable_bytes(*it); ++next)
+           it->block->expandable && usable(next) &&
+           growable_bytes(next->block) < growable_bytes(it->block);
+           ++next)
         it = next;
-    } else if ((*it)->expandable) {  // the option has been turned off since
+    } else if (it->block->expandable) {  // the option has been turned off since
       do ++it;
-      while (usable(it) && (*it)->expandable);
+      while (usable(it) && it->block->expandable);
       if (!usable(it)) return free.end();
     }
-    const Block* block = *it;
+    const Block* block = it->block;
     const bool oversize = request.bytes >= options_.max_split_bytes;
     if (!oversize && block->bytes >= options_.max_split_bytes) return free.end();
     if (oversize && block->bytes >= request.bytes + options_.max_non_split_rounding_bytes)
@@ -458,6 +461,7 @@ class CachingAllocator {
 
   /// Frees the blocks whose other streams are done. Does not wait.
   void process_events() {
+    if (deferred_.empty() && pending_.empty()) return;
     for (Block* block : std::exchange(deferred_, {})) wait_for_streams(block);
     for (auto it = pending_.begin(); it != pending_.end();) {
       auto& [stream, queue] = *it;
@@ -520,14 +524,13 @@ class CachingAllocator {
     };
     std::for_each(active_.begin(), active_.end(), add_stretch);
     for_each_pool([&](BlockPool& pool) {
-      std::for_each(pool.free.begin(), pool.free.end(), add_stretch);
+      for (const auto& entry : pool.free) add_stretch(entry.block);
     });
     return bytes;
   }
 
   void release_free(BlockPool& pool) {
-    const std::vector<Block*> free(pool.free.begin(), pool.free.end());
-    for (Block* block : free) {
+    for (Block* block : pool.free.blocks()) {
       if (block->expandable) {
         segments_.unmap(block);
       } else if (!block->is_split()) {
@@ -543,18 +546,20 @@ class CachingAllocator {
     if (options_.max_split_bytes == std::numeric_limits<size_t>::max()) return false;
     FreeBlocks& free = request.pool.free;
     const size_t wanted = std::max(request.bytes, options_.max_split_bytes);
-    auto it = free.lower_bound(BlockSize{request.stream, wanted});
-    if (it != free.end() && (*it)->stream == request.stream && !(*it)->expandable) {
-      segments_.release(*it, options_);
+    auto it = free.find_size(request.stream, wanted);
+    if (it != free.end() && it->stream == request.stream && !it->block->expandable) {
+      segments_.release(it->block, options_);
       return true;
     }
+    std::vector<Block*> oversize;  // the largest first
+    while (it != free.begin() && (--it)->bytes >= options_.max_split_bytes &&
+           it->stream == request.stream)
+      oversize.push_back(it->block);
     size_t released = 0;
-    while (released < wanted && it != free.begin()) {
-      Block* block = *--it;
-      if (block->bytes < options_.max_split_bytes || block->stream != request.stream) break;
+    for (Block* block : oversize) {
+      if (released >= wanted) break;
       if (block->expandable) continue;
       released += block->bytes;
-      ++it;  // stays valid
       segments_.release(block, options_);
     }
     return released >= wanted;
@@ -569,17 +574,16 @@ class CachingAllocator {
     if (segments_.reserved_bytes() <= threshold) return;
     const size_t target = segments_.reserved_bytes() - threshold;
     int64_t total_age = 0, candidates = 0;
-    for (const Block* block : large_.free) {
-      if (block->is_split()) continue;
-      total_age += large_.age(block);
+    for (const auto& entry : large_.free) {
+      if (entry.block->is_split()) continue;
+      total_age += large_.age(entry.block);
       ++candidates;
     }
     size_t gained = 0;
     for (bool progress = true; progress && gained < target && candidates > 0;) {
       const double average_age = static_cast<double>(total_age) / static_cast<double>(candidates);
       progress = false;
-      for (auto it = large_.free.begin(); it != large_.free.end();) {
-        Block* block = *it++;
+      for (Block* block : large_.free.blocks()) {
         const int64_t age = large_.age(block);
         if (block->is_split() || block->expandable || static_cast<double>(age) < average_age)
           continue;
@@ -603,7 +607,7 @@ class CachingAllocator {
         static_cast<size_t>(stats_.allocated_bytes[PoolStat::kAggregate].current);
     error.reserved_bytes = segments_.reserved_bytes();
     const auto count = [&error](const FreeBlocks& free) {
-      for (const Block* block : free) error.private_bytes += block->bytes;
+      for (const auto& entry : free) error.private_bytes += entry.bytes;
     };
     pools_.for_each([&](PrivatePool& pool) {
       count(pool.small.free);

@@ -7,7 +7,6 @@
 #include "time/clock.h"
 #include "time/streams.h"
 
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -54,15 +53,15 @@ GpuState::GpuState(const DeviceFacts& facts, c10::DeviceIndex device)
 
 GpuState& gpu_state(c10::DeviceIndex device) {
   // Never freed: memory may be released while the process ends.
-  static auto* gpu_states = [] {
-    auto* made = new std::vector<std::unique_ptr<GpuState>>();
+  static GpuState* const* gpu_states = [] {
+    auto** made = new GpuState*[devices().size()];
     for (size_t i = 0; i < devices().size(); ++i) {
-      made->push_back(std::make_unique<GpuState>(devices()[i], static_cast<c10::DeviceIndex>(i)));
+      made[i] = new GpuState(devices()[i], static_cast<c10::DeviceIndex>(i));
     }
     return made;
   }();
   check_device_index(device);
-  return *(*gpu_states)[device];
+  return *gpu_states[device];
 }
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device) {

@@ -11,10 +11,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -52,6 +53,18 @@ size_t piece_size(size_t bytes) {
   return fits ? in_huge_pages : round_up(bytes, unit_of(bytes));
 }
 
+// The classes have numbers: first those of the small sizes, then those of the large ones.
+constexpr size_t kSmallClasses = kMinLargeBytes / kUnit;
+constexpr size_t kClasses = kSmallClasses + kMaxPieceBytes / kLargeUnit + 1;
+
+size_t number_of_class(size_t bytes) {
+  return bytes < kMinLargeBytes ? bytes / kUnit : kSmallClasses + bytes / kLargeUnit;
+}
+
+size_t bytes_of_class(size_t number) {
+  return number < kSmallClasses ? number * kUnit : (number - kSmallClasses) * kLargeUnit;
+}
+
 // Returns the class of a piece: the largest size for which it can serve.
 size_t class_of(const void* piece) {
   const size_t usable = malloc_usable_size(const_cast<void*>(piece));
@@ -72,11 +85,7 @@ class KeptHostMemory {
   // Returns a kept piece of the class `bytes`, or null.
   void* take(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = classes_.find(bytes);
-    if (found == classes_.end()) {
-      return nullptr;
-    }
-    auto& [pieces, last_request] = found->second;
+    auto& [pieces, last_request] = classes_[number_of_class(bytes)];
     last_request = ++requests_;
     if (pieces.empty()) {
       return nullptr;
@@ -94,7 +103,7 @@ class KeptHostMemory {
     while (kept_bytes_ + bytes > kMaxKeptBytes) {
       drop_stalest();
     }
-    classes_[bytes].pieces.push_back(piece);
+    classes_[number_of_class(bytes)].pieces.push_back(piece);
     kept_bytes_ += bytes;
   }
 
@@ -110,11 +119,9 @@ class KeptHostMemory {
 
   void drop() {
     std::lock_guard<std::mutex> guard(mutex_);
-    for (const auto& [bytes, kept] : classes_) {
-      free_all(kept.pieces, bytes);
+    for (size_t number = 0; number < kClasses; ++number) {
+      free_all(number);
     }
-    classes_.clear();
-    kept_bytes_ = 0;
   }
 
  private:
@@ -123,28 +130,28 @@ class KeptHostMemory {
     uint64_t last_request = 0;
   };
 
-  void free_all(const std::vector<void*>& pieces, size_t bytes) {
+  void free_all(size_t number) {
+    const std::vector<void*> pieces = std::exchange(classes_[number].pieces, {});
+    const size_t bytes = bytes_of_class(number);
     for (void* piece : pieces) {
       c10::free_cpu(piece);
     }
+    kept_bytes_ -= bytes * pieces.size();
     if (bytes % kHugePage == 0) {
       in_huge_pages_ -= std::min(in_huge_pages_, pieces.size());
     }
   }
 
   void drop_stalest() {
-    const auto is_staler = [](const auto& a, const auto& b) {
-      return !a.second.pieces.empty() &&
-          (b.second.pieces.empty() || a.second.last_request < b.second.last_request);
+    const auto is_staler = [](const Class& a, const Class& b) {
+      return !a.pieces.empty() && (b.pieces.empty() || a.last_request < b.last_request);
     };
     const auto stalest = std::min_element(classes_.begin(), classes_.end(), is_staler);
-    free_all(stalest->second.pieces, stalest->first);
-    kept_bytes_ -= stalest->first * stalest->second.pieces.size();
-    classes_.erase(stalest);
+    free_all(static_cast<size_t>(stalest - classes_.begin()));
   }
 
   std::mutex mutex_;
-  std::unordered_map<size_t, Class> classes_; // by size
+  std::array<Class, kClasses> classes_;
   size_t kept_bytes_ = 0;
   uint64_t requests_ = 0;
   size_t in_huge_pages_ = 0; // counts those that oneDNN freed, too

@@ -8,32 +8,14 @@
 #include <set>
 #include <utility>
 
+#include "memory/free_blocks.h"
+
 namespace anyrig::virtual_gpu {
 
-using StreamKey = int64_t;
 using PoolId = std::pair<uint64_t, uint64_t>;  // c10::MempoolId_t
 constexpr PoolId kNoPool{0, 0};                // the default pools
 using Context = std::shared_ptr<void>;         // a recorded stack, or null; opaque here
-struct Block;
 struct BlockPool;
-
-/// Comes before every block of its size.
-struct BlockSize {
-  StreamKey stream;
-  size_t bytes;
-};
-
-/// Best fit: the smallest block first. Among equal sizes, PyTorch 2.13 prefers the block of the
-/// oldest segment, then the lowest address. Here addresses rise in the order of allocation, so one
-/// comparison by address gives both this rule and the older one (address alone).
-struct BySizeThenAddress {
-  using is_transparent = void;  // a set of blocks can be searched for a size
-
-  bool operator()(const Block* a, const Block* b) const;
-  bool operator()(const Block* block, const BlockSize& size) const;
-};
-
-using FreeBlocks = std::set<Block*, BySizeThenAddress>;
 
 /// A range of addresses to which pages of memory are mapped as needed.
 struct ExpandableSegment {
@@ -63,7 +45,6 @@ struct Block {
   Block* next = nullptr;
   std::set<StreamKey> used_on;  // streams of record_stream, until the block is freed
   size_t active_place = 0;      // index in the list of active blocks
-  FreeBlocks::iterator place;   // in its pool, while the pool has it as free
   int pending_events = 0;       // events of used_on that are not yet complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
   Context context;              // of the request it was handed out for
@@ -82,16 +63,6 @@ struct Block {
   }
 };
 
-inline bool BySizeThenAddress::operator()(const Block* a, const Block* b) const {
-  if (a->stream != b->stream) return a->stream < b->stream;
-  if (a->bytes != b->bytes) return a->bytes < b->bytes;
-  return a->address < b->address;
-}
-
-inline bool BySizeThenAddress::operator()(const Block* block, const BlockSize& size) const {
-  return block->stream != size.stream ? block->stream < size.stream : block->bytes < size.bytes;
-}
-
 struct ByAddress {
   bool operator()(const Block* a, const Block* b) const {
     return a->stream != b->stream ? a->stream < b->stream : a->address < b->address;
@@ -106,21 +77,16 @@ struct BlockPool {
   bool never_splits = false;
   size_t held_bytes = 0;  // the sum of its segments
   FreeBlocks free;
-  // A node of `free` for the next insertion: most requests split a block, and insert the rest.
-  FreeBlocks::node_type spare_node;
   std::set<Block*, ByAddress> unmapped;  // unmapped addresses of expandable segments
   int64_t searches = 0;                  // counted only while garbage collection is on
 
   void insert_free(Block* block) {
     block->pool_searches = searches;
-    if (spare_node.empty()) {
-      block->place = free.insert(block).first;
-    } else {
-      spare_node.value() = block;
-      block->place = free.insert(std::move(spare_node)).position;
-    }
+    free.insert({block->stream, block->bytes, block->address, block});
   }
-  void remove_free(Block* block) { spare_node = free.extract(block->place); }
+  void remove_free(Block* block) {
+    free.erase({block->stream, block->bytes, block->address, block});
+  }
   int64_t age(const Block* block) const { return searches - block->pool_searches; }
 };
 

@@ -60,13 +60,14 @@ std::vector<Block*> PoolCheckpoint::restore_blocks(CachingAllocator& allocator) 
 }
 
 Block* PoolCheckpoint::carve(CachingAllocator& allocator, BlockPool& pool, const Part& part) {
-  const auto found = std::find_if(pool.free.begin(), pool.free.end(), [&part](const Block* block) {
-    return block->address <= part.address && part.address + part.bytes <= block->end();
+  const auto found = std::find_if(pool.free.begin(), pool.free.end(), [&part](const auto& entry) {
+    return entry.address <= part.address &&
+        part.address + part.bytes <= entry.address + entry.bytes;
   });
   if (found == pool.free.end()) {
     return nullptr;
   }
-  Block* block = *found;
+  Block* block = found->block;
   pool.remove_free(block);
   // Free parts of a segment are counted in the statistics; `hand_out` takes `block` out of them.
   const auto count = [&](const Block* free, int64_t sign) {

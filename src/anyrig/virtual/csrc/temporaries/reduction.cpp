@@ -14,6 +14,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorIterator.h>
 #include <c10/core/WrapDimMinimal.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <limits>
@@ -163,7 +164,7 @@ Split split_of(
 
 // Returns a tensor without memory in the place of a result, with the reduced dimensions kept.
 at::TensorBase placeholder(
-    const at::TensorBase& self, const std::vector<bool>& is_reduced, at::ScalarType dtype) {
+    const at::TensorBase& self, c10::ArrayRef<bool> is_reduced, at::ScalarType dtype) {
   const auto ndim = static_cast<size_t>(self.dim());
   std::vector<int64_t> sizes(ndim, 1);
   std::vector<int64_t> strides(ndim, 0);
@@ -181,7 +182,7 @@ at::TensorBase placeholder(
 at::TensorIterator iterate(
     const BlockReduction& reduction,
     const at::TensorBase& input,
-    const std::vector<bool>& is_reduced,
+    c10::ArrayRef<bool> is_reduced,
     at::ScalarType result_dtype) {
   at::TensorBase first = placeholder(input, is_reduced, result_dtype);
   if (reduction.results == 1) {
@@ -194,7 +195,7 @@ at::TensorIterator iterate(
 
 // Returns whether a look at the sizes alone tells that each result has too few inputs to be split.
 // A bias gets its gradient by such a reduction, and a TensorIterator takes a microsecond to make.
-bool is_never_split(const at::TensorBase& self, const std::vector<bool>& is_reduced) {
+bool is_never_split(const at::TensorBase& self, c10::ArrayRef<bool> is_reduced) {
   int64_t inputs = 1;
   for (size_t i = 0; i < is_reduced.size(); ++i) {
     inputs *= is_reduced[i] ? self.size(static_cast<int64_t>(i)) : 1;
@@ -235,7 +236,7 @@ Temporaries reduction_temporaries(
   if (self.numel() < kFewestSplitInputs) {
     return temporaries;
   }
-  std::vector<bool> is_reduced(self.dim(), dims.empty());
+  c10::SmallVector<bool, 8> is_reduced(self.dim(), dims.empty());
   for (const int64_t dim : dims) {
     is_reduced[c10::maybe_wrap_dim(dim, self.dim())] = true;
   }

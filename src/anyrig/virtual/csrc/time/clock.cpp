@@ -129,11 +129,10 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   std::lock_guard<std::mutex> guard(mutex_);
   double kernels = 0;
   DeviceTotals totals;
-  c10::SmallVector<double, 4> by_work;
   for (const Work& work : works) {
-    by_work.push_back(predictions_.seconds(gpu, work));
-    totals.compute_seconds += by_work.back();
-    totals.family_seconds[static_cast<size_t>(work.family)] += by_work.back();
+    const double seconds = predictions_.seconds(gpu, work);
+    totals.compute_seconds += seconds;
+    totals.family_seconds[static_cast<size_t>(work.family)] += seconds;
     totals.flops += work.flops;
     totals.memory_bytes += work.bytes();
     kernels += work.kernels;
@@ -164,8 +163,8 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   totals.compute_seconds = seconds;
   device.totals.add(totals);
   if (C10_UNLIKELY(log_.has_value())) {
-    for (size_t i = 0; i < works.size(); ++i) {
-      log_->emplace_back(works[i], by_work[i]);
+    for (const Work& work : works) {
+      log_->emplace_back(work, predictions_.seconds(gpu, work));
     }
   }
 }

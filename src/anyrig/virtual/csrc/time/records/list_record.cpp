@@ -16,12 +16,12 @@ constexpr int64_t kChunksPerLaunch = 320;
 constexpr std::array<int64_t, 5> kTensorsPerLaunch = {110, 64, 48, 36, 30};
 
 // Returns the launches for lists of tensors of these sizes, `lists` of them.
-double count_launches(const std::vector<at::Tensor>& tensors, size_t lists) {
+double count_launches(Arguments tensors, size_t lists) {
   const int64_t limit =
       kTensorsPerLaunch[std::clamp<size_t>(lists, 1, kTensorsPerLaunch.size()) - 1];
   int64_t launches = 0, in_launch = 0, chunks_in_launch = 0;
   for (const auto& tensor : tensors) {
-    int64_t chunks = (tensor.numel() + kChunkElements - 1) / kChunkElements;
+    int64_t chunks = (tensor.toTensor().numel() + kChunkElements - 1) / kChunkElements;
     if (chunks == 0) {
       continue;
     }
@@ -48,7 +48,7 @@ void describe_list(const WorkRules&, Arguments arguments, Description& descripti
   }
   for (const auto& argument : arguments) {
     if (argument.isTensorList()) {
-      work.kernels = std::max(1.0, count_launches(argument.toTensorVector(), lists));
+      work.kernels = std::max(1.0, count_launches(argument.toListRef(), lists));
       return;
     }
   }

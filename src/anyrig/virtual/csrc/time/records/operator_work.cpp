@@ -84,6 +84,14 @@ WorkRules::WorkRules(const std::string& name, const c10::FunctionSchema& schema)
       place_of(schema, {"dim", "normalized_shape"})};
 }
 
+bool order_counts(const WorkRules& rules, const Description& description) {
+  if (description.works.empty()) {
+    return rules.access == Access::Pointwise;
+  }
+  const Work& work = description.works[0];
+  return work.family == Family::Memory && work.memory.access == Access::Pointwise;
+}
+
 void complete(const WorkRules& rules, const Moved& moved, Description& description) {
   Works& works = description.works;
   if (works.empty()) {
@@ -101,7 +109,7 @@ void complete(const WorkRules& rules, const Moved& moved, Description& descripti
   work.bytes_read = moved.read * (is_memory_bound ? passes : 1);
   work.bytes_written = moved.written;
   work.footprint_bytes = moved.footprint;
-  if (moved.is_strided && is_memory_bound && work.memory.access == Access::Pointwise) {
+  if (moved.is_strided) {
     work.memory.access = Access::Strided;
   }
 }

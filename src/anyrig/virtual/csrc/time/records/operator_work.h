@@ -64,6 +64,9 @@ struct Moved {
   bool is_strided = false; // the operands differ in their fastest dimension
 };
 
+// Returns whether the time of a call depends on the orders of its operands' elements.
+bool order_counts(const WorkRules& rules, const Description& description);
+
 // Completes `description` by the bytes.
 void complete(const WorkRules& rules, const Moved& moved, Description& description);
 

@@ -1,4 +1,4 @@
-#include "operators/cublas.h"
+#include "temporaries/cublas_workspace.h"
 
 #include "device/backward_threads.h"
 #include "memory/memory.h"
