@@ -14,6 +14,8 @@ from anyrig.hardware import (
     values_of,
 )
 
+DOCS = Path(__file__).parents[2] / "docs" / "virtual_inside.md"
+
 
 def test_every_gpu_has_the_same_coefficients_each_with_a_source() -> None:
     names = set(values_of(coefficients_of(spec_of_key("A100-80GB"))))
@@ -74,8 +76,20 @@ def test_what_is_known_cannot_be_changed() -> None:
         groups["memory"]["otherwise"].values["fraction"] = [1.0]  # type: ignore[index]
 
 
+def test_the_docs_state_which_groups_are_transposed() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for group in coefficient_groups()["convolution.tensor"].values():
+        low, middle, wide = group.values["grouped_transpose_widths"]
+        fewest, few = group.values["grouped_transpose_channels"]
+        stated = (
+            f"float16 or bfloat16: {wide:g} or more; {middle:g} or more, of fewer than {few:g} in "
+            f"all groups; {low:g} or more, of fewer than {fewest:g} |"
+        )
+        assert stated in text, group.of
+
+
 def test_the_docs_state_every_known_error() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "virtual_inside.md").read_text(encoding="utf-8")
+    text = DOCS.read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     for spec in specs().values():
         errors = known_errors(spec)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -226,6 +227,26 @@ def test_shared_leaf_is_mapped_once() -> None:
     tensor, seen = one(), []
     map_leaves([tensor, {"a": tensor}], lambda leaf, path: seen.append(leaf) or leaf)
     assert len(seen) == 1
+
+
+class Making(Frozen):
+    """A mapping that makes its tensors when they are asked for."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key].clone()
+
+
+def test_leaves_that_nothing_else_holds_are_kept_until_the_end() -> None:
+    """A later leaf might otherwise get the id of an earlier one, and be taken for it."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def note(leaf: torch.Tensor, path: Any) -> torch.Tensor:
+        seen.append(weakref.ref(leaf))
+        assert all(each() is not None for each in seen)
+        return -leaf
+
+    map_leaves([Making({"a": one()}), Making({"a": one()})], note)
+    assert len(seen) == 4  # what was made, and what the attributes hold
 
 
 def test_unchanged_containers_are_returned_as_themselves() -> None:

@@ -301,6 +301,12 @@ def case_frozen_parameters() -> None:
         for parameter in list(module.parameters())[:6]:
             parameter.requires_grad_(False)
     pair.step(x, y)
+    for module in (pair.model, pair.one):  # the whole first stage
+        module.zero_grad()
+        for parameter in list(module.parameters())[:8]:
+            parameter.requires_grad_(False)
+    for _ in range(2):
+        pair.step(x, y)
     for module in (pair.model, pair.one):
         module.zero_grad()
         module.requires_grad_(False)
@@ -570,6 +576,21 @@ def case_a_gradient_that_overflows() -> None:
         assert bool(gradient.isfinite().all()) is not overflows
 
 
+class PlusHalf(nn.Linear):
+    """Adds what it computes in float16 from its input, which gets no gradient from that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x.detach().half()).to(x.dtype)
+
+
+def case_an_overflow_of_the_only_parameters_in_float16() -> None:
+    net = nn.Sequential(*perceptron(8).double(), PlusHalf(5, 5, dtype=torch.float16))
+    model: Any = anyrig.spread(net, how="pipeline")
+    (model(batch(4)[0]).sum() * 1e6).backward()
+    own = [each.grad for each in model.parameters() if not isinstance(each, Elsewhere)]
+    assert not all(bool(gradient.isfinite().all()) for gradient in own)
+
+
 class Failing(nn.Module):
     """Raises for negative inputs, or in the backward pass for large ones."""
 
@@ -660,6 +681,21 @@ def case_ranks_that_call_differently() -> None:
         part = slice(5 + dist.get_rank())
         found = error_of(lambda: pair.model(x[part], target=y[part]))  # noqa: B023
         assert found.startswith("RankMismatchError"), found
+
+
+def case_layers_in_different_modes() -> None:
+    """Modes and frozen parameters of nested layers decide what stages send, too."""
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(8)]
+    pair = Pair(nn.Sequential(*layers), nn.CrossEntropyLoss())
+    x, y = batch(8)
+    nested = pair.module.get_submodule("0.0")
+    for change in (nested.train, nested.requires_grad_):
+        pair.step(x, y)
+        change(pair.rank == 0)
+        found = error_of(lambda: pair.model(x, target=y))
+        assert found.startswith("RankMismatchError"), found
+        assert "modes or frozen parameters differ" in found
+        change(True)
 
 
 def case_rows_in_different_modes() -> None:

@@ -84,6 +84,13 @@ def with_penalty(self: Any, value: Tensor) -> Tensor:
     return energy.sum() + force.square().sum()
 
 
+def with_penalty_of_bias(self: Any, value: Tensor) -> Tensor:
+    """Return a loss with a gradient of a bias."""
+    energy = self.b(torch.tanh(self.a(value)))
+    (slope,) = torch.autograd.grad(energy.sum(), self.a.b, create_graph=True)
+    return energy.sum() + slope.square().sum()
+
+
 def with_inner_gradient(self: Any, value: Tensor) -> Tensor:
     """Use a gradient as a constant, which adds nothing to the weights' gradients."""
     probe = value.detach().requires_grad_()
@@ -301,6 +308,17 @@ CASES: dict[str, Case] = {
     "gradient in the loss, bias from elsewhere": Case(
         lambda: Function(
             with_penalty,
+            a=Function(
+                lambda s, x: functional.linear(x, s.w, s.b * 2), w=weight(3, 4), b=weight(3)
+            ),
+            b=LINEAR(3, 1),
+        ),
+        rows(5, 4),
+        2,
+    ),
+    "gradient of a bias in the loss, bias from elsewhere": Case(
+        lambda: Function(
+            with_penalty_of_bias,
             a=Function(
                 lambda s, x: functional.linear(x, s.w, s.b * 2), w=weight(3, 4), b=weight(3)
             ),

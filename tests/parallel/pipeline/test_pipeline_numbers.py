@@ -137,6 +137,16 @@ def test_frozen_parameters_and_a_module_without_any_to_learn() -> None:
     assert pair.step(x, y) < TOLERANCE  # compares the input's gradient, too
 
 
+def test_split_backward_passes_of_stages_without_anything_to_learn() -> None:
+    pair = Beside(perceptron(), 3, nn.CrossEntropyLoss(), schedule="zero-bubble", micro_batches=4)
+    for module in (pair.one, pair.several):
+        module[:-1].requires_grad_(False)
+    x, y = batch(9)
+    pair.model(x, target=y).backward()
+    pair.loss(pair.one(x.to("cuda:0")), y.to("cuda:0")).backward()
+    assert pair.compare_gradients() < TOLERANCE
+
+
 def test_a_parameter_that_takes_no_part() -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:

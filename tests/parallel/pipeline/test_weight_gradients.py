@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyrig.parallel.pipeline.weight_gradients import DeferredWeights
+from anyrig.parallel.pipeline.weight_gradients import DeferredWeights, compute_weights
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -177,6 +177,22 @@ def test_several_micro_batches_add_up() -> None:
     for run in reversed(runs):
         run.compute()
     for one, other in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
+
+
+def test_micro_batches_with_different_numbers_of_products_add_up() -> None:
+    layers, reference = (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double() for _ in range(2))
+    reference.load_state_dict(layers.state_dict())
+    batches = [(torch.randn(3, 4, dtype=torch.double), used) for used in (1, 2, 0, 1)]
+    runs = [DeferredWeights(layers.parameters()) for _ in batches]
+    for run, (batch, used) in zip(runs, batches, strict=True):
+        weighted(reference[:used](batch.requires_grad_())).backward()
+        with run.deferring():
+            loss = weighted(layers[:used](batch))
+        with run.collecting():
+            loss.backward()
+    compute_weights(runs)
+    for one, other in zip(layers.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, **CLOSE)
 
 

@@ -235,6 +235,12 @@ def test_wide_groups_of_channels_last_halves_are_transposed(channels: int, group
     assert transposing_seconds(channels, groups) == exactly(moved / 1e12)
 
 
+@pytest.mark.parametrize("narrow", ["in_channels", "out_channels"])
+def test_the_wider_tensor_decides_whether_groups_are_transposed(narrow: str) -> None:
+    moved = 1280 * (4 * 40 + 4 * 64) * (2 + 4)
+    assert transposing_seconds(64, 4, **{narrow: 4 * 40}) == exactly(moved / 1e12)
+
+
 @pytest.mark.parametrize(
     ("channels", "groups"), [(4, 32), (12, 2), (16, 6), (32, 4), (40, 5), (48, 5), (60, 4)]
 )
