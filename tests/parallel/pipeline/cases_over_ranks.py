@@ -119,14 +119,15 @@ def on_device(*tensors: Tensor) -> Any:
 
 def case_schedules() -> None:
     try_schedules((1, 6))
+    try_schedules((8,), ["zero-bubble-few"])  # with fewer on two ranks, it is zero-bubble-h2
 
 
 def case_schedules_of_more_micro_batches() -> None:
     try_schedules((2, 3, 8, 16))
 
 
-def try_schedules(numbers: Sequence[int]) -> None:
-    for schedule in SCHEDULES:
+def try_schedules(numbers: Sequence[int], schedules: Sequence[str] = SCHEDULES) -> None:
+    for schedule in schedules:
         for micro_batches in numbers:
             pair = Pair(
                 perceptron(16),
