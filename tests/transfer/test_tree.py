@@ -163,11 +163,11 @@ def test_what_a_container_knows_of_itself_is_kept() -> None:
 
 
 def test_attributes_of_containers_are_mapped() -> None:
-    output = Output(a=1)
-    output.loss = one()
-    after = map_leaves(output, negate)
-    assert after.loss.tolist() == [-1, -1]
-    assert output.loss.tolist() == [1, 1]
+    for output in (Output(a=1), OrderedDict(a=1), UserDict(a=1)):
+        output.loss = one()
+        after = map_leaves(output, negate)
+        assert after.loss.tolist() == [-1, -1]
+        assert output.loss.tolist() == [1, 1]
 
     settings = map_leaves(AttributeDict(a=one()), negate)
     assert settings.a is settings["a"]

@@ -222,6 +222,18 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.ACCUMULATED,
     ),
+    "never cleared, and a backward pass that fails within the backward pass": (
+        {
+            "clear": "",
+            "loss": "def fail(_):\n"
+            "    try: torch.ones(1).backward()\n"
+            "    except RuntimeError: pass\n"
+            "loss.register_hook(fail)",
+            "backward": "loss.backward()  # backward",
+            "step": "optimizer.step()  # step",
+        },
+        HazardKind.ACCUMULATED,
+    ),
     "a scaler that is not asked": (
         {
             "after": "scaler = torch.amp.GradScaler(device[:4].rstrip(':'), init_scale=2.0)",
@@ -303,6 +315,16 @@ RIGHT: dict[str, dict[str, str]] = {
         "step": "optimizer.step()\n"
         "try: loss.backward()  # a second time\n"
         "except RuntimeError: pass\n"
+        "for p in model.parameters(): p.grad.data.zero_()",
+    },
+    "cleared by data after a backward pass that was interrupted": {
+        "clear": "",
+        "after": "def interrupt(_): raise KeyboardInterrupt",
+        "step": "optimizer.step()\n"
+        "loss = torch.ones(1, requires_grad=True).exp()\n"
+        "loss.register_hook(interrupt)\n"
+        "try: loss.backward()\n"
+        "except KeyboardInterrupt: pass\n"
         "for p in model.parameters(): p.grad.data.zero_()",
     },
     "stepped again with the same gradients": {
