@@ -154,6 +154,18 @@ def case_abort(world: Any) -> None:
         dist.all_reduce(row(), group=group)
 
 
+def case_abort_ends_a_wait_for_a_message_to_oneself(world: Any) -> None:
+    group = world.group(world.size, limit=20)
+    receive = dist.P2POp(dist.irecv, row(), world.rank, group)
+    (work,) = dist.batch_isend_irecv([receive])
+    time.sleep(0.3)  # until the work waits
+    started = time.monotonic()
+    group._get_backend(torch.device("cuda")).abort()
+    with pytest.raises(dist.DistBackendError, match="closed or aborted"):
+        work.wait()
+    assert time.monotonic() - started < 10
+
+
 def case_a_rank_ends(world: Any) -> None:
     group = world.group(world.size, limit=600)
     check_works(world, group)

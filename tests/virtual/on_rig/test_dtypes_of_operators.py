@@ -86,6 +86,12 @@ def test_dtypes_refused_on_cuda(case: str) -> None:
         call(torch.ones(2, 2, device=DEVICE).to(dtype))
 
 
+def test_products_without_elements_are_refused_in_no_dtype() -> None:
+    # CUDA launches no kernel for them.
+    rows, columns = (torch.ones(n, 3, dtype=torch.long, device=DEVICE) for n in (0, 2))
+    assert (rows @ columns.t()).shape == (0, 2)
+
+
 REFUSED_BY_BOTH: dict[str, Callable[[Tensor], Tensor]] = {
     "GeluCUDAKernelImpl": functional.gelu,
     "silu_cuda": functional.silu,
