@@ -77,3 +77,18 @@ def test_memory_comes_back_by_size_from_any_thread() -> None:
         )
         == ["True"] * 3
     )
+
+
+def test_memory_of_the_largest_sizes_that_are_kept() -> None:
+    assert (
+        output_of_lines(
+            """
+        import torch
+        from anyrig.virtual import install
+        install("1xT4")
+        for size in (30, 32, 34, 32):
+            print(torch.ones(size << 20, dtype=torch.uint8, device="cuda")[-1].item())
+        """
+        )
+        == ["1"] * 4
+    )
