@@ -91,6 +91,12 @@ def with_penalty_of_bias(self: Any, value: Tensor) -> Tensor:
     return energy.sum() + slope.square().sum()
 
 
+def with_computed_bias(forward: Callable[..., Tensor]) -> Function:
+    """Return a module with the layers a, whose bias is no parameter, and b."""
+    first = Function(lambda s, x: functional.linear(x, s.w, s.b * 2), w=weight(3, 4), b=weight(3))
+    return Function(forward, a=first, b=LINEAR(3, 1))
+
+
 def with_inner_gradient(self: Any, value: Tensor) -> Tensor:
     """Use a gradient as a constant, which adds nothing to the weights' gradients."""
     probe = value.detach().requires_grad_()
@@ -306,26 +312,10 @@ CASES: dict[str, Case] = {
         lambda: Function(with_penalty, a=LINEAR(4, 3), b=LINEAR(3, 1)), rows(5, 4), 2
     ),
     "gradient in the loss, bias from elsewhere": Case(
-        lambda: Function(
-            with_penalty,
-            a=Function(
-                lambda s, x: functional.linear(x, s.w, s.b * 2), w=weight(3, 4), b=weight(3)
-            ),
-            b=LINEAR(3, 1),
-        ),
-        rows(5, 4),
-        2,
+        lambda: with_computed_bias(with_penalty), rows(5, 4), 2
     ),
     "gradient of a bias in the loss, bias from elsewhere": Case(
-        lambda: Function(
-            with_penalty_of_bias,
-            a=Function(
-                lambda s, x: functional.linear(x, s.w, s.b * 2), w=weight(3, 4), b=weight(3)
-            ),
-            b=LINEAR(3, 1),
-        ),
-        rows(5, 4),
-        2,
+        lambda: with_computed_bias(with_penalty_of_bias), rows(5, 4), 2
     ),
     "gradient as a constant": Case(
         lambda: Function(with_inner_gradient, a=LINEAR(4, 4)), rows(5, 4), 1

@@ -67,7 +67,7 @@ struct OperatorPlan {
   bool checks_determinism = false;
   bool has_missing_meta = false;
   TemporariesOf temporaries = nullptr;
-  // The record's, which a call then need not read.
+  // A copy of the record's, so that a call need not read the record.
   DtypeSet refused;
   // The dtypes for which the CPU kernel must run on a wider dtype.
   DtypeSet widened;
