@@ -115,8 +115,8 @@ def spread(
             if a layer needs the whole batch, such as batch normalization.
         schedule: the order in which a pipeline computes: ``"gpipe"``, ``"1f1b"``,
             ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-h2"``, ``"zero-bubble-few"`` or
-            ``"zero-bubble-v"``. All but gpipe need `loss`. ``"auto"``: 1f1b if possible, else
-            gpipe.
+            ``"zero-bubble-v"``. All but gpipe need `loss`. ``"auto"``:
+            zero-bubble-few over ranks on CPUs, and 1f1b elsewhere, if possible; else gpipe.
         checkpoint: whether a pipeline computes activations again in the backward pass instead of
             keeping them: ``"never"``, for each micro-batch but the last (``"except_last"``), or
             ``"always"``.

@@ -389,6 +389,15 @@ def case_skip_connections_and_tied_weights() -> None:
             close(pair.model(given, mask), pair.one(given, mask))
 
 
+def case_automatic_schedule() -> None:
+    on_cpus = anyrig.Rig.detect().lead.kind == "cpu"
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    name = "zero-bubble-few" if on_cpus else "1f1b"
+    assert f"schedule {name}: " in str(anyrig.explain(pair.model))
+    pair.step(*batch(19))
+    assert "schedule gpipe: " in str(anyrig.explain(Pair(perceptron()).model))
+
+
 def case_split() -> None:
     pair = Pair(perceptron(), nn.CrossEntropyLoss(), how="split")
     assert "split over" in str(anyrig.explain(pair.model))
@@ -828,6 +837,7 @@ ON_FOUR = [
 ]
 # Cases that depend on the device: transfers by NCCL, copies to the device, streams.
 ON_GPUS = [
+    "case_automatic_schedule",
     "case_outputs_and_a_loss_outside",
     "case_checkpointing",
     "case_clipping_and_scaling",

@@ -74,8 +74,17 @@ def choose_schedule(
     module: torch.nn.Module,
     loss: Criterion | None,
     precision: torch.dtype | None,
+    on_cpu_ranks: bool = False,
 ) -> tuple[str, str]:
     """Return the name of the schedule of training steps, and why.
+
+    Args:
+        options: what was asked for.
+        how: ``"pipeline"`` or ``"split"``.
+        module: the module.
+        loss: the loss, if the module was spread with one.
+        precision: the dtype of autocast.
+        on_cpu_ranks: whether the devices are CPUs, each of a rank of its own.
 
     Raises:
         SpreadError: the schedule that was asked for needs something that is missing.
@@ -89,6 +98,11 @@ def choose_schedule(
         return "gpipe", "one micro-batch passes forward, and back in loss.backward()"
     obstacle = _find_obstacle(module, loss, precision)
     if options.schedule == "auto":
+        if obstacle is None and on_cpu_ranks:
+            return "zero-bubble-few", (
+                "ranks on CPUs vary in speed, and with it they hardly wait for each other; 1f1b "
+                "holds the activations of fewer micro-batches"
+            )
         if obstacle is None:
             return "1f1b", "as fast as gpipe, and holds the activations of fewer micro-batches"
         return "gpipe", f"backward passes wait for loss.backward(), as {obstacle}"

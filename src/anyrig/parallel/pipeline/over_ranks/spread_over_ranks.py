@@ -65,7 +65,9 @@ def spread_over_ranks(
     row = find_row(group.rank, group.world_size, replicas)
     devices = len(row.ranks)
     refuse_compiled_root(module)
-    name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
+    offered = _devices_of_row(layout, group, row)
+    on_cpus = all(device.kind == "cpu" for device in offered)
+    name, reason = choose_schedule(options, layout.how, module, loss, layout.precision, on_cpus)
     chain = chain_of(module, options.split_points, example=options.example)
     per_device = fewest_stages_per_device(name)
     if len(chain.blocks) < per_device * devices:
@@ -75,7 +77,6 @@ def spread_over_ranks(
             f"{per_device * devices}; use fewer ranks, replicas= for several pipelines, or divide "
             "the module into more layers"
         )
-    offered = _devices_of_row(layout, group, row)
     micro_batches = choose_for_example(
         chain,
         options,
