@@ -59,6 +59,10 @@ class DirectMessages:
         self._partial = dict.fromkeys(sockets, b"")
 
     def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the waits of the other ranks for this one."""
         for each in self._sockets.values():
             each.close()
 

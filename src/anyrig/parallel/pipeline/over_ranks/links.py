@@ -7,8 +7,9 @@
     GPUs    NCCL: a process group for each pair of stages and direction, as one group's transfers
             are sequential, and a receive that was posted early would hold up the sends
 
-Texts, and what no stage reads, such as outputs, go through the hosts. Each pass has a tag of its
-own, so that no later pass receives its messages.
+Texts, and what no stage reads, such as outputs, go through the hosts. Losses are added up through
+sockets on the CPUs of one node. Each pass has a tag of its own, so that no later pass receives its
+messages.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from ....processes.waits import waits_for_ranks
 from .contents import Contents, Form
 from .memory_link import MOST_BYTES, MemoryLink, open_memory_links
 from .row import Row
+from .socket_sums import SocketSums, open_socket_sums
 
 # Tags repeat after this many passes.
 MOST_PASSES = 2**30
@@ -84,6 +87,8 @@ class Links:
         pairs: the process group of each sending and receiving device; empty on the CPU.
         equals: the process group of the ranks with the same stages; None if there are no others.
         memory: the links by memory with the other ranks; empty if there are none.
+        sums: adds up over all ranks, which is done with a few numbers only; None if the hosts
+            have to.
     """
 
     group: Group
@@ -93,6 +98,7 @@ class Links:
     pairs: dict[tuple[int, int], Any]
     equals: Any = None
     memory: Mapping[int, MemoryLink] = field(default_factory=dict)
+    sums: SocketSums | None = None
     _sent: list[_Sent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -193,11 +199,18 @@ class Links:
 
         Return a function that waits for the sum, and raises as `add_up` does.
         """
+        if self.sums is not None and group is None:
+            return partial(self._finish_socket_sum, self.sums.begin(tensor))
         here = tensor if self.pairs else tensor.cpu()
         over = group if self.pairs else group or self.hosts
         with self._explained(None, "a sum over ranks"):
             work = dist.all_reduce(here, group=over, async_op=True)
         return lambda: self._finish_sum(work, here, tensor)
+
+    @waits_for_ranks
+    def _finish_socket_sum(self, finish: Callable[[timedelta], None]) -> None:
+        with self._explained(None, "a sum over ranks"):
+            finish(self._limit)
 
     @waits_for_ranks
     def _finish_sum(self, work: Any, here: Tensor, tensor: Tensor) -> None:
@@ -247,6 +260,8 @@ class Links:
         self._sent.clear()
         for link in self.memory.values():
             link.close()
+        if self.sums is not None:
+            self.sums.close()
         # A wait that times out closes gloo's connection, which ends the waits of the other side.
         # gloo's groups have no other way to end before all ranks have called `destroy`.
         for group in (self.hosts, *([] if self.pairs or self.equals is None else [self.equals])):
@@ -340,4 +355,5 @@ def open_links(
                     keep_until_exit(made)
                     opened[sender, receiver] = made
     memory = open_memory_links(group, f"{name}/memory")
-    return Links(group, row, name, hosts, opened, equals, memory)
+    sums = open_socket_sums(group, f"{name}/sums", timedelta(seconds=limit_or_default(None)))
+    return Links(group, row, name, hosts, opened, equals, memory, sums)
