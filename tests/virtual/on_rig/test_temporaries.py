@@ -196,6 +196,27 @@ def test_wrong_indices_are_the_operators_error() -> None:
         values[rows, torch.arange(4)]
 
 
+def test_temporaries_of_an_expression_live_until_its_end() -> None:
+    # Recorded on a GPU with PyTorch 2.1, for 32 heads and 1000 tokens. The first temporaries are
+    # those of (gradient * output).sum(-1).transpose(-2, -1).contiguous().
+    query, key, value = (take(1, 100, 4, 64).transpose(1, 2).requires_grad_() for _ in range(3))
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    tensor, sums, workspace = 100 * 4 * 64 * 4, 100 * 4 * 4, 4 * 2 * (64 * 64 + 4) * 4
+    gradient = take(1, 100, 4, 64).transpose(1, 2)
+    inputs = (query, key, value)
+    assert events(lambda: torch.autograd.grad(attended, inputs, gradient, retain_graph=True)) == [
+        *(3 * [("+", tensor)]),
+        ("+", tensor),
+        ("+", sums),
+        ("+", sums),
+        ("-", sums),
+        ("-", tensor),
+        ("+", workspace),
+        ("-", sums),
+        ("-", workspace),
+    ]
+
+
 def test_the_peak_includes_temporaries() -> None:
     logits = take(*LOGITS)
     torch.cuda.reset_peak_memory_stats()

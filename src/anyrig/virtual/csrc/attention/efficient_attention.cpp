@@ -186,8 +186,8 @@ efficient_forward(
 }
 
 // Returns the scratch memory of delta, the sum over each row of output times its gradient. Some
-// kernels compute delta themselves. For the others PyTorch computes delta first, so this function
-// also allocates and frees the temporary tensors of that computation.
+// kernels compute delta themselves. For the others PyTorch computes delta first, in one expression,
+// so the temporary tensors of that computation are freed, the last one first, once delta exists.
 at::Tensor allocate_delta(const EfficientCall& call, const at::Tensor& output) {
   const auto floats = output.options().dtype(at::kFloat);
   const at::IntArrayRef sizes = output.sizes();
@@ -201,10 +201,8 @@ at::Tensor allocate_delta(const EfficientCall& call, const at::Tensor& output) {
   if (call.half) {
     wide = {at::empty(sizes, floats), at::empty(sizes, floats)};
   }
-  auto product = at::empty(sizes, floats);
-  wide.clear();
+  const auto product = at::empty(sizes, floats);
   const auto sum = at::empty({sizes[0], sizes[1], sizes[2]}, floats);
-  product.reset();
   return at::empty({sizes[0], sizes[2], sizes[1]}, floats);
 }
 
@@ -272,8 +270,8 @@ FourTensors efficient_backward(
   call.deterministic =
       context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
   call.requested_splits = key_splits;
+  at::Tensor workspace;  // freed after delta
   const auto delta = allocate_delta(call, output);
-  at::Tensor workspace;
   if (const int64_t bytes = backward_workspace_bytes(call)) {
     workspace = at::empty({bytes}, query.options().dtype(at::kByte));
   }
