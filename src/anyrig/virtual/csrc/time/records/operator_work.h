@@ -61,7 +61,7 @@ struct Moved {
   double read = 0;
   double written = 0;
   double footprint = 0;
-  bool is_strided = false; // the operands differ in their fastest dimension
+  bool is_strided = false; // the largest operands differ in their fastest dimension
 };
 
 // Returns whether the time of a call depends on the orders of its operands' elements.
