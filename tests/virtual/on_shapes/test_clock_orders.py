@@ -1,4 +1,4 @@
-"""Pointwise kernels whose operands differ in the order of their elements in memory."""
+"""Pointwise kernels and copies whose operands differ in the order of their elements in memory."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ DIFFERENT: dict[str, Case] = {
         lambda: (empty(256, 64, 1, 1), images(), channels_last(*PLANES)),
         torch.addcmul,
     ),
+    "copied": (lambda: (square().t(),), Tensor.contiguous),
     "of a broadcast row": (lambda: (empty(SIZE), square(), square().t()), torch.addcmul),
 }
 
@@ -99,6 +100,10 @@ ALIKE: dict[str, Case] = {
     ),
     "one point": (lambda: (empty(SIZE, SIZE, 1, 1), channels_last(SIZE, SIZE, 1, 1)), torch.add),
     "a column": (lambda: (empty(SIZE**2, 1), empty(1, SIZE**2).t()), torch.add),
+    "copied to all columns": (
+        lambda: (empty(SIZE, 1).expand(SIZE, SIZE),),
+        Tensor.contiguous,
+    ),
     "of a part": (lambda: (square()[:, : SIZE // 2], empty(SIZE, SIZE // 2)), torch.add),
 }  # fmt: skip
 

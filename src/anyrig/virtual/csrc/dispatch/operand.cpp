@@ -30,18 +30,6 @@ double row_bytes(const at::Tensor& table, const at::Tensor& indices) {
           static_cast<double>(table.size(0));
 }
 
-bool repeats_elements(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) {
-    return false;
-  }
-  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
-    if (tensor.size(dimension) > 1 && tensor.stride(dimension) == 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Returns whether the largest operands differ in their fastest dimension. Operands of other sizes are
 // broadcast, so that threads find most of their elements in a cache, whatever their order.
 bool is_strided(c10::ArrayRef<Operand> operands) {

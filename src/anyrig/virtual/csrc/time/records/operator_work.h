@@ -83,6 +83,9 @@ Precision precision_of(at::ScalarType dtype, Family family);
 // bytes for an expanded tensor.
 double touched_bytes(const at::Tensor& tensor);
 
+// Returns whether several elements of `tensor` are one in memory, as in an expanded tensor.
+bool repeats_elements(const at::Tensor& tensor);
+
 // Returns the dimension along which neighbouring elements are adjacent in memory; -1 if none.
 int64_t fastest_dimension(const at::Tensor& tensor);
 
