@@ -30,21 +30,12 @@ double row_bytes(const at::Tensor& table, const at::Tensor& indices) {
           static_cast<double>(table.size(0));
 }
 
-bool repeats_elements(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) {
-    return false;
-  }
-  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
-    if (tensor.size(dimension) > 1 && tensor.stride(dimension) == 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Returns whether the operands differ in their fastest dimension.
+// Returns whether the largest operands differ in their fastest dimension. Operands of other sizes are
+// broadcast, so that threads find most of their elements in a cache, whatever their order.
 bool is_strided(c10::ArrayRef<Operand> operands) {
-  int64_t common = -1;
+  const at::Tensor* largest = nullptr;
+  int64_t common = -1; // the fastest dimension of the largest operands so far
+  bool differs = false;
   for (const auto& operand : operands) {
     const auto& tensor = operand.owner;
     if (operand.shadow == nullptr || tensor.dim() < 2 || repeats_elements(tensor)) {
@@ -53,12 +44,18 @@ bool is_strided(c10::ArrayRef<Operand> operands) {
     const int64_t fastest = tensor.is_contiguous() && tensor.size(-1) > 1
         ? tensor.dim() - 1
         : fastest_dimension(tensor);
-    if (fastest >= 0 && common >= 0 && fastest - tensor.dim() != common) {
-      return true;
+    if (fastest < 0) {
+      continue;
     }
-    common = fastest >= 0 ? fastest - tensor.dim() : common;
+    if (largest == nullptr || tensor.numel() > largest->numel()) {
+      largest = &tensor;
+      common = fastest;
+      differs = false;
+    } else if (fastest != common && tensor.sizes() == largest->sizes()) {
+      differs = true;
+    }
   }
-  return false;
+  return differs;
 }
 
 } // namespace

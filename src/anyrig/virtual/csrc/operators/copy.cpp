@@ -31,9 +31,9 @@ bool is_plain(const at::Tensor& destination, const at::Tensor& source) {
 }
 
 // Returns whether both ends have the same fastest dimension, so that threads read and write
-// neighbouring elements.
+// neighbouring elements. A source that is broadcast is read from the cache, whatever its order.
 bool is_plain_order(const at::Tensor& destination, const at::Tensor& source) {
-  return (destination.is_contiguous() && source.is_contiguous()) ||
+  return (destination.is_contiguous() && source.is_contiguous()) || repeats_elements(source) ||
       fastest_dimension(destination) == fastest_dimension(source);
 }
 

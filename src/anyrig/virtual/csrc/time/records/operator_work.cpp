@@ -164,6 +164,18 @@ double touched_bytes(const at::Tensor& tensor) {
   return static_cast<double>(elements) * static_cast<double>(tensor.element_size());
 }
 
+bool repeats_elements(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
+    if (tensor.size(dimension) > 1 && tensor.stride(dimension) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 int64_t fastest_dimension(const at::Tensor& tensor) {
   for (int64_t dimension = tensor.dim() - 1; dimension >= 0; --dimension) {
     if (tensor.size(dimension) > 1 && tensor.stride(dimension) == 1) {

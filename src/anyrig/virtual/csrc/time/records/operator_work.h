@@ -61,7 +61,7 @@ struct Moved {
   double read = 0;
   double written = 0;
   double footprint = 0;
-  bool is_strided = false; // the operands differ in their fastest dimension
+  bool is_strided = false; // the largest operands differ in their fastest dimension
 };
 
 // Returns whether the time of a call depends on the orders of its operands' elements.
@@ -82,6 +82,9 @@ Precision precision_of(at::ScalarType dtype, Family family);
 // Returns the bytes of memory under the elements of `tensor`, which are fewer than the elements'
 // bytes for an expanded tensor.
 double touched_bytes(const at::Tensor& tensor);
+
+// Returns whether several elements of `tensor` are one in memory, as in an expanded tensor.
+bool repeats_elements(const at::Tensor& tensor);
 
 // Returns the dimension along which neighbouring elements are adjacent in memory; -1 if none.
 int64_t fastest_dimension(const at::Tensor& tensor);
