@@ -31,6 +31,7 @@ from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
 from anyrig.parallel.pipeline.stage import Stage
 from anyrig.processes.group.membership import current_context
+from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE
 
 TOLERANCE = 1e-9
 SCHEDULES = [name for name in SCHEDULE_NAMES if name != "forward"]
@@ -822,6 +823,37 @@ def case_refusals() -> None:
     with pytest.raises(RuntimeError):  # the tensor has no memory
         elsewhere.untyped_storage().data_ptr()
     assert elsewhere.device == pair.device
+
+
+def case_sums_end_with_a_rank_that_fails() -> None:
+    its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._pipeline.links
+    its_links._limit = timedelta(seconds=TIME_LIMIT_SECONDS)
+    started = time.monotonic()
+    if dist.get_rank() == 0:
+        its_links.fail(ValueError("a test's failure"))
+    else:
+        found = error_of(lambda: its_links.add_up(torch.ones(1)))
+        assert found.startswith("OtherRankError"), found
+        assert "a sum over ranks, and rank 0 failed: ValueError: a test's failure" in found
+    assert time.monotonic() - started < TIME_LIMIT_SECONDS  # no rank waited for its limit
+    anyrig.barrier()
+
+
+def case_sums_wait_for_a_late_rank_until_their_limit() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TIME_LIMIT_VARIABLE, "60")
+        its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._pipeline.links
+    rank, ones = dist.get_rank(), torch.ones(3)
+    if rank == 0:
+        time.sleep(0.3)
+    its_links.add_up(ones)
+    assert ones.tolist() == [dist.get_world_size()] * 3
+    its_links._limit = timedelta(seconds=0.3)
+    if rank:
+        found = error_of(lambda: its_links.add_up(ones))
+        assert found.startswith("RankWaitError"), found
+        assert "a sum over ranks" in found
+    anyrig.barrier()
 
 
 CASES = [name for name in list(globals()) if name.startswith("case_")]

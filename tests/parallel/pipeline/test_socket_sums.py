@@ -64,3 +64,14 @@ def test_a_wait_ends_with_its_limit_or_with_the_other_rank() -> None:
         finish(timedelta(seconds=30))
     assert time.monotonic() - started < 10
     assert float(tensor) == 1.0
+
+
+def test_every_other_rank_notices_that_a_rank_has_ended() -> None:
+    zero, one, two = make_ranks(3)
+    finishes = [each.begin(torch.tensor(1.0)) for each in (zero, two)]
+    one.close()
+    started = time.monotonic()
+    for finish in finishes:
+        with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer.*rank 1"):
+            finish(timedelta(seconds=20))
+    assert time.monotonic() - started < 10
