@@ -38,6 +38,15 @@ def test_every_rank_gets_the_sum(dtype: torch.dtype, shape: tuple[int, ...]) -> 
         assert torch.equal(tensor, expected)
 
 
+def test_tensors_of_any_strides_are_added() -> None:
+    tensors = [torch.arange(6.0).view(2, 3).T + rank for rank in range(2)]
+    expected = tensors[0] + tensors[1]
+    ends = [each.begin(tensor) for each, tensor in zip(make_ranks(2), tensors, strict=True)]
+    for finish in ends:
+        finish(SOON)
+    assert all(torch.equal(tensor, expected) for tensor in tensors)
+
+
 def test_sums_end_in_any_order_and_give_what_the_tensors_held_when_they_began() -> None:
     tensors = [[torch.tensor(10.0**number * (rank + 1)) for number in range(3)] for rank in (0, 1)]
     ends = [

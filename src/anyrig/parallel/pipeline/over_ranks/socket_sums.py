@@ -43,7 +43,8 @@ class SocketSums:
         The function waits at most as long as it is told, and then raises RuntimeError, as it does
         if another rank has ended.
         """
-        room = _Room(string_at(tensor.data_ptr(), tensor.nbytes), self._ranks)
+        own = tensor.contiguous()
+        room = _Room(string_at(own.data_ptr(), own.nbytes), self._ranks)
         arrival = self._messages.alltoall(room)
 
         def finish(limit: timedelta) -> None:
