@@ -1,7 +1,7 @@
 // The predictions that the clock has made: a program repeats its works step by step, and the
 // formulas of products try many tiles.
 //
-// A table of a fixed size, in which a newer prediction replaces an older one with the same hash.
+// A table of a fixed size, in which a newer prediction replaces an older one at the same index.
 // Not thread-safe: the clock's lock guards it.
 #pragma once
 
@@ -23,7 +23,7 @@ class Predictions {
     if (table_.empty()) {
       table_.resize(kEntries);
     }
-    Entry& entry = table_[hash(work) % kEntries];
+    Entry& entry = table_[index_of(work)];
     if (entry.gpu != &gpu || !(entry.work == work)) {
       entry = {&gpu, gpu_seconds(gpu, work), work};
     }
@@ -31,7 +31,8 @@ class Predictions {
   }
 
  private:
-  static constexpr size_t kEntries = 4096;
+  static constexpr int kIndexBits = 12;
+  static constexpr size_t kEntries = size_t{1} << kIndexBits;
 
   struct alignas(64) Entry { // begins with what a look-up reads, in few cache lines
     const GpuFacts* gpu = nullptr;
@@ -39,7 +40,7 @@ class Predictions {
     Work work;
   };
 
-  static uint64_t hash(const Work& work) {
+  static size_t index_of(const Work& work) {
     // The sums tell most works apart, but not the passes of a convolution and transposed products.
     const double distinction = work.family == Family::Product ? work.product.m
         : work.family == Family::Convolution ? static_cast<double>(work.convolution.pass)
@@ -47,10 +48,11 @@ class Predictions {
     uint64_t hash = 1;
     for (const double number :
          {work.flops, work.bytes_read, work.bytes_written, work.share, distinction}) {
-      hash = (hash ^ std::bit_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15;
       hash ^= hash >> 32;
+      hash = (hash ^ std::bit_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15;
     }
-    return hash;
+    // Small whole numbers differ in their upper bits only, and so do their multiples.
+    return hash >> (64 - kIndexBits);
   }
 
   std::vector<Entry> table_;
