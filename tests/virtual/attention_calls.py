@@ -84,6 +84,11 @@ CALLS = {
     "float_head_of_20": same_shapes(shape_of(head=20), dtype=torch.float32),
     "float_head_of_6": same_shapes(shape_of(head=6), dtype=torch.float32),
     "head_of_160": same_shapes(shape_of(head=160)),
+    "head_of_160_with_few_keys": Call(
+        query=shape_of(1, 512, 160, 1),
+        key=shape_of(1, 64, 160, 1),
+        value=shape_of(1, 64, 160, 1),
+    ),
     "head_of_192": same_shapes(shape_of(head=192)),
     "head_of_256": same_shapes(shape_of(head=256)),
     "head_of_256_dropout": same_shapes(shape_of(head=256), dropout=0.25),

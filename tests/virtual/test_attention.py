@@ -18,8 +18,8 @@ from forked_programs import run_forked
 CALLS = Path(__file__).parent / "attention_calls.py"
 
 # The first call of a process sets the order: flash comes first on the A100, cuDNN on the H100.
-RIGS = ("A100-80GB+T4+RTX-4090", "H100-SXM")
-RIG_OF_GPU = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[1]}
+RIGS = ("A100-80GB+T4+RTX-4090+V100-32GB", "H100-SXM")
+RIG_OF_GPU = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[1], "V100": RIGS[0]}
 
 
 @functools.cache
@@ -48,7 +48,8 @@ FLASH, EFFICIENT, MATH, CUDNN = (
     "CUDNN_ATTENTION",
 )
 
-# Name of the call: the choice on A100, T4, RTX 4090 and H100. Comments name the deciding filter.
+# Name of the call: the choice on each of these. Comments name the deciding filter.
+CHOOSERS = ("A100", "T4", "RTX-4090", "H100")
 CHOICES = {
     # check_prefer_cudnn_attention: cuDNN first on major 9 and 10; flash needs sm80
     "half": (FLASH, EFFICIENT, FLASH, CUDNN),
@@ -108,7 +109,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("call", CHOICES)
 def test_the_choice(call: str) -> None:
-    found = tuple(outcome(gpu, call).get("choice") for gpu in RIG_OF_GPU)
+    found = tuple(outcome(gpu, call).get("choice") for gpu in CHOOSERS)
     assert found == CHOICES[call]
 
 
@@ -196,6 +197,23 @@ def test_efficient_memory() -> None:
     # In half precision, heads of more than 128 have an additional float32 output.
     wide = outcome("T4", "head_of_160")
     assert wide["forward"][1] == wide["forward"][0] + 2 * 4 * 128 * 160 * 4
+
+
+@pytest.mark.parametrize(("gpu", "is_computed_by_kernel"), [("T4", True), ("V100", False)])
+def test_efficient_memory_of_wide_heads(gpu: str, is_computed_by_kernel: bool) -> None:
+    result = outcome(gpu, "head_of_160_with_few_keys")
+    queries, keys, sums = 512 * 160 * 2, 64 * 160 * 2, 512 * 4
+    # attention_backward.cu: only capabilities 7.0 to 7.4 compute delta before the kernel if the
+    # gradients of keys and values do not stay in registers. Float32 copies of the output and its
+    # gradient, their product, its sums and the transposed copy then exist at once.
+    expression = sums if is_computed_by_kernel else 3 * 2 * queries + 2 * sums
+    # kernel_backward.h: 64 keys by 160 elements, rounded up to 256, for each of two gradients, and
+    # 4 by 3 tiles of 128 by 64 floats and 16 bytes
+    workspace = (2 * 64 * 256 * 4 + 4 * 3 * (128 * 64 * 4 + 16) + 511) // 512 * 512
+    scratch = max(expression, sums + workspace)
+    gradients = queries + 2 * keys
+    incoming = queries
+    assert result["end"][1] == result["forward"][0] + incoming + gradients + scratch
 
 
 def test_flash_decoding_splits_the_keys() -> None:

@@ -66,6 +66,10 @@ DIFFERENT: dict[str, Case] = {
         lambda: (empty(256, 64, 1, 1), images(), channels_last(*PLANES)),
         torch.addcmul,
     ),
+    "a part of one expanded matrix": (
+        lambda: (empty(1, 2048, SIZE), square().t().expand(8, SIZE, SIZE)[:1, :2048]),
+        torch.add,
+    ),
     "copied": (lambda: (square().t(),), Tensor.contiguous),
     "of a broadcast row": (lambda: (empty(SIZE), square(), square().t()), torch.addcmul),
 }
@@ -92,6 +96,14 @@ ALIKE: dict[str, Case] = {
     ),
     "a number for each row": (lambda: (square(), empty(SIZE, 1)), torch.add),
     "a transposed mask": (lambda: (empty(64, 2048, 2048), empty(2048, 2048).t()), torch.add),
+    "a mask and a transposed one": (
+        lambda: (empty(2048, 2048), empty(2048, 2048).t(), empty(64, 2048, 2048)),
+        torch.addcmul,
+    ),
+    "an expanded transposed mask": (
+        lambda: (empty(64, 2048, 2048), empty(2048, 2048).t().expand(64, 2048, 2048)),
+        torch.add,
+    ),
     "broadcast by each other": (lambda: (empty(SIZE, 1), empty(1, SIZE)), torch.add),
     "expanded": (lambda: (square(), empty(SIZE, 1).expand(SIZE, SIZE)), torch.add),
     "one channel": (
@@ -104,6 +116,11 @@ ALIKE: dict[str, Case] = {
         lambda: (empty(SIZE, 1).expand(SIZE, SIZE),),
         Tensor.contiguous,
     ),
+    "copied to all matrices": (
+        lambda: (empty(2048, 2048).t().expand(64, 2048, 2048),),
+        Tensor.contiguous,
+    ),
+    "every second column": (lambda: (square()[:, ::2], empty(SIZE, SIZE // 2)), torch.add),
     "of a part": (lambda: (square()[:, : SIZE // 2], empty(SIZE, SIZE // 2)), torch.add),
 }  # fmt: skip
 
