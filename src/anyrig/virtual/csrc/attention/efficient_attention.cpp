@@ -270,7 +270,7 @@ FourTensors efficient_backward(
   call.deterministic =
       context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
   call.requested_splits = key_splits;
-  at::Tensor workspace;  // freed after delta
+  at::Tensor workspace; // freed after delta
   const auto delta = allocate_delta(call, output);
   if (const int64_t bytes = backward_workspace_bytes(call)) {
     workspace = at::empty({bytes}, query.options().dtype(at::kByte));
