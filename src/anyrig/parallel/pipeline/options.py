@@ -100,8 +100,8 @@ def choose_schedule(
     if options.schedule == "auto":
         if obstacle is None and on_cpu_ranks:
             return "zero-bubble-few", (
-                "ranks on CPUs vary in speed, and with it they hardly wait for each other; 1f1b "
-                "holds the activations of fewer micro-batches"
+                "ranks hardly wait for each other, although the speed of CPUs varies; 1f1b holds "
+                "the activations of fewer micro-batches"
             )
         if obstacle is None:
             return "1f1b", "as fast as gpipe, and holds the activations of fewer micro-batches"

@@ -87,8 +87,7 @@ class Links:
         pairs: the process group of each sending and receiving device; empty on the CPU.
         equals: the process group of the ranks with the same stages; None if there are no others.
         memory: the links by memory with the other ranks; empty if there are none.
-        sums: adds up over all ranks, which is done with a few numbers only; None if the hosts
-            have to.
+        sums: adds up a few numbers over all ranks; None if the hosts do.
     """
 
     group: Group

@@ -187,7 +187,7 @@ efficient_forward(
 
 // Returns the scratch memory of delta, the sum over each row of output times its gradient. Some
 // kernels compute delta themselves. For the others PyTorch computes delta first, in one expression,
-// so the temporary tensors of that computation are freed, the last one first, once delta exists.
+// so the temporary tensors of that computation are freed once delta exists.
 at::Tensor allocate_delta(const EfficientCall& call, const at::Tensor& output) {
   const auto floats = output.options().dtype(at::kFloat);
   const at::IntArrayRef sizes = output.sizes();
