@@ -30,8 +30,15 @@ test: $(VENV)/.installed-test
 	$(BIN)/anyrig virtual build
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+# On this machine's own GPUs, which it must have; see tests/run_on_gpus.py. GPU_PROCESSES files of
+# tests run at a time, each with a CUDA context of half a GB on the GPU. GPU_TESTS selects files.
+GPU_PROCESSES ?= 4
+GPU_SECONDS   ?= 300
+GPU_RESULTS   ?= build/gpu
+
 test-gpu: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m cuda
+	$(BIN)/python tests/run_on_gpus.py --processes $(GPU_PROCESSES) --seconds $(GPU_SECONDS) \
+		--results $(GPU_RESULTS) $(GPU_TESTS)
 
 # More combinations of what `make test` tries.
 test-sweep: $(VENV)/.installed-test

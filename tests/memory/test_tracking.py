@@ -47,6 +47,7 @@ def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str)
     assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.gpus(1)
 def test_what_pytorch_has_reserved_is_not_outside() -> None:
     kept = torch.ones(2**20, device="cuda")

@@ -31,6 +31,7 @@ def _little_memory() -> Iterator[None]:
         yield
 
 
+@pytest.mark.whole_gpu
 def test_kinds_and_names_of_what_the_functions_hold() -> None:
     net = nn.Linear(2**10, 2**10).to("cuda")
 

@@ -75,6 +75,7 @@ def test_a_killed_rank_ends_a_group_that_nothing_restarts(tmp_path: Path) -> Non
     assert "[rank 1] step 2" not in done.stdout
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 @pytest.mark.gpus(1)
 def test_a_slow_rank_computes_longer_by_its_factor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from forked_programs import run_forked
 FOLDER = Path(__file__).parent
 
 
+@pytest.mark.virtual_only("it is about virtual GPUs")
 @pytest.mark.gpus(2)
 def test_every_seeded_write_is_found_on_virtual_gpus() -> None:
     count, wrong = missed("cuda:1")

@@ -245,6 +245,7 @@ def test_collectives_report_invalid_arguments() -> None:
     assert nccl.unique_id() != nccl.unique_id()
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 def test_collectives_take_the_time_of_their_bytes() -> None:
     def seconds(collective: Callable[..., object], *arguments: object) -> float:
         before = clock().devices[1].collective_seconds

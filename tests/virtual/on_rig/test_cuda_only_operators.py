@@ -256,6 +256,7 @@ def test_weights_in_four_bits() -> None:
     torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
 
 
+@pytest.mark.virtual_only("real GPUs have every operator")
 def test_operators_without_a_model_are_reported() -> None:
     with pytest.raises(
         NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"

@@ -9,16 +9,21 @@ from anyrig.virtual import load_extension
 from anyrig.virtual.device_properties import DeviceProperties
 
 BEYOND = 9
+DEVICE = "cuda:1"
 
 
 def test_a_device_is_a_cuda_device() -> None:
-    tensor = torch.ones(2, device="cuda:1")
+    tensor = torch.ones(2, device=DEVICE)
     assert tensor.is_cuda
-    assert tensor.device == torch.device("cuda", 1)
-    assert tensor.get_device() == 1
+    assert tensor.device == torch.device(DEVICE)
+    assert tensor.get_device() == torch.device(DEVICE).index
     assert torch.cuda.is_available()
-    assert torch.cuda.device_count() == 8
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
+
+
+@pytest.mark.virtual_only("it has eight GPUs")
+def test_the_gpus_are_counted() -> None:
+    assert torch.cuda.device_count() == 8
 
 
 def test_an_index_beyond_the_rig_is_refused_in_cudas_words() -> None:
@@ -35,6 +40,7 @@ def test_an_index_beyond_the_rig_is_refused_in_cudas_words() -> None:
         torch.cuda.get_device_properties(BEYOND)
 
 
+@pytest.mark.virtual_only("it asks the library of virtual GPUs")
 def test_which_devices_a_process_sees() -> None:
     core = load_extension()
     uuids = [facts.uuid for facts in core.devices()]
@@ -121,6 +127,7 @@ def test_threads_and_shared_memory_are_those_of_the_programming_guide(
         properties.tpu  # noqa: B018
 
 
+@pytest.mark.virtual_only("the facts are those of A100s")
 def test_what_a_device_is_called_and_has() -> None:
     properties = torch.cuda.get_device_properties(0)
     assert properties == torch.cuda.get_device_properties()
@@ -143,6 +150,7 @@ def test_what_a_device_is_called_and_has() -> None:
     assert not torch.cuda.can_device_access_peer(1, 1)
 
 
+@pytest.mark.virtual_only("the versions are those that virtual GPUs report")
 def test_the_build_passes_for_one_of_cuda() -> None:
     # A build for CUDA keeps its own version.
     assert torch.version.cuda == ("12.8" if "+cu" not in torch.__version__ else torch.version.cuda)
@@ -171,7 +179,7 @@ def test_the_typed_tensor_classes_as_types_and_constructors() -> None:
     assert torch.nn.Linear(1, 1).type(kind).weight.type() == "torch.cuda.HalfTensor"
     assert (kind.__module__, kind.__name__) == ("torch.cuda", "HalfTensor")
     assert kind(there).data_ptr() == there.data_ptr()
-    assert kind([[1, 2]], device="cuda:1").device == torch.device("cuda", 1)
+    assert kind([[1, 2]], device=DEVICE).device == torch.device(DEVICE)
     for refused in (torch.ones(1), 1.0):
         with pytest.raises(TypeError):
             kind(refused)
@@ -182,8 +190,8 @@ def test_the_typed_tensor_classes_as_types_and_constructors() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_the_typed_classes_of_sparse_tensors() -> None:
     kind = torch.cuda.sparse.FloatTensor
-    indices = torch.tensor([[0, 1], [1, 0]], device="cuda:1")
-    values = torch.ones(2, device="cuda:1")
+    indices = torch.tensor([[0, 1], [1, 0]], device=DEVICE)
+    values = torch.ones(2, device=DEVICE)
     tensor = kind(indices, values, torch.Size([2, 3]))
     assert (tensor.device, tensor.type()) == (values.device, "torch.cuda.sparse.FloatTensor")
     assert isinstance(tensor, kind)
@@ -216,8 +224,8 @@ def test_marks_and_the_runtime() -> None:
 
 
 def test_the_default_device_can_be_virtual() -> None:
-    torch.set_default_device("cuda:1")
+    torch.set_default_device(DEVICE)
     try:
-        assert torch.ones(1).get_device() == 1
+        assert torch.ones(1).device == torch.device(DEVICE)
     finally:
         torch.set_default_device(None)

@@ -498,6 +498,7 @@ def test_a_replay_waits_for_the_end_of_a_capture() -> None:
     graph.replay()
 
 
+@pytest.mark.gpus(2)
 def test_another_device_may_be_waited_for_in_a_capture() -> None:
     source = torch.ones(3, device="cuda")
     results = []
@@ -617,6 +618,7 @@ def test_an_optimizer_that_is_not_capturable_raises() -> None:
         captured(optimizer.step)
 
 
+@pytest.mark.virtual_only("its nodes have the names of operators")
 def test_a_graph_is_written_as_a_dot_file(tmp_path: Path) -> None:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     source = torch.ones(1, device="cuda")
@@ -669,7 +671,7 @@ def test_a_capture_is_known_on_its_own_device_and_stream_only() -> None:
 
     assert not torch.cuda.is_current_stream_capturing()
     graph = captured(work)
-    assert found == [True, False, False]
+    assert found == [True, False, DEVICE == 0]
     assert not torch.cuda.is_current_stream_capturing()
     graph.reset()
 
@@ -712,6 +714,7 @@ def test_a_graph_keeps_its_retained_pools() -> None:
 # ---- time
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_a_replay_is_one_launch() -> None:
     small = torch.ones(8, device="cuda")
 
@@ -734,6 +737,7 @@ def test_a_replay_is_one_launch() -> None:
     assert eager_ms > 3 * graphed_ms
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_a_replay_takes_as_long_as_its_longest_stream() -> None:
     small, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
 

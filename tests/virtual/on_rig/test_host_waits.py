@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+DEVICE = "cuda:1"
 Call = Callable[[Tensor], object]
 
 
 @pytest.fixture
 def x() -> Iterator[Tensor]:
-    x = torch.arange(4.0, device="cuda:1")
+    x = torch.arange(4.0, device=DEVICE)
     torch.cuda.set_sync_debug_mode("error")
     yield x
     torch.cuda.set_sync_debug_mode("default")
@@ -29,7 +30,7 @@ WAITS: dict[str, Call] = {
     "indices on the host": lambda x: x[torch.tensor([0, 1])],
     "what differs": lambda x: x.unique(),
     "equality": lambda x: torch.equal(x, x),
-    "a stream": lambda x: torch.cuda.current_stream(1).synchronize(),
+    "a stream": lambda x: torch.cuda.current_stream(DEVICE).synchronize(),
 }
 
 
@@ -52,5 +53,5 @@ def test_other_calls_run(x: Tensor) -> None:
     assert x[index].shape == (1,)
     assert torch.repeat_interleave(x, index + 1, output_size=8).shape == (8,)
     x.to("cpu", non_blocking=True)
-    torch.cuda.synchronize(1)
+    torch.cuda.synchronize(DEVICE)
     torch.cuda.Event().synchronize()

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.cuda.jiterator import _create_jit_fn, _create_multi_output_jit_fn
 
+DEVICE = "cuda:1"
+
 weighted = _create_jit_fn(
     "template <typename T> T weighted(T x, T y, T a, T b) { return a * x + b * y; }", a=1, b=1
 )
@@ -26,7 +28,7 @@ def test_dtypes_and_layouts_are_those_of_a_sum(first: torch.dtype, second: torch
 
 
 def test_scalars_are_passed_without_recompiling() -> None:
-    x, y = torch.rand(2, 5, device="cuda:1", dtype=torch.float64)
+    x, y = torch.rand(2, 5, device=DEVICE, dtype=torch.float64)
     for a, b in ((2.5, -4.25), (0.5, 3.0)):
         torch.testing.assert_close(weighted(x, y, a=a, b=b), a * x + b * y)
 

@@ -74,6 +74,7 @@ def test_freed_clones_leave_no_memory() -> None:
     assert torch.cuda.memory_allocated(DEVICE) == before
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 def test_a_write_includes_the_time_of_the_copy() -> None:
     tensor = torch.ones(1000, device=DEVICE)
     clone = tensor._lazy_clone()

@@ -26,6 +26,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_a_loaded_library_runs_its_kernel_for_the_cpu(library: Path) -> None:
     torch.ops.load_library(library)
     x = torch.arange(6.0, device="cuda:1").view(2, 3)
@@ -47,6 +48,7 @@ def test_a_kernel_for_cuda_written_in_python_stays() -> None:
         assert torch.ops.anyrig_in_python.which(torch.zeros(1, device="cuda")).item() == 1
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_operators_that_are_defined_again_are_called_by_their_new_schemas() -> None:
     # A new schema often reuses a freed schema's memory: nearly always among fifty.
     names = [f"f{number}" for number in range(50)]
@@ -68,6 +70,7 @@ def test_operators_that_are_defined_again_are_called_by_their_new_schemas() -> N
                 assert y.tolist() == [3.0, 3.0]
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_an_operator_may_be_defined_again_while_one_of_its_kind_runs() -> None:
     outer, inner = "anyrig_outer", "anyrig_inner"
 
@@ -87,6 +90,7 @@ def test_an_operator_may_be_defined_again_while_one_of_its_kind_runs() -> None:
     assert result.device == torch.device("cuda", 1)
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 @pytest.mark.parametrize("namespace", ["x", "test", "anyrig_rules"])
 def test_an_operator_called_as_one_of_pytorch_has_rules_of_its_own(namespace: str) -> None:
     # On CUDA, PyTorch's own `mm` refuses integers and its `cumsum` is nondeterministic.

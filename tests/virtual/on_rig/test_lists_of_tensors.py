@@ -18,6 +18,7 @@ def test_tensors_of_several_devices_are_processed_one_by_one() -> None:
     assert [t.device for t in norms] == [t.device for t in tensors]
 
 
+@pytest.mark.gpus(2)
 def test_a_pair_on_two_devices_is_refused() -> None:
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
         torch._foreach_add([torch.ones(2, device="cuda:0")], [torch.ones(2, device=DEVICE)])

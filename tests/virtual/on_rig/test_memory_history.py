@@ -100,6 +100,7 @@ def test_actions_have_stacks_if_requested() -> None:
     assert found == [(True, False, False), (True, True, True), (True, True, True)]
 
 
+@pytest.mark.virtual_only("its memory is the host's")
 @pytest.mark.skipif(not MAPPINGS.exists(), reason="this system does not list its mappings")
 def test_recorded_memory_is_returned_to_the_host() -> None:
     torch.cuda.memory._record_memory_history("all", stacks="python")
@@ -125,6 +126,7 @@ def test_the_trace_of_one_pool() -> None:
     del inside, outside, pool
 
 
+@pytest.mark.whole_gpu
 def test_out_of_memory_is_traced() -> None:
     torch.cuda.memory._record_memory_history(stacks="python")
     with pytest.raises(torch.OutOfMemoryError):
@@ -382,6 +384,7 @@ def test_actions_have_their_stream_and_the_programs_words() -> None:
     del inside, outside
 
 
+@pytest.mark.virtual_only("it asks the library of virtual GPUs")
 def test_a_snapshot_of_one_pool_has_the_trace_of_that_pool() -> None:
     torch.cuda.memory._record_memory_history(context=None)
     pool = torch.cuda.MemPool()

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+DEVICE = "cuda:1"
+
 
 def test_pinned_memory() -> None:
     pinned = torch.arange(5.0).pin_memory()
@@ -19,7 +21,7 @@ def test_pinned_memory() -> None:
     assert not torch.ones(1).is_pinned()
     assert pinned[2:].is_pinned()
     assert torch.empty(3, pin_memory=True).is_pinned()
-    assert pinned.cuda(1, non_blocking=True).tolist() == [0, 1, 2, 3, 4]
+    assert pinned.cuda(DEVICE, non_blocking=True).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
         torch.empty(3, device="cuda", pin_memory=True)
 
@@ -59,24 +61,24 @@ def test_a_loader_with_workers_pins() -> None:
 )
 def test_saving_and_loading(map_location: Any, device: str) -> None:
     file = io.BytesIO()
-    saved = torch.arange(6.0, device="cuda:1")[1:].view(5, 1)
+    saved = torch.arange(6.0, device=DEVICE)[1:].view(5, 1)
     torch.save({"x": saved}, file)
     file.seek(0)
     loaded = torch.load(file, map_location=map_location)["x"]
-    assert loaded.device == torch.device(device)
+    assert loaded.device == torch.device(DEVICE if device == "cuda:1" else device)
     assert torch.equal(loaded.cpu(), saved.cpu())
 
 
 def test_a_file_of_a_card_that_is_not_here() -> None:
     file = io.BytesIO()
-    torch.save(torch.ones(1, device="cuda:3"), file)
-    data = file.getvalue().replace(b"cuda:3", b"cuda:9")
+    torch.save(torch.ones(1, device=DEVICE), file)
+    data = file.getvalue().replace(DEVICE.encode(), b"cuda:9")
     with pytest.raises(RuntimeError, match="Attempting to deserialize object on CUDA device 9"):
         torch.load(io.BytesIO(data))
 
 
 def test_copies_of_objects() -> None:
-    module = nn.Linear(3, 2).cuda(1)
+    module = nn.Linear(3, 2).to(DEVICE)
     twin = copy.deepcopy(module)
     assert twin.weight.device == module.weight.device
     assert twin.weight.data_ptr() != module.weight.data_ptr()
@@ -84,7 +86,7 @@ def test_copies_of_objects() -> None:
     assert again.weight.device == module.weight.device
     assert torch.equal(again.weight, module.weight)
     optimizer = torch.optim.AdamW(module.parameters())
-    module(torch.ones(1, 3, device="cuda:1")).sum().backward()
+    module(torch.ones(1, 3, device=DEVICE)).sum().backward()
     optimizer.step()
     restored = torch.optim.AdamW(module.parameters())
     restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -121,8 +123,8 @@ def test_between_cards_and_types() -> None:
 def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
     numbers = torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]])
     source, target = {
-        "to the host": ("cuda:1", "cpu"),
-        "to a device": ("cpu", "cuda:1"),
+        "to the host": (DEVICE, "cpu"),
+        "to a device": ("cpu", DEVICE),
         "between devices": ("cuda:0", "cuda:1"),
     }[place]
     for dtype in (torch.complex64, torch.complex128):
@@ -131,7 +133,7 @@ def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
                 to = torch.zeros(2, 2, dtype=dtype, device=target)
                 to = to.t() if columns_first else to
                 to.copy_(numbers.to(source).conj(), non_blocking)
-                torch.cuda.synchronize(1)
+                torch.cuda.synchronize(DEVICE)
                 assert to.tolist() == numbers.conj().resolve_conj().tolist()
 
 

@@ -41,6 +41,7 @@ def test_every_name_for_cuda_is_bound_or_refused() -> None:
     assert {name: place for name, place in of_cuda.items() if not hasattr(CORE, name)} == {}
 
 
+@pytest.mark.virtual_only("only virtual GPUs refuse these")
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.virtual import load_extension
+from anyrig.virtual import installation, load_extension
 
 MIB = 2**20
 
@@ -58,6 +58,7 @@ def at(address: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_byte * 1).from_address(address), dtype=torch.uint8)
 
 
+@pytest.mark.virtual_only("it asks the library of virtual GPUs")
 def test_memory_is_pinned_from_its_first_byte_to_its_last() -> None:
     memory = torch.zeros(256, dtype=torch.uint8)
     first = memory.data_ptr() + 64
@@ -107,8 +108,9 @@ def test_the_statistics_of_pinned_memory() -> None:
     assert [now[counter]["freed"] for counter in COUNTERS] == [1, 8 * MIB, 1, 8 * MIB]
     assert (now["num_host_alloc"], now["num_host_free"]) == (2, 1)
     assert [i for i, count in enumerate(now["bucket_allocation"]) if count] == [20, 23]
-    untimed = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)  # host memory, not a driver
-    assert (now["host_alloc_time"], now["host_free_time"]) == (untimed, untimed)
+    if installation() is not None:  # a driver takes time
+        untimed = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
+        assert (now["host_alloc_time"], now["host_free_time"]) == (untimed, untimed)
     torch.cuda.reset_accumulated_host_memory_stats()
     assert {stats()[counter][key] for counter in COUNTERS for key in ("allocated", "freed")} == {0}
     assert growth(before, "peak") == [2, 9 * MIB, 2, 9 * MIB]

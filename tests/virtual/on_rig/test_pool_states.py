@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from anyrig.virtual import installation
+
 DEVICE = 7  # used only by the tests of pools, history and temporaries
 pytestmark = pytest.mark.usefixtures("own_device")
-OTHER_LIBRARYS = 0x1000  # a stream
+OTHER_LIBRARYS = 0x1000  # a stream, which a real driver would look up
+VIRTUAL = installation() is not None
 
 _C: Any = torch._C
 
@@ -25,7 +28,8 @@ Made = list[torch.Tensor]
 def capture(work: Callable[[], Made], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Made]:
     graph = torch.cuda.CUDAGraph()
     # Not on the default capture stream, which would be created on this device and kept.
-    with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.ExternalStream(OTHER_LIBRARYS)):
+    own = torch.cuda.ExternalStream(OTHER_LIBRARYS) if VIRTUAL else torch.cuda.Stream()
+    with torch.cuda.graph(graph, pool=pool, stream=own):
         results = work()
     return graph, results
 

@@ -100,6 +100,7 @@ def test_a_tensor_keeps_the_segment_of_a_deleted_pool() -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
+@pytest.mark.whole_gpu
 def test_a_pool_may_serve_other_requests_before_memory_runs_out() -> None:
     total = torch.cuda.mem_get_info()[1]
     size = total // 2 + MIB
@@ -120,6 +121,7 @@ def test_a_pool_may_not_split_segments() -> None:
     del tensors
 
 
+@pytest.mark.virtual_only("only virtual GPUs refuse this")
 def test_an_allocator_of_the_program_is_refused() -> None:
     with pytest.raises(TypeError):
         torch.cuda.MemPool(object())  # type: ignore[arg-type]

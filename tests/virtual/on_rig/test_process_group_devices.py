@@ -8,6 +8,8 @@ import torch.distributed as dist
 
 from anyrig.virtual.process_group import _gloo_devices, _hash_tensors
 
+pytestmark = pytest.mark.virtual_only("these are parts of virtual GPUs")
+
 
 def test_gloo_uses_the_interfaces_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,

@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from anyrig.virtual import clock, load_extension
 from anyrig.virtual.fusion import begin_fused_kernel, run_with_marks
 
+DEVICE, OTHER = "cuda:1", "cuda:2"
+
 
 def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     torch.manual_seed(0)
@@ -62,7 +64,7 @@ def losses(model: nn.Module, x: torch.Tensor, device: str) -> list[float]:
 @pytest.mark.parametrize("name", ["perceptron", "convolutional", "transformer"])
 def test_training_gives_the_numbers_of_the_host(name: str) -> None:
     model, x = networks()[name]
-    assert losses(model, x, "cuda:1") == pytest.approx(losses(model, x, "cpu"), rel=1e-4)
+    assert losses(model, x, DEVICE) == pytest.approx(losses(model, x, "cpu"), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -71,7 +73,7 @@ def test_recurrent_networks(kind: type[nn.RNNBase]) -> None:
     model = kind(4, 6, num_layers=2, bidirectional=True)
     x = torch.randn(5, 3, 4)
     results = []
-    for device in ("cpu", "cuda:2"):
+    for device in ("cpu", OTHER):
         there = copy.deepcopy(model).to(device)
         there(x.to(device))[0].pow(2).sum().backward()
         results.append([p.grad.cpu() for p in there.parameters() if p.grad is not None])
@@ -115,11 +117,11 @@ def test_checkpointing_repeats_dropout() -> None:
 
 
 def test_transforms() -> None:
-    x = torch.randn(4, 3, device="cuda:1")
+    x = torch.randn(4, 3, device=DEVICE)
     assert torch.func.vmap(torch.sin)(x).device == x.device
     gradient = torch.func.grad(lambda a: (a**2).sum())(x)
     torch.testing.assert_close(gradient, 2 * x)
-    module = nn.Linear(3, 2).cuda(1)
+    module = nn.Linear(3, 2).to(DEVICE)
     parameters = dict(module.named_parameters())
     out = torch.func.functional_call(module, parameters, (x,))
     torch.testing.assert_close(out, module(x))
@@ -130,7 +132,7 @@ def test_compilation(backend: str) -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         return (a * 2 + 1).relu().sum()
 
-    x = torch.randn(4, 4, device="cuda:1", requires_grad=True)
+    x = torch.randn(4, 4, device=DEVICE, requires_grad=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         y = torch.compile(function, backend=backend)(x)
@@ -139,6 +141,7 @@ def test_compilation(backend: str) -> None:
     torch.testing.assert_close(y, function(x))
 
 
+@pytest.mark.virtual_only("Inductor compiles for a real GPU")
 @pytest.mark.filterwarnings("ignore")
 def test_compilation_leaves_results_alone_and_graphs_of_the_host_to_inductor() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
@@ -148,7 +151,7 @@ def test_compilation_leaves_results_alone_and_graphs_of_the_host_to_inductor() -
         raise KeyError("Inductor was here")
 
     compiled = torch.compile(function, options={"post_grad_custom_pre_pass": stop})
-    results = [compiled(torch.full((2,), float(k), device="cuda:1")) for k in range(4)]
+    results = [compiled(torch.full((2,), float(k), device=DEVICE)) for k in range(4)]
     # A captured graph would have overwritten the first result.
     assert [result.tolist() for result in results] == [[2 * k + 1] * 2 for k in range(4)]
     with pytest.raises(Exception, match="Inductor was here"):
@@ -172,22 +175,23 @@ def test_compilation_that_captures_graphs(options: dict[str, str]) -> None:
         losses = []
         for _ in range(5):  # eager, captured, replayed
             optimizer.zero_grad()
-            loss = call(torch.randn(2, 4, device="cuda:1")).square().sum()
+            loss = call(torch.randn(2, 4, device=DEVICE)).square().sum()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
         return losses
 
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).cuda(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).to(DEVICE)
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, **options)
     assert train(model, compiled) == pytest.approx(train(twin, twin))
     with torch.no_grad():
-        overwritten, *_ = [compiled(torch.randn(2, 4, device="cuda:1")) for _ in range(3)]
+        overwritten, *_ = [compiled(torch.randn(2, 4, device=DEVICE)) for _ in range(3)]
     with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
         overwritten.sum()
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -203,7 +207,7 @@ def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
             after.kernels.products - before.kernels.products,
         )
 
-    a, b = torch.randn(256, 256, device="cuda:1"), torch.randn(256, 256, device="cuda:1")
+    a, b = torch.randn(256, 256, device=DEVICE), torch.randn(256, 256, device=DEVICE)
     compiled = torch.compile(function)
     torch.testing.assert_close(compiled(a, b), function(a, b))
     eager, fused = work_of(function), work_of(compiled)
@@ -218,6 +222,7 @@ def test_compiled_operators_take_the_time_of_fused_kernels() -> None:
         core.pause_clock(False)
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("_own_graphs")
 def test_graphs_of_compiled_code_are_launched_once_and_contain_fused_kernels() -> None:
@@ -250,19 +255,21 @@ def test_graphs_of_compiled_code_are_launched_once_and_contain_fused_kernels() -
     assert graphed[3] < eager[3] / 8  # of 60 launches, few are left
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 @pytest.mark.filterwarnings("ignore")
 def test_a_fused_kernel_writes_what_is_used_through_a_view() -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a @ b).relu().mul(2).t() @ b
 
     compiled = torch.compile(function)
-    a, b = torch.randn(256, 256, device="cuda:1"), torch.randn(256, 256, device="cuda:1")
+    a, b = torch.randn(256, 256, device=DEVICE), torch.randn(256, 256, device=DEVICE)
     torch.testing.assert_close(compiled(a, b), function(a, b))
     before = clock().devices[1].memory_bytes
     compiled(a, b)
     assert clock().devices[1].memory_bytes - before == (3 + 2 + 3) * a.nbytes
 
 
+@pytest.mark.virtual_only("it reads the virtual clock")
 def test_operators_take_time_again_after_an_error_in_a_fused_kernel() -> None:
     def fail(_: list[object]) -> None:
         begin_fused_kernel()
@@ -270,7 +277,7 @@ def test_operators_take_time_again_after_an_error_in_a_fused_kernel() -> None:
 
     with pytest.raises(RuntimeError, match="in the kernel"):
         run_with_marks(fail)([])
-    a = torch.ones(8, device="cuda:1")
+    a = torch.ones(8, device=DEVICE)
     before = clock().devices[1].memory_bytes
     a.relu()
     assert clock().devices[1].memory_bytes - before == 2 * a.nbytes
@@ -279,10 +286,11 @@ def test_operators_take_time_again_after_an_error_in_a_fused_kernel() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_compilation_of_what_makes_its_own_tensors() -> None:
     # No tensor is passed; only the graph names the device.
-    function = torch.compile(lambda: torch.ones(3, device="cuda:1") * 2)
+    function = torch.compile(lambda: torch.ones(3, device=DEVICE) * 2)
     assert function().tolist() == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.virtual_only("Inductor compiles for a real GPU")
 def test_triton_finds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     # If Triton can be imported, as in CUDA builds, PyTorch would query it for a driver.
     from torch.utils import _triton
@@ -302,9 +310,9 @@ def test_triton_finds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_traced_convolutions_take_what_they_are_given() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2))
-    model.cuda(1)
-    traced = torch.jit.trace(model.eval(), torch.zeros(1, 3, 6, 6, device="cuda:1"))
-    x = torch.randn(2, 3, 6, 6, device="cuda:1", requires_grad=True)
+    model.to(DEVICE)
+    traced = torch.jit.trace(model.eval(), torch.zeros(1, 3, 6, 6, device=DEVICE))
+    x = torch.randn(2, 3, 6, 6, device=DEVICE, requires_grad=True)
     torch.testing.assert_close(traced(x), model(x))
     traced(x).sum().backward()
     assert x.grad is not None
@@ -319,12 +327,12 @@ def test_scripted_indices() -> None:
         a[a > 2] = 2.0
         return a[a > 1]
 
-    x = torch.arange(4.0, device="cuda:1")
+    x = torch.arange(4.0, device=DEVICE)
     assert torch.jit.script(function)(x).tolist() == [2.0, 2.0]
 
 
 def test_printing() -> None:
-    assert repr(torch.ones(2, device="cuda:1")) == "tensor([1., 1.], device='cuda:1')"
+    assert repr(torch.ones(2, device=DEVICE)) == f"tensor([1., 1.], device='{DEVICE}')"
 
 
 def test_threads_on_several_devices() -> None:
@@ -332,7 +340,7 @@ def test_threads_on_several_devices() -> None:
 
     def train(index: int) -> None:
         try:
-            device = f"cuda:{index % 4}"
+            device = f"cuda:{index % min(4, torch.cuda.device_count())}"
             model = nn.Linear(16, 16).to(device)
             optimizer = torch.optim.SGD(model.parameters(), 0.1)
             for _ in range(40):

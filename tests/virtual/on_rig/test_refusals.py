@@ -12,6 +12,7 @@ from anyrig.virtual import install
 from anyrig.virtual.installed import hand_down_before_install, installation
 
 
+@pytest.mark.virtual_only("only virtual GPUs refuse these")
 def test_allocators_are_refused() -> None:
     torch.cuda.init()
     with pytest.raises(RuntimeError, match="virtual GPUs do not support"):
@@ -20,6 +21,7 @@ def test_allocators_are_refused() -> None:
         torch.cuda.memory.caching_allocator_enable(False)
 
 
+@pytest.mark.virtual_only("only virtual GPUs refuse these")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -67,6 +69,7 @@ def test_settings_start_as_pytorchs_and_are_kept() -> None:
     assert core._cuda_getCublasWorkspaceSize() == before
 
 
+@pytest.mark.virtual_only("no second rig is installed on real GPUs")
 def test_a_second_rig_is_refused_by_its_modes() -> None:
     with pytest.raises(VirtualRigError) as refused:
         install("T4", shape_only=True, assume_values=True, clock=False)
@@ -79,6 +82,7 @@ def test_a_second_rig_is_refused_by_its_modes() -> None:
     assert hand_down_before_install(installed) is None
 
 
+@pytest.mark.virtual_only("only virtual GPUs refuse these")
 def test_other_backends_of_symmetric_memory_are_refused_in_the_words_of_pytorch() -> None:
     symmetric = importlib.import_module("torch.distributed._symmetric_memory")
     assert not symmetric.is_nvshmem_available()

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from anyrig.virtual import load_extension
 from anyrig.virtual.process_group import connect
 
+pytestmark = pytest.mark.virtual_only("the messages are those of virtual GPUs")
+
 LIMIT = timedelta(seconds=30)
 ANNOUNCEMENT, FIRST_ROUND = 0, 1
 

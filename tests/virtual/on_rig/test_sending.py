@@ -36,6 +36,7 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_a_running_kernel_keeps_its_memory(operators: torch.library.Library) -> None:
     running, sending = threading.Event(), threading.Event()
 
@@ -59,6 +60,7 @@ def test_a_running_kernel_keeps_its_memory(operators: torch.library.Library) -> 
     assert received.tolist() == x.tolist() == [2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.virtual_only("a real driver does not open a handle in the process that made it")
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux lists a process's files")
 def test_sent_storages_leave_no_file_open() -> None:
     def send_some() -> int:
@@ -72,6 +74,7 @@ def test_sent_storages_leave_no_file_open() -> None:
     assert send_some() >= send_some()
 
 
+@pytest.mark.virtual_only("a real driver does not open a handle in the process that made it")
 def test_concurrent_writes_of_kernels_are_not_lost() -> None:
     steps = 40
     size = 2**18
@@ -93,6 +96,7 @@ def test_concurrent_writes_of_kernels_are_not_lost() -> None:
         assert x.unique().tolist() == received.unique().tolist() == [float(steps)]
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_memory_that_stays_in_use_is_not_sent(operators: torch.library.Library) -> None:
     kept: list[Tensor] = []
     operators.define("keep(Tensor x) -> ()")
@@ -106,6 +110,7 @@ def test_memory_that_stays_in_use_is_not_sent(operators: torch.library.Library) 
     assert send(x).tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.virtual_only("a real GPU does not run kernels for the CPU")
 def test_a_kernel_may_keep_memory_that_the_program_frees(operators: torch.library.Library) -> None:
     kept: list[Tensor] = []
     operators.define("keep(Tensor x) -> ()")
@@ -124,6 +129,7 @@ def test_a_kernel_may_keep_memory_that_the_program_frees(operators: torch.librar
         assert torch.cuda.memory_allocated(DEVICE) == before
 
 
+@pytest.mark.virtual_only("a real driver does not open a handle in the process that made it")
 def test_memory_that_was_sent_and_used_is_freed_with_its_last_receiver() -> None:
     torch.cuda.ipc_collect()
     before = torch.cuda.memory_allocated(DEVICE)
@@ -139,6 +145,7 @@ def test_memory_that_was_sent_and_used_is_freed_with_its_last_receiver() -> None
     assert torch.cuda.memory_allocated(DEVICE) == before
 
 
+@pytest.mark.virtual_only("a real driver does not open a handle in the process that made it")
 def test_memory_that_a_graph_uses_is_not_sent() -> None:
     x = torch.ones(4, device=DEVICE)
     graph = torch.cuda.CUDAGraph()
@@ -150,6 +157,7 @@ def test_memory_that_a_graph_uses_is_not_sent() -> None:
     assert send(x).tolist() == [1.0] * 4
 
 
+@pytest.mark.virtual_only("a real driver does not open a handle in the process that made it")
 def test_a_graph_uses_memory_that_was_sent() -> None:
     x = torch.ones(4, device=DEVICE)
     received = send(x)
@@ -164,8 +172,8 @@ def test_a_graph_uses_memory_that_was_sent() -> None:
 def test_tensors_that_cannot_be_sent() -> None:
     with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
         torch.ones(1).untyped_storage()._share_cuda_()
-    empty = torch.empty(0, device="cuda:2").untyped_storage()
-    assert empty._share_cuda_() == (2, None, 0, 0, None, 0, None, False)
+    empty = torch.empty(0, device=DEVICE).untyped_storage()
+    assert empty._share_cuda_() == (DEVICE.index, None, 0, 0, None, 0, None, False)
     for options in ({"interprocess": False}, {"interprocess": True, "enable_timing": True}):
         event = torch.cuda.Event(**options)
         event.record()

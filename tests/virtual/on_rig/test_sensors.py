@@ -10,7 +10,10 @@ import torch
 
 import anyrig
 
+DEVICE = 3
 
+
+@pytest.mark.virtual_only("the readings are those of an idle A100")
 def test_the_readings_of_a_gpu() -> None:
     assert torch.cuda.utilization(1) == 0
     assert torch.cuda.memory_usage() == 0
@@ -23,21 +26,25 @@ def test_the_readings_of_a_gpu() -> None:
             torch.cuda.utilization(index)
 
 
+@pytest.mark.whole_gpu
 def test_memory_in_use_is_what_the_driver_handed_out() -> None:
-    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
-    used = torch.cuda.device_memory_used(3)
+    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device=f"cuda:{DEVICE}")
+    used = torch.cuda.device_memory_used(DEVICE)
     assert used >= kept.nbytes
-    assert torch.cuda.list_gpu_processes(3) == (
-        f"GPU:3\nprocess {os.getpid():>10d} uses {used / 2**20:>12.3f} MB GPU memory"
+    assert torch.cuda.list_gpu_processes(DEVICE) == (
+        f"GPU:{DEVICE}\nprocess {os.getpid():>10d} uses {used / 2**20:>12.3f} MB GPU memory"
     )
-    with torch.cuda.device(3):
+    with torch.cuda.device(DEVICE):
         assert torch.cuda.device_memory_used() == used
     torch.cuda.empty_cache()
 
 
+@pytest.mark.whole_gpu
 def test_a_reading_names_the_processes() -> None:
-    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
-    used, other = (anyrig.devices.read(device) for device in anyrig.Rig.parse("cuda:3,cuda:6"))
+    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device=f"cuda:{DEVICE}")
+    used, other = (
+        anyrig.devices.read(device) for device in anyrig.Rig.parse(f"cuda:{DEVICE},cuda:6")
+    )
     assert used.own_bytes >= kept.nbytes
     assert [(p.pid, p.used_bytes) for p in used.processes] == [(os.getpid(), used.own_bytes)]
     assert other.others_bytes == 0
@@ -61,20 +68,20 @@ def test_the_runtime_explains_its_numbers() -> None:
     }
     assert {number: runtime.cudaGetErrorString(number) for number in texts} == texts
     assert runtime.cudaError.success == 0
-    free_bytes, total_bytes = runtime.cudaMemGetInfo(3)
-    assert (free_bytes, total_bytes) == torch.cuda.mem_get_info(3)
+    free_bytes, total_bytes = runtime.cudaMemGetInfo(DEVICE)
+    assert (free_bytes, total_bytes) == torch.cuda.mem_get_info(DEVICE)
     with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
         torch.cuda.check_error(2)
 
 
 def test_the_runtime_makes_streams() -> None:
     place = ctypes.c_uint64(0)
-    with torch.cuda.device(2):
+    with torch.cuda.device(DEVICE):
         assert torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(place)) == 0
-    stream = torch.cuda.ExternalStream(place.value, device=2)
+    stream = torch.cuda.ExternalStream(place.value, device=DEVICE)
     assert place.value != 0
     assert stream.cuda_stream == place.value
-    assert stream.device == torch.device("cuda", 2)
+    assert stream.device == torch.device("cuda", DEVICE)
     assert torch.cuda.cudart().cudaStreamDestroy(place.value) == 0
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only"),
+    pytest.mark.virtual_only("the command is that of virtual GPUs"),
+]
 
 DEVICE = 5  # used by few other tests
 MIB = 2**20

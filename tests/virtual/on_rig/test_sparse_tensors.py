@@ -86,6 +86,7 @@ def test_sparse_gradients_of_an_embedding(optimizer: type[torch.optim.Optimizer]
     torch.testing.assert_close(*weights)
 
 
+@pytest.mark.gpus(2)
 def test_two_devices_are_refused_in_cudas_words(dense: torch.Tensor) -> None:
     sparse = dense.to(DEVICE).to_sparse()
     with pytest.raises(RuntimeError, match="wrapper_SparseCUDA_addmm"):

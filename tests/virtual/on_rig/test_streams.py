@@ -5,8 +5,9 @@ import ctypes
 import pytest
 import torch
 
-from anyrig.virtual import clock
+from anyrig.virtual import clock, installation
 
+DEVICE, OTHER = "cuda:1", 2
 SIZE = 2048
 
 
@@ -27,6 +28,7 @@ def square() -> torch.Tensor:
     return torch.ones(SIZE, SIZE, device="cuda")
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
     # At most an A100's published rate, and most of it.
     milliseconds = elapsed(lambda: square @ square)
@@ -34,6 +36,7 @@ def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
     assert at_least < milliseconds < 2 * at_least
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_a_copy_on_another_stream_overlaps(square: torch.Tensor) -> None:
     pinned = torch.empty(32 * 2**20, dtype=torch.uint8).pin_memory()
     side = torch.cuda.Stream()
@@ -60,6 +63,7 @@ def test_a_copy_on_another_stream_overlaps(square: torch.Tensor) -> None:
     assert elapsed(together) == pytest.approx(max(alone), rel=0.1)
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_the_host_waits_for_a_value() -> None:
     x = torch.ones(1, device="cuda")
     torch.cuda.synchronize()
@@ -77,7 +81,7 @@ def test_the_current_stream() -> None:
         assert torch.cuda.current_stream() == stream
         assert torch.cuda.current_stream().cuda_stream != 0
     assert torch.cuda.current_stream().cuda_stream == 0
-    assert torch.cuda.Stream(device=1).device == torch.device("cuda:1")
+    assert torch.cuda.Stream(device=DEVICE).device == torch.device(DEVICE)
     assert isinstance(stream, torch.Stream)
 
 
@@ -111,7 +115,8 @@ def test_elapsed_time_needs_the_end_of_both_events() -> None:
         with pytest.raises(torch.AcceleratorError, match="device not ready"):
             events[0].elapsed_time(events[1])
     end.synchronize()
-    assert start.elapsed_time(end) == pytest.approx(10, rel=0.01)
+    if installation() is not None:  # a real GPU sleeps in its own clock
+        assert start.elapsed_time(end) == pytest.approx(10, rel=0.01)
 
 
 def test_two_devices_work_at_the_same_time(square: torch.Tensor) -> None:
@@ -149,6 +154,7 @@ def test_an_event_belongs_to_the_device_where_it_is_recorded() -> None:
         event.elapsed_time(other)
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 @pytest.mark.parametrize("what", ["event", "stream"])
 def test_a_polling_loop_ends(what: str) -> None:
     torch.cuda._sleep(10**9)
@@ -160,6 +166,7 @@ def test_a_polling_loop_ends(what: str) -> None:
     assert 1 < rounds < 50
 
 
+@pytest.mark.virtual_only("the times are those of a virtual A100")
 def test_occasional_queries_hardly_advance_the_clock() -> None:
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -182,18 +189,21 @@ def test_a_stream_of_another_library() -> None:
     address = ctypes.c_ulonglong(0)
     assert runtime.cudaStreamCreate(ctypes.addressof(address)) == 0
     assert address.value != 0
-    stream = torch.cuda.ExternalStream(address.value, device=1)
-    assert (stream.cuda_stream, stream.device) == (address.value, torch.device("cuda:1"))
+    stream = torch.cuda.ExternalStream(address.value, device=DEVICE)
+    assert (stream.cuda_stream, stream.device) == (address.value, torch.device(DEVICE))
     assert runtime.cudaStreamDestroy(address.value) == 0
 
 
 def test_a_stream_handle_is_unique_in_the_process() -> None:
-    streams = [torch.cuda.Stream(device) for device in (0, 1) for _ in range(32)]
+    devices = range(min(2, torch.cuda.device_count()))
+    streams = [torch.cuda.Stream(device) for device in devices for _ in range(32)]
     numbers = [stream.cuda_stream for stream in streams]
     assert len(set(numbers)) == len(streams)
     assert 0 not in numbers
-    assert [torch.cuda.default_stream(device).cuda_stream for device in (0, 1)] == [0, 0]
-    for stream, number in ((streams[place], numbers[place]) for place in (0, 40)):
+    assert [torch.cuda.default_stream(device).cuda_stream for device in devices] == [0] * len(
+        devices
+    )
+    for stream, number in ((streams[place], numbers[place]) for place in (0, len(streams) - 24)):
         external = torch.cuda.ExternalStream(number, device=stream.device)
         got = torch.cuda.get_stream_from_external(number, stream.device)
         assert external.cuda_stream == got.cuda_stream == number
@@ -210,12 +220,12 @@ def test_a_stream_handle_is_unique_in_the_process() -> None:
 
 @pytest.mark.parametrize("priority", [0, -1])
 def test_the_streams_of_a_priority_are_handed_out_in_turn(priority: int) -> None:
-    streams = [torch.cuda.Stream(2, priority=priority) for _ in range(65)]
+    streams = [torch.cuda.Stream(OTHER, priority=priority) for _ in range(65)]
     numbers = [stream.stream_id for stream in streams]
     assert len(set(numbers)) == 32
     assert numbers[:33] == numbers[32:]
     assert {stream.priority for stream in streams} == {priority}
-    others = {torch.cuda.Stream(2, priority=-1 - priority).stream_id for _ in range(32)}
+    others = {torch.cuda.Stream(OTHER, priority=-1 - priority).stream_id for _ in range(32)}
     assert others.isdisjoint(numbers)
 
 

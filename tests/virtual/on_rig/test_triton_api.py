@@ -12,6 +12,8 @@ import torch
 
 from anyrig.virtual.extras import triton_api
 
+pytestmark = pytest.mark.virtual_only("real GPUs run Triton itself")
+
 
 class InterpreterError(Exception):
     pass
