@@ -50,6 +50,7 @@ def sizes_in(pool: torch.cuda.MemPool) -> list[int]:
     return [segment["allocated_size"] for segment in pool.snapshot()]
 
 
+@pytest.mark.gpus(2)
 def test_the_scope_applies_to_one_thread_and_one_device() -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):

@@ -14,10 +14,13 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The PyTorch API of SparseSemiStructuredTensor:UserWarning"
 )
 
+CUTLASS_RUNS = torch.cuda.get_device_capability()[0] == 8
+cutlass = pytest.mark.skipif(not CUTLASS_RUNS, reason="CUTLASS's kernels need capability 8.x")
+
 NARROW = [torch.float16, torch.bfloat16, torch.int8]
 
 
-@pytest.fixture(params=[True, False], ids=["cutlass", "cusparselt"])
+@pytest.fixture(params=[pytest.param(True, marks=cutlass), False], ids=["cutlass", "cusparselt"])
 def by_cutlass(request: pytest.FixtureRequest) -> Iterator[bool]:
     before = SparseSemiStructuredTensor._FORCE_CUTLASS
     SparseSemiStructuredTensor._FORCE_CUTLASS = request.param
@@ -66,6 +69,7 @@ def test_the_whole_matrix_comes_back(by_cutlass: bool) -> None:
     assert torch.equal(to_sparse_semi_structured(matrix).to_dense(), matrix)
 
 
+@cutlass
 def test_the_operators_of_cutlass() -> None:
     matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
@@ -80,6 +84,14 @@ def test_the_operators_of_cutlass() -> None:
     assert torch.equal(linear, wanted)
 
 
+@pytest.mark.skipif(CUTLASS_RUNS, reason="this GPU runs CUTLASS's kernels")
+def test_other_gpus_than_of_capability_8_are_refused_by_cutlass() -> None:
+    matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
+    kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
+    with pytest.raises(RuntimeError, match=r"Supported only on GPUs with compute capability 8\.x"):
+        torch._sparse_semi_structured_mm(kept, meta, other)
+
+
 def test_products_of_int8_have_wider_results() -> None:
     matrix = half_zeros(32, 128, torch.int8)
     other = torch.full((16, 128), 100, dtype=torch.int8, device="cuda").t()
@@ -90,6 +102,7 @@ def test_products_of_int8_have_wider_results() -> None:
     assert torch._cslt_sparse_mm(compressed, other).max().item() == 127
 
 
+@cutlass
 def test_gpu_limits_are_checked() -> None:
     matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
@@ -146,6 +159,7 @@ def test_activations(name: str) -> None:
     torch.testing.assert_close(result.float(), wanted, atol=0.1, rtol=0.01)
 
 
+@cutlass
 def test_operators_check_their_operands() -> None:
     matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
