@@ -81,6 +81,8 @@ class Training:
 @pytest.fixture
 def small_gpu() -> Any:
     """Let PyTorch reserve 64 MiB more of the first GPU than now; return the bytes for tensors."""
+    one = torch.ones(1, 1, device="cuda", requires_grad=True)
+    one.mm(one).backward()  # cuBLAS keeps a workspace for each direction, up to 32 MiB
     gc.collect()
     torch.cuda.empty_cache()
     total_bytes = torch.cuda.get_device_properties(0).total_memory
