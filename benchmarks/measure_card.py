@@ -56,6 +56,7 @@ def _about() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
+        "driver": _driver_version(),
         "python": platform.python_version(),
         "card": properties.name,
         "properties": {name: str(getattr(properties, name)) for name in names},
@@ -63,6 +64,16 @@ def _about() -> dict[str, Any]:
         "free_at_first_bytes": free_before,
         "context_bytes": context_bytes,
     }
+
+
+def _driver_version() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
 
 
 def _outside_allocator() -> int:

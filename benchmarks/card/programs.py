@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -192,9 +193,9 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(depth + 1)]
         self.first = nn.Conv2d(3, width, 3, padding=1)
-        self.down = nn.ModuleList(_double(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.down = nn.ModuleList(_double(a, b) for a, b in itertools.pairwise(widths))
         self.rise = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(widths, widths[1:], strict=False)
+            nn.ConvTranspose2d(b, a, 2, 2) for a, b in itertools.pairwise(widths)
         )
         self.up = nn.ModuleList(_double(2 * a, a) for a in widths[:-1])
         self.last = nn.Conv2d(width, 3, 1)
