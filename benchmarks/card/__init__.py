@@ -1,0 +1,1 @@
+"""Measurements of a GPU, real or virtual, by the same programs."""
