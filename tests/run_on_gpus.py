@@ -20,20 +20,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 TESTS = Path(__file__).parent
 ON_RIG = TESTS / "virtual/on_rig"
+RIG_NAME, OWN = "ANYRIG_TEST_RIG", "own"
+RIG = os.environ.get(RIG_NAME, OWN)
 ASKS_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"  # a process that starts CUDA's driver cannot be forked
 NO_TESTS = 5  # pytest's status if no test is selected
 PASSED = (0, NO_TESTS)
 
 
-def main() -> int:
+def main() -> int | str:
     parser = argparse.ArgumentParser(description="Run the tests of GPUs on this machine's own.")
     parser.add_argument("--processes", type=int, default=4, help="files that run at a time")
     parser.add_argument("--seconds", type=float, default=300, help="limit for one file")
     parser.add_argument("--results", type=Path, default=Path("build/gpu"), help="folder")
     parser.add_argument("files", type=Path, nargs="*", help="files of tests; by default all")
     chosen = parser.parse_args()
+    if RIG == OWN and not torch.cuda.is_available():
+        return f"no CUDA device works here; to try this on virtual GPUs, set {RIG_NAME}=H100-SXM"
     chosen.results.mkdir(parents=True, exist_ok=True)
     files = [file.resolve() for file in chosen.files] or [*on_rig(), *of_gpus()]
     alone = [file for file in files if "mark.whole_gpu" in file.read_text()]
@@ -66,9 +72,8 @@ def run_file(file: Path, is_alone: bool, results: Path, limit_seconds: float) ->
     name = ".".join(file.relative_to(TESTS).with_suffix("").parts) + (".alone" if is_alone else "")
     words = ["-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"]
     words += ["-m", f"{which} and not sweep", f"--junitxml={results / name}.xml", str(file)]
-    rig = os.environ.get("ANYRIG_TEST_RIG", "own")
-    if rig != "own" and ON_RIG not in file.parents:
-        words += ["--rig", rig]
+    if RIG != OWN and ON_RIG not in file.parents:
+        words += ["--rig", RIG]
     output, start = results / f"{name}.txt", time.monotonic()
     with output.open("wb") as written:
         process = subprocess.Popen(
@@ -76,7 +81,7 @@ def run_file(file: Path, is_alone: bool, results: Path, limit_seconds: float) ->
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "ANYRIG_TEST_RIG": rig, ASKS_NVML: "1"},
+            env={**os.environ, RIG_NAME: RIG, ASKS_NVML: "1"},
             start_new_session=True,
         )
         try:
