@@ -86,7 +86,9 @@ def compare_programs(
                 "step_ms": round(real["step_ms"], 2),
                 "kernel_ms": real["kernel_ms"] and round(real["kernel_ms"], 2),
                 "virtual_step_ms": round(virtual["step_ms"], 2),
-                "step_difference_percent": difference(virtual["step_ms"], real["step_ms"]),
+                "virtual_kernel_ms": round(virtual["kernel_ms"], 2),
+                "kernel_difference_percent": real["kernel_ms"]
+                and difference(virtual["kernel_ms"], real["kernel_ms"]),
                 "allocations": len(allocations),
                 "virtual_allocations": len(virtual_allocations),
                 "equal_allocations": sum(block.size for block in matcher.get_matching_blocks()),

@@ -12,6 +12,7 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def main() -> int:
     measured: dict[str, Any] = {"rig": given.rig, **_about()}
     for part in given.only or PARTS:
         started = time.perf_counter()
-        measured[part] = PARTS[part]()
+        measured[part] = PARTS[part](given.rig)
         measured[f"outside_allocator_after_{part}_bytes"] = _outside_allocator()
         if given.file is not None:  # after each part: what a time limit leaves is of use
             given.file.write_text(json.dumps(measured) + "\n")
@@ -84,7 +85,7 @@ def _outside_allocator() -> int:
     return total - free - torch.cuda.memory_reserved()
 
 
-def _measure_copies() -> list[dict[str, Any]]:
+def _measure_copies(rig: str | None) -> list[dict[str, Any]]:
     import torch
 
     from card.timing import events_ms
@@ -105,7 +106,7 @@ def _measure_copies() -> list[dict[str, Any]]:
     return rows
 
 
-def _measure_host() -> list[dict[str, Any]]:
+def _measure_host(rig: str | None) -> list[dict[str, Any]]:
     import torch
     from torch import nn
 
@@ -130,7 +131,7 @@ def _measure_host() -> list[dict[str, Any]]:
     return quiet + [{"call": name, "us": host_us(call)} for name, call in list(calls.items())[7:]]
 
 
-def _measure_kernels() -> list[dict[str, Any]]:
+def _measure_kernels(rig: str | None) -> list[dict[str, Any]]:
     import torch
 
     from card.kernels import list_kernels
@@ -154,22 +155,25 @@ def _measure_kernels() -> list[dict[str, Any]]:
     return rows
 
 
-def _measure_programs() -> list[dict[str, Any]]:
+def _measure_programs(rig: str | None) -> list[dict[str, Any]]:
+    from anyrig.virtual import clock
     from card.programs import PROGRAMS
     from card.steps import measure_program
+
+    compute_seconds = None if rig is None else lambda: clock().devices[0].compute_seconds
 
     found = []
     for name in PROGRAMS:
         started = time.perf_counter()
         try:
-            found.append(measure_program(name))
+            found.append(measure_program(name, compute_seconds))
         except RuntimeError as error:
             found.append({"name": name, "error": str(error).splitlines()[0]})
         print(f"  {name}: {time.perf_counter() - started:.1f} s", flush=True)
     return found
 
 
-PARTS = {
+PARTS: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
     "host": _measure_host,
     "copies": _measure_copies,
     "kernels": _measure_kernels,
