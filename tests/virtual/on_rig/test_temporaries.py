@@ -10,6 +10,9 @@ import torch
 
 DEVICE = 7  # used only by the tests of pools, history and temporaries
 MIB = 2**20
+# PyTorch's default build is for CUDA 13 from 2.11 on: CUB then aligns the words of tiles twice.
+HAS_CUDA_13 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
+ALIGNED = 2 * 256 - 1 if HAS_CUDA_13 else 255
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +146,25 @@ def test_the_gradient_of_a_large_embedding_sorts_the_indices() -> None:
     sort, *rest = backward(indices)[3:]
     assert 2 * 32_768 < sort < 2 * 32_768 + 64 * 1024
     segments, parts = 8 * 1000, 4096 // 10 + 1000
-    assert rest == [1000 * 64 * 4, 32_768, 8, segments, segments, 8, 8 * parts, parts * 64 * 4]
+    unique = [32_768, 768 + ALIGNED]
+    sums = [segments, segments, 768 + ALIGNED]
+    assert rest == [1000 * 64 * 4, 32_768, 8, *unique, *sums, 8, 8 * parts, parts * 64 * 4]
+
+
+@pytest.mark.skipif(not HAS_CUDA_13, reason="earlier versions of PyTorch sum in two steps")
+def test_long_segments_of_an_embedding_are_added_atomically() -> None:
+    # Recorded on an H100 with PyTorch 2.11: the two kinds of tokens of BERT-large.
+    gradient, kinds = take(4096, 1024), take(4096, dtype=torch.long).zero_()
+
+    def backward(of: torch.Tensor) -> list[int]:
+        return requests(
+            lambda: torch.ops.aten.embedding_dense_backward(of, kinds, 2, -1, False)
+        )
+
+    counted = [8192, 32_768, 8, 32_768, 1279, 16, 16, 1279, 8, 3288]
+    assert backward(gradient)[4:] == [*counted, 3288]
+    # The sum of 16-bit gradients is in float32.
+    assert backward(gradient.half())[4:] == [4096, *counted[1:], 3288, 8192]
 
 
 def test_norms_of_lists_keep_a_number_for_each_chunk() -> None:
@@ -189,6 +210,40 @@ def test_softmax_and_layer_norm_copy_strided_rows() -> None:
     assert requests(lambda: rows.softmax(dim=-1)) == [8192, 8192]
     assert requests(lambda: rows.contiguous().softmax(dim=-1)) == [8192, 8192]
     assert requests(lambda: torch.layer_norm(rows, (64,))) == [8192, 8192, 128, 128]
+
+
+def test_the_gradient_of_a_softmax_is_multiplied_by_its_result_first() -> None:
+    # Recorded on an H100 with PyTorch 2.11. A strided product is copied.
+    weights, gradient = take(32, 64).softmax(-1), take(32, 64)
+
+    def backward(of: torch.Tensor) -> list[tuple[str, int]]:
+        return events(
+            lambda: torch.ops.aten._softmax_backward_data(of, weights, 1, torch.float32)
+        )
+
+    result, product, copy = [("+", 8192)] * 3
+    assert backward(gradient) == [result, product, ("-", 8192)]
+    assert backward(take(64, 32).t()) == [result, product, copy, ("-", 8192), ("-", 8192)]
+
+
+def test_cudnn_attention_has_workspaces() -> None:
+    # Recorded on an H100 with PyTorch 2.11 and cuDNN 9.19.
+    shape, rows = (16, 12, 1024, 64), 16 * 12 * 1024
+    query, key, value = (take(*shape, dtype=torch.bfloat16) for _ in range(3))
+    result_bytes = rows * 64 * 2
+
+    def forward() -> Any:
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, True)
+
+    assert requests(forward) == [8, 8, result_bytes, 4 * rows, 256]
+    output, logsumexp, *_, seed, offset, _ = forward()
+    backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+    assert requests(
+        lambda: backward(
+            *(output, query, key, value, output, logsumexp, seed, offset),
+            *(None, None, None, 1024, 1024, 0.0, False),
+        )
+    ) == [result_bytes] * 3 + [51_118_336]
 
 
 def test_wrong_indices_are_the_operators_error() -> None:
@@ -311,13 +366,13 @@ def test_the_largest_of_a_long_row_are_found_by_several_blocks() -> None:
 
 def test_a_running_sum_of_one_row_keeps_a_word_for_each_tile() -> None:
     row, mask = take(1_000_000), take(1000, dtype=torch.bool)
-    tiles = 4608 + 255
+    tiles = 4608 + ALIGNED
     assert events(lambda: row.cumsum(0)) == [("+", 4_000_000), ("+", tiles), ("-", tiles)]
-    assert requests(lambda: mask.cumsum(0)) == [8000, 8000, 768 + 255]
+    assert requests(lambda: mask.cumsum(0)) == [8000, 8000, 768 + ALIGNED]
     assert requests(lambda: take(100, 100).cumsum(1)) == [40_000, 40_000]
 
 
-SELECTION = 512 + 255
+SELECTION = 512 + ALIGNED
 
 
 def test_a_mask_is_counted_before_its_positions_are_written() -> None:

@@ -1,11 +1,13 @@
 // cuDNN attention. Tensors are (batch, heads, tokens, head size). The outputs follow attention.cu
-// in aten/src/ATen/native/transformers/cuda, and aten/src/ATen/native/cudnn/MHA.cpp. The workspaces
-// of cuDNN's plans are not counted: only cuDNN knows their sizes.
+// in aten/src/ATen/native/transformers/cuda, and aten/src/ATen/native/cudnn/MHA.cpp. Only cuDNN knows
+// the workspaces of its plans: those here are what an H100 allocated with cuDNN 9.19, for heads of 64
+// numbers. Those of packed sequences are not counted.
 
 #include "attention/attention.h"
 #include "attention/cudnn_attention.h"
 #include "device/device.h"
 #include "dispatch/twin.h"
+#include "memory/memory.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -70,6 +72,14 @@ Recipe recipe_of(
     recipe.bias = twin.dim() == 3 ? twin.unsqueeze(1) : twin;
   }
   return recipe;
+}
+
+constexpr int64_t kPlanBytes = 256;
+
+// The gradient of the query in float32, to which the tiles of keys add, and a sum for each query.
+int64_t backward_workspace_bytes(const at::Tensor& query) {
+  const int64_t queries = query.size(0) * query.size(1) * query.size(2);
+  return 4 * (query.numel() + queries) + kPlanBytes;
 }
 
 AttentionWork work_of(
@@ -138,6 +148,7 @@ ProductOutputs cudnn_forward(
   if (compute_logsumexp) {
     logsumexp = at::empty({batch, heads, longest_query}, query.options().dtype(at::kFloat));
   }
+  allocate_workspace(kPlanBytes, query.device().index()); // freed at once
   if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
     Recipe recipe = recipe_of(query, bias, is_causal, scale);
     recipe.dropout = dropout_state;
@@ -195,6 +206,7 @@ ThreeTensors cudnn_backward(
     matching_gradient = at::empty_like(output); // cuDNN needs both in one layout
     matching_gradient.copy_(gradient);
   }
+  allocate_workspace(backward_workspace_bytes(query), query.device().index()); // freed at once
   if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
     Recipe recipe = recipe_of(query, bias, is_causal, scale);
     if (dropout != 0) {

@@ -103,6 +103,21 @@ Temporaries of_rows(const c10::FunctionSchema& /*schema*/, Arguments arguments) 
   return temporaries;
 }
 
+// softmax_backward_cuda_out multiplies the gradient by the output first. The product is laid out as
+// the gradient, and copied if its rows are strided.
+Temporaries of_softmax_backward(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
+  const auto &gradient = arguments[0].toTensor(), &output = arguments[1].toTensor();
+  Temporaries temporaries;
+  temporaries.allocate(copy_bytes(gradient));
+  if (!gradient.is_contiguous() && gradient.is_non_overlapping_and_dense()) {
+    temporaries.allocate(copy_bytes(gradient));
+  }
+  if (!output.is_contiguous()) {
+    temporaries.allocate(copy_bytes(output));
+  }
+  return temporaries;
+}
+
 } // namespace
 
 TemporariesOf copy_temporaries_of(const std::string& name) {
@@ -115,7 +130,7 @@ TemporariesOf copy_temporaries_of(const std::string& name) {
       {"baddbmm_", &of_baddbmm},
       {"_softmax", &of_rows<1, false>},
       {"_log_softmax", &of_rows<1, false>},
-      {"_softmax_backward_data", &of_rows<2, false>},
+      {"_softmax_backward_data", &of_softmax_backward},
       {"_log_softmax_backward_data", &of_rows<2, false>},
       {"native_layer_norm", &of_rows<1, true>},
   };

@@ -1,6 +1,7 @@
 #include "temporaries/cub.h"
 
 #include "device/device.h"
+#include "device/override.h"
 #include "random/random_source.h"
 
 #include <algorithm>
@@ -11,6 +12,8 @@ namespace {
 
 constexpr int64_t kA100Multiprocessors = 108;
 constexpr int64_t kLargestSharedMemory = 48 * 1024;
+// From 2.11 on, PyTorch's default build is for CUDA 13, which brings CCCL 3.
+constexpr bool kIsCccl3 = ANYRIG_TORCH_FROM(11);
 
 int64_t number_of_parts(int64_t count, int64_t part) {
   return (count + part - 1) / part;
@@ -56,9 +59,11 @@ int64_t tile_words(int64_t count, int64_t tile, int64_t word_bytes) {
   return (number_of_parts(count, tile) + kPadding) * word_bytes;
 }
 
-// A word of ScanTileState: a value beside its status.
-int64_t scan_word_bytes(int64_t element_bytes) {
-  return std::max<int64_t>(4, 2 * element_bytes);
+// ScanTileState: a word for each tile, of a value beside its status. CCCL 3 aligns it as a block of
+// its own (tile_state_allocation_size in cub/agent/single_pass_scan_operators.cuh).
+int64_t scan_state_bytes(int64_t count, int64_t tile, int64_t value_bytes) {
+  const int64_t words = tile_words(count, tile, std::max<int64_t>(4, 2 * value_bytes));
+  return kIsCccl3 ? block_of({words}) : words;
 }
 
 // Returns the tuning of the one-sweep sort; none where keys are sorted in passes.
@@ -150,7 +155,7 @@ int64_t scan_bytes(
   }
   const int64_t tile = tile_by_memory(tuning, element_bytes);
   if (is_primitive) {
-    return block_of({tile_words(count, tile, scan_word_bytes(element_bytes))});
+    return block_of({scan_state_bytes(count, tile, element_bytes)});
   }
   // The status and two values, which are then a block within the block.
   const int64_t values = tile_words(count, tile, element_bytes);
@@ -176,7 +181,7 @@ int64_t reduce_bytes(const CubGpu& gpu, int64_t count) {
 
 int64_t select_positions_bytes(const CubGpu& gpu, int64_t count) {
   const int64_t tile = gpu.capability >= 90 ? 384 * 11 : gpu.capability == 80 ? 384 * 6 : 128 * 5;
-  return block_of({tile_words(count, tile, 8), 0, 0});
+  return block_of({scan_state_bytes(count, tile, 4), 0, 0});
 }
 
 int64_t unique_bytes(const CubGpu& gpu, int64_t count, int64_t element_bytes) {
@@ -190,7 +195,20 @@ int64_t unique_bytes(const CubGpu& gpu, int64_t count, int64_t element_bytes) {
         : element_bytes == 2  ? 576 * 14
                               : 992 * 20;
   }
-  return block_of({tile_words(count, tile, 8), 0, 0});
+  return block_of({scan_state_bytes(count, tile, 4), 0, 0});
+}
+
+int64_t unique_positions_bytes(const CubGpu& gpu, int64_t count, int64_t key_bytes) {
+  const bool is_wide = key_bytes >= 8;
+  int64_t tile = 64 * (is_wide ? 5 : 11);
+  if (gpu.capability >= 100 && is_wide) {
+    tile = 384 * 10;
+  } else if (gpu.capability >= 90) {
+    tile = is_wide ? 640 * 7 : 512 * 14;
+  } else if (gpu.capability == 80) {
+    tile = 256 * (is_wide ? 7 : 11);
+  }
+  return block_of({scan_state_bytes(count, tile, 8), 0});
 }
 
 int64_t run_length_bytes(int64_t count) {

@@ -1,7 +1,8 @@
 // The temporary memory of CUB's algorithms. PyTorch asks CUB how much a call needs, and allocates that
 // from the caching allocator (ATen/cuda/cub.cuh).
 //
-// Sources: cub/device/dispatch and its folder `tuning`, CCCL 2.8. Most algorithms divide their input
+// Sources: cub/device/dispatch and its folder `tuning`, CCCL 2.8; how CCCL 3.0 differs where an H100
+// with PyTorch 2.11 and CUDA 13.0 showed it. Most algorithms divide their input
 // into tiles and keep a word for each; the size of a tile depends on the GPU. What CUB asks the driver,
 // how many blocks fit on a multiprocessor, is assumed to be limited by its threads alone.
 #pragma once
@@ -49,6 +50,9 @@ int64_t reduce_bytes(const CubGpu& gpu, int64_t count);
 // cub::DeviceSelect::Flagged of 64-bit positions, and ::Unique of elements.
 int64_t select_positions_bytes(const CubGpu& gpu, int64_t count);
 int64_t unique_bytes(const CubGpu& gpu, int64_t count, int64_t element_bytes);
+
+// cub::DeviceSelect::UniqueByKey of 32-bit positions, called with a 64-bit count.
+int64_t unique_positions_bytes(const CubGpu& gpu, int64_t count, int64_t key_bytes);
 
 // cub::DeviceRunLengthEncode::Encode with 64-bit lengths.
 int64_t run_length_bytes(int64_t count);

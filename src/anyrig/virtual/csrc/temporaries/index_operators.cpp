@@ -2,6 +2,7 @@
 // gradient of an embedding; masks become indices, and indices on the host are copied to the device
 // first. aten/src/ATen/native/TensorAdvancedIndexing.cpp (make_info), and
 // {Indexing,IndexKernel,Nonzero,Embedding,EmbeddingBackwardKernel}.cu in aten/src/ATen/native/cuda.
+#include "device/override.h"
 #include "temporaries/cub.h"
 #include "temporaries/selected.h"
 #include "temporaries/temporaries.h"
@@ -233,6 +234,17 @@ Temporaries of_index_put(const c10::FunctionSchema& /*schema*/, Arguments argume
                                        : indices_on_device(indexing);
 }
 
+// Whether the parts of few and long segments are added to the gradient as they are summed, which an
+// H100 with PyTorch 2.11 does and one with 2.6 did not. Which version began is not known.
+bool adds_atomically(const CubGpu& gpu, int64_t segments, int64_t parts, int64_t width) {
+  constexpr int64_t kWarp = 32, kLargestBlock = 1024, kBlocksPerMultiprocessor = 4;
+  const int64_t threads = (width + kWarp - 1) / kWarp * kWarp;
+  const int64_t block = std::min(threads, kLargestBlock);
+  const int64_t blocks = block == 0 ? 0 : (segments * threads + block - 1) / block;
+  return ANYRIG_TORCH_FROM(11) && blocks < gpu.multiprocessors * kBlocksPerMultiprocessor &&
+      parts > 4 * blocks && !at::globalContext().deterministicAlgorithms();
+}
+
 // embedding_dense_backward_cuda and embedding_backward_cuda_kernel
 Temporaries of_embedding_backward(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
   constexpr int64_t kMostUnsorted = 3072;
@@ -265,18 +277,30 @@ Temporaries of_embedding_backward(const c10::FunctionSchema& /*schema*/, Argumen
   }
   temporaries.results_follow();
   // A segment is a stretch of equal indices. It is summed in parts of at most ten rows.
+  const CubGpu gpu = CubGpu::of(indices.device().index());
   const int64_t segments = std::min(count, arguments[2].toInt());
   const int64_t parts = count / kRowsPerThread + segments;
+  const int64_t width = gradient.size(-1);
   const bool is_narrow =
       gradient.scalar_type() == at::kHalf || gradient.scalar_type() == at::kBFloat16;
   const int64_t sum_bytes = is_narrow ? 4 : static_cast<int64_t>(gradient.element_size());
   temporaries.allocate(count * index_bytes); // where the segments begin
   temporaries.allocate(kCounterBytes);
+  const int unique = temporaries.allocate(count * index_bytes);
+  temporaries.free(temporaries.allocate(unique_positions_bytes(gpu, count, index_bytes)));
+  temporaries.free(unique);
   temporaries.allocate(segments * index_bytes);
   temporaries.allocate(segments * index_bytes);
+  temporaries.free(temporaries.allocate(
+      scan_bytes(gpu, segments, index_bytes, /*is_primitive=*/true, /*is_sum=*/false)));
   temporaries.allocate(kCounterBytes);
   temporaries.allocate(parts * index_bytes);
-  temporaries.allocate(parts * gradient.size(-1) * sum_bytes);
+  if (adds_atomically(gpu, segments, parts, width)) {
+    temporaries.allocate(parts * index_bytes);
+    temporaries.allocate(is_narrow ? arguments[2].toInt() * width * sum_bytes : 0);
+  } else {
+    temporaries.allocate(parts * width * sum_bytes);
+  }
   return temporaries;
 }
 
