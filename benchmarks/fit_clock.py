@@ -10,6 +10,7 @@ relative, as their sources say. ``--recorded FILE`` saves half of the time: the 
 `clock/training_programs.py` printed, which do not depend on coefficients. ``--grouped FILE`` also
 fits which groups of a convolution are transposed, and takes some ten minutes more unless FILE has
 recorded lines (see `clock/program_records.py`). Without it, the installed values stay.
+``--only-hopper`` keeps the tables of all other GPUs as they are installed, and takes two minutes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from anyrig import hardware
-from clock import collectives, measurements, training_programs
+from clock import card_fits, collectives, measurements, training_programs
+from clock.card_rows import recorded_rows
 from clock.coefficient_file import Table, write_tables
 from clock.fitting import OVERHEAD, Coefficients, Part, Unknown, facts, fit, fit_loss
 from clock.grouped_transposes import fit_transposes
 from clock.judgement import SAME_CHIP, Errors, judge_rows
-from clock.measurements import GPUS
+from clock.measurements import GPUS, Overhead
 from clock.program_records import grouped_programs, measured_programs
 from clock.programs import Programs
 
@@ -45,12 +47,17 @@ FLOAT32_GPUS = {
     "otherwise": "A100-PCIE-40GB",
 }
 BFLOAT16_GPUS = {"hopper": "H100-SXM", "otherwise": "A100-SXM"}
+HOPPER_GPU = BFLOAT16_GPUS["hopper"]
 THROTTLED = ("turing", "volta")
+# What `fit_hopper` writes.
+HOPPER_TABLES = (
+    *((group, "hopper") for group in (*card_fits.ROWS, "product.tensor", "attention")),
+    ("product.tensor", "H100-PCIe"),
+)
 
 # The fractions of float products' rates that H100 and A100 sustain, by the ml-engineering notes.
-# H100s are assumed to be as much slower in float32.
+# The fits of H100s in float32 start from as much less.
 HOPPER = 0.803 / 0.869
-HOPPER_SOURCE = "As the A100, times 0.803 / 0.869: sustained bfloat16 fractions, ml-engineering"
 # Fractions of the data sheet's rates that others measured where the power limit holds the clock
 # down. L4: float32 products of 4096 to 10240 rows at 11.4 of 30.3 TFLOP/s, halves at 56 of 121.
 # H100: bfloat16 at 499.5 of 756 TFLOP/s over PCIe, and at 792.1 of 989 as SXM.
@@ -77,7 +84,7 @@ GROUPED_SOURCE = (
 # Relative to the fraction of pointwise work, in the order of `Access`; None: fitted.
 POINTWISE_SHARES = (
     None, 0.9, None, None, 0.84, 0.87, None, None, 0.7, 0.45, 0.5, 0.7, 0.8, 0.9, 0.95, 0.33, 0.9,
-    0.5,
+    0.5, 1.0,
 )  # fmt: skip
 SHARES_SOURCE = (
     "batch norm and pooling: relative to pointwise work in a trace of ResNet-18 on an RTX 2080 Ti"
@@ -174,13 +181,7 @@ class Fit:
                     fractions[i] = share * fractions[0]
             fractions[3], fractions[7] = 0.9 * fractions[2], fractions[6]
             self.add("memory", of, values, f"{NEUSIGHT}, {name}; {SHARES_SOURCE}")
-        like = self.find("memory", "otherwise")
-        fractions = [0.9, *list(like["fraction"])[1:]]
-        self.derive(
-            "memory", "hopper", "otherwise",
-            "As the A100; a copy within an H200 moved 4.3 of 4.8 TB/s", fraction=fractions,
-        )  # fmt: skip
-        share = list(like["cache_share"])
+        share = list(self.find("memory", "otherwise")["cache_share"])
         self.derive(
             "memory", "L4", "turing",
             "As the T4, which has the same kind of memory; cache: as the A100, whose is as large",
@@ -199,8 +200,6 @@ class Fit:
                 unknowns += throttle_unknowns(group) if of in THROTTLED else []
                 values, _ = fit(base, unknowns, [Part(rows.to_fit(3), trusted=0.25)])
                 self.add(group, of, values, f"{NEUSIGHT}, {name}")
-            efficiency = [HOPPER * e for e in self.find(group, "otherwise")["tile_efficiency"]]
-            self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, tile_efficiency=efficiency)
             self.derive_l4(group)
 
     def derive_l4(self, group: str) -> None:
@@ -211,41 +210,76 @@ class Fit:
         self.derive(group, "L4", "otherwise", L4_SOURCE, **changed)
 
     def fit_bfloat16(self) -> None:
-        group = "product.tensor"
-        for of, name in BFLOAT16_GPUS.items():
-            rows = measurements.bfloat16_products(self.folder, name)
-            unknowns = tile_unknowns(group, range(11), 2500) + throttle_unknowns(group)
-            values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
-            self.add(group, of, values, f"{AICONFIGURATOR}, {name}")
-        self.derive_l4(group)
-        throttle = self.find(group, "hopper")["throttle"][0]
-        self.derive(
-            group, "H100-PCIe", "hopper", H100_PCIE_SOURCE,
-            throttle=[H100_PCIE_SLOWER * (1 + throttle) - 1],
-        )  # fmt: skip
+        self.fit_bfloat16_of("otherwise")
+        self.derive_l4("product.tensor")
+
+    def fit_bfloat16_of(self, of: str) -> None:
+        group, name = "product.tensor", BFLOAT16_GPUS[of]
+        rows = measurements.bfloat16_products(self.folder, name)
+        unknowns = tile_unknowns(group, range(11), 2500) + throttle_unknowns(group)
+        values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
+        self.add(group, of, values, f"{AICONFIGURATOR}, {name}")
 
     def fit_attention(self) -> None:
-        for of, name in BFLOAT16_GPUS.items():
-            rows = measurements.attention(self.folder, name)
-            kernel = int(rows.columns["kernel"][0])
-            unknowns = [
-                Unknown("attention.forward_efficiency", 0.7, kernel),
-                Unknown("attention.head_overhead", 8, is_fraction=False),
-                Unknown("attention.block_overhead", 64, is_fraction=False),
-                Unknown("attention.memory_fraction", 0.8),
-                # Each call also writes the cache of keys and values.
-                Unknown("memory.kernel_floor_seconds", 1e-5, is_fraction=False),
-            ]
-            values, _ = fit(self.base(rows.gpu, of), unknowns, [Part(rows.to_fit(3))])
-            reached = values["attention.forward_efficiency"][kernel]
-            forward = [0.42, 0.3, reached] if of == "hopper" else [reached, 0.55 * reached, reached]
-            values["attention.forward_efficiency"] = forward
-            values["attention.backward_efficiency"] = [63 / 73 * e for e in forward]
-            versions = (
-                "version 3 as cuDNN; version 2: arXiv 2407.08608" if of == "hopper" else "version 2"
-            )
-            source = f"{AICONFIGURATOR}, {name}, {versions}; backward: arXiv 2307.08691, 63 of 73 %"
-            self.add("attention", of, values, source)
+        name = BFLOAT16_GPUS["otherwise"]
+        rows = measurements.attention(self.folder, name)
+        kernel = int(rows.columns["kernel"][0])
+        unknowns = [
+            Unknown("attention.forward_efficiency", 0.7, kernel),
+            Unknown("attention.head_overhead", 8, is_fraction=False),
+            Unknown("attention.block_overhead", 64, is_fraction=False),
+            Unknown("attention.memory_fraction", 0.8),
+            # Each call also writes the cache of keys and values.
+            Unknown("memory.kernel_floor_seconds", 1e-5, is_fraction=False),
+        ]
+        values, _ = fit(self.base(rows.gpu, "otherwise"), unknowns, [Part(rows.to_fit(3))])
+        reached = values["attention.forward_efficiency"][kernel]
+        forward = [reached, 0.55 * reached, reached]
+        values["attention.forward_efficiency"] = forward
+        values["attention.backward_efficiency"] = [63 / 73 * e for e in forward]
+        source = f"{AICONFIGURATOR}, {name}, version 2; backward: arXiv 2307.08691, 63 of 73 %"
+        self.add("attention", "otherwise", values, source)
+
+    def fit_hopper(self) -> None:
+        """Fit Hopper to the rows of `card_rows`, from what the tables `otherwise` say."""
+        card = recorded_rows()
+        memory = {"fraction": [0.9, *list(self.find("memory", "otherwise")["fraction"])[1:]]}
+        self.fit_card(card, "memory", memory)
+        for group in ("product.simt", "batched.simt"):
+            self.fit_card(card, group, self.slower(group, "tile_efficiency"))
+        self.fit_bfloat16_of("hopper")
+        throttle = self.find("product.tensor", "hopper")["throttle"][0]
+        self.derive(
+            "product.tensor", "H100-PCIe", "hopper", H100_PCIE_SOURCE,
+            throttle=[H100_PCIE_SLOWER * (1 + throttle) - 1],
+        )  # fmt: skip
+        group = "convolution.simt"
+        slower = self.slower(group, "winograd_efficiency", "transformed_efficiency")
+        self.fit_card(card, group, slower)
+        self.fit_card(card, "convolution.tensor", {"reads_planar_points": [1.0]})
+        rows = measurements.attention(self.folder, HOPPER_GPU)
+        rows = replace(rows, overhead=Overhead(rows.floor_ms))
+        base = self.base(GPUS[HOPPER_GPU], "hopper")
+        base["attention.forward_efficiency"] = [0.42, 0.3, 0.9]
+        base["attention.backward_efficiency"] = [63 / 73 * 0.42, 0.3, 0.8]
+        values = card_fits.fit_attention(card, Part(rows.to_fit(3)), base)
+        source = (
+            f"{AICONFIGURATOR}, {HOPPER_GPU}, version 3 as cuDNN; {card_fits.SOURCE};"
+            " version 2: arXiv 2407.08608, backward: arXiv 2307.08691, 63 of 73 %"
+        )
+        self.add("attention", "hopper", values, source)
+
+    def slower(self, group: str, *names: str) -> Values:
+        like = self.find(group, "otherwise")
+        return {name: [HOPPER * each for each in like[name]] for name in names}
+
+    def fit_card(self, card: Sequence[card_fits.Row], group: str, changed: Values) -> None:
+        """Fit a group to the rows of `card`, from the values `otherwise` with those `changed`."""
+        like = self.find(group, "otherwise") | changed
+        base = self.base(GPUS[HOPPER_GPU], "hopper")
+        base |= {f"{group}.{name}": list(values) for name, values in like.items()}
+        values = card_fits.fit_group(card, group, base)
+        self.add(group, "hopper", values, f"{card_fits.SOURCE}; otherwise as the A100")
 
     def fit_float32_convolutions(self) -> None:
         group = "convolution.simt"
@@ -280,12 +314,6 @@ class Fit:
             print(f"overhead of a call: {overhead}")
             also = "; DeepBench (baidu-research, da81ba78)" if of in deepbench else ""
             self.add(group, of, values, f"{NEUSIGHT}, {name}{also}")
-        like = self.find(group, "otherwise")
-        slower = {
-            k: [HOPPER * e for e in like[k]]
-            for k in ("winograd_efficiency", "transformed_efficiency")
-        }
-        self.derive(group, "hopper", "otherwise", HOPPER_SOURCE, **slower)
         self.derive_l4(group)
 
     def fit_collectives(self) -> None:
@@ -334,11 +362,12 @@ class Fit:
                 )  # fmt: skip
                 table.values.update({k: values[f"{convolution}.{k}"] for k in kept})
 
-    def keep(self, *groups: str) -> None:
+    def keep(self, *groups: str, but: Sequence[tuple[str, str]] = ()) -> None:
         """Keep the installed tables of `groups`, which are not fitted."""
         for group in groups:
             for of, table in hardware.coefficient_groups()[group].items():
-                self.tables.append(Table(group, of, dict(table.values), table.source))
+                if (group, of) not in but:
+                    self.tables.append(Table(group, of, dict(table.values), table.source))
 
 
 def with_errors(table: Table, found: Sequence[Errors]) -> Table:
@@ -365,6 +394,27 @@ def main() -> int:
         return 0
     folder = Path(sys.argv[1])
     fitted = Fit(folder)
+    if "--only-hopper" in sys.argv:
+        fitted.keep(*hardware.coefficient_groups(), but=HOPPER_TABLES)
+    else:
+        fit_others(fitted, folder)
+    fitted.fit_hopper()
+    path = Path(hardware.__file__).with_name("coefficients.toml")
+    tables = sorted(fitted.tables, key=order)
+    write_tables(path, tables)
+    hardware.coefficient_groups.cache_clear()
+    found = list(judge_rows(folder))
+    write_tables(path, [with_errors(table, found) for table in tables])
+    print(f"written to {path}")
+    return 0
+
+
+def order(table: Table) -> tuple[str, int]:
+    """Return where a table stands in the file: those of Hopper last of their group."""
+    return table.group, (table.group, table.of) in HOPPER_TABLES
+
+
+def fit_others(fitted: Fit, folder: Path) -> None:
     fitted.fit_memory()
     fitted.fit_float32_products()
     fitted.fit_bfloat16()
@@ -377,14 +427,6 @@ def main() -> int:
         grouped = grouped.select(training_programs.fits)
     fitted.fit_programs(programs, grouped)
     fitted.keep("copy", "host")
-    path = Path(hardware.__file__).with_name("coefficients.toml")
-    tables = sorted(fitted.tables, key=lambda table: table.group)
-    write_tables(path, tables)
-    hardware.coefficient_groups.cache_clear()
-    found = list(judge_rows(folder))
-    write_tables(path, [with_errors(table, found) for table in tables])
-    print(f"written to {path}")
-    return 0
 
 
 if __name__ == "__main__":

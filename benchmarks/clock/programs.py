@@ -14,11 +14,11 @@ from .training_programs import GPU
 
 
 class Programs:
-    """Training steps: each a list of distinct work records with their counts."""
+    """Programs on one GPU: each a list of distinct work records with their counts."""
 
-    def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
-        self.steps = steps
-        self.gpu, _ = facts(GPU)
+    def __init__(self, steps: Sequence[dict[str, Any]], gpu: str = GPU) -> None:
+        self.steps, self.gpu_key = steps, gpu
+        self.gpu, _ = facts(gpu)
         self.ms = np.array([step["ms"] for step in steps])
         columns: dict[str, list[float]] = {name: [] for name in steps[0]["columns"]}
         for step in steps:
@@ -37,7 +37,7 @@ class Programs:
         )
 
     def select(self, keep: Callable[[str], bool]) -> Programs:
-        return Programs([step for step in self.steps if keep(step["model"])])
+        return Programs([step for step in self.steps if keep(step["model"])], self.gpu_key)
 
     def predict(self, coefficients: Coefficients | None = None) -> Any:
         """Return the milliseconds of each step; without coefficients, by the installed ones."""

@@ -45,6 +45,7 @@ ACCESSES = (
     "pointwise", "reduction", "normalization", "normalization_backward", "batch_norm",
     "batch_norm_backward", "softmax", "softmax_backward", "gather", "scatter", "sort", "scan",
     "strided", "list", "window", "window_backward", "random", "factorization",
+    "conversion",
 )  # fmt: skip
 BYTES = {"float64": 8, "float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 

@@ -135,6 +135,27 @@ def test_what_fits_the_cache_moves_faster() -> None:
     assert half_in_cache == exactly(2e7 / 1e12 + 2e7 / 1e12 / 4)
 
 
+def test_short_elements_do_not_make_an_access_faster() -> None:
+    # A million elements of 20 cycles each on ten multiprocessors.
+    facts = gpu(element_cycles=20)
+    fields = {"bytes_read": 1e9, "footprint_bytes": 1e9}
+    assert seconds_of(facts, "memory", **fields, elements=1e6) == exactly(2e-3)
+    assert seconds_of(facts, "memory", **fields, elements=1e5) == exactly(1e-3)
+
+
+def test_the_parts_of_a_column_are_joined() -> None:
+    facts = gpu(join_seconds=3 * US, column_cycles=2)
+    reduction = {"access": ACCESSES.index("reduction")}
+    assert seconds_of(facts, "memory", **reduction, rows=500) == exactly(3 * US + 1 * US)
+    assert seconds_of(facts, "memory", **reduction) == 0
+
+
+@pytest.mark.parametrize("access", ["softmax", "softmax_backward"])
+def test_a_softmax_along_columns_goes_from_row_to_row(access: str) -> None:
+    facts = gpu(softmax_column_cycles=2000)
+    assert seconds_of(facts, "memory", access=ACCESSES.index(access), rows=7) == exactly(14 * US)
+
+
 # 10 images of 128 channels and 16 x 8 points, a kernel of 1 x 1: 1280 x 128 results, k = 100.
 POINTWISE = {
     "batch": 10, "in_channels": 100, "out_channels": 128, "in_h": 16, "in_w": 8, "out_h": 16,
@@ -198,6 +219,33 @@ def test_matrix_units_want_channels_last() -> None:
     last = seconds_of(gpu(), "convolution", **fields, channels_last=1)
     first = seconds_of(gpu(), "convolution", **fields)
     assert first - last == exactly(2e6 / 1e12)
+
+
+def test_some_libraries_multiply_points_in_nchw_as_they_are() -> None:
+    fields = POINTWISE | HALF | {"bytes_read": 1e6}
+    facts = gpu(reads_planar_points=1)
+
+    def transforming_seconds(**changed: float) -> float:
+        work = fields | changed
+        last = seconds_of(facts, "convolution", **work, channels_last=1)
+        return seconds_of(facts, "convolution", **work) - last
+
+    assert transforming_seconds() == pytest.approx(0, abs=1e-12)
+    odd = {"in_h": 15, "in_w": 7, "out_h": 15, "out_w": 7}  # 210 bytes a row
+    assert transforming_seconds(**odd) == exactly(2e6 / 1e12)
+    assert transforming_seconds(kernel_h=3, kernel_w=3) == exactly(2e6 / 1e12)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_first_layer_uses_no_matrix_units(number: int) -> None:
+    fields = POINTWISE | HALF | {"in_channels": 3, "flops": 1e9, "pass": number}
+    rates = [0.5 if i == number else 0.0 for i in range(3)]
+    facts = gpu(few_channels_rate=rates)
+    assert seconds_of(facts, "convolution", **fields) == exactly(1e9 / 5e12)
+    more = fields | {"in_channels": 4}
+    assert seconds_of(facts, "convolution", **more) == exactly(
+        seconds_of(gpu(), "convolution", **more)
+    )
 
 
 HALF = {"precision": PRECISIONS.index("float16"), "element_bytes": 2}
@@ -277,6 +325,9 @@ def test_a_depthwise_convolution_does_not_use_matrix_units() -> None:
         "precision": PRECISIONS.index("float16"),
     }  # fmt: skip
     assert seconds_of(gpu(), "convolution", **fields) == exactly(1e9 / 10e12)
+    facts = gpu(depthwise_planar_share=0.25)
+    assert seconds_of(facts, "convolution", **fields) == exactly(4e9 / 10e12)
+    assert seconds_of(facts, "convolution", **fields, channels_last=1) == exactly(1e9 / 10e12)
 
 
 def test_attention_walks_over_the_keys_that_its_mask_leaves() -> None:
@@ -299,6 +350,32 @@ def test_attention_walks_backward_from_the_keys_over_the_queries() -> None:
     assert seconds_of(gpu(), "attention", **fields) == exactly(4 * 128 * 512 * 10 * 64 / 1e12)
 
 
+def test_memory_efficient_attention_multiplies_floats_on_matrix_units() -> None:
+    # Three products of TF32 for each product of floats: a third of 100 TFLOP/s.
+    fields = {
+        "batch": 2, "heads": 10, "queries": 128, "keys": 512, "element_bytes": 4,
+        "flops": 4 * 64 * 20 * 128 * 512,
+    }  # fmt: skip
+    at_full_rate = 2 * 128 * 512 * 4 * 64 / 10e12
+    for precision in ("float32", "tfloat32"):
+        work = fields | {"precision": PRECISIONS.index(precision)}
+        efficient = seconds_of(gpu(), "attention", **work, kernel=1)
+        assert efficient == exactly(3 * at_full_rate)
+
+
+def test_an_exponential_takes_the_same_time_at_any_rate_of_products() -> None:
+    fields = {
+        "batch": 2, "heads": 10, "queries": 128, "keys": 512,
+        "flops": 4 * 64 * 20 * 128 * 512,
+    }  # fmt: skip
+    exponentials = [
+        seconds_of(gpu(head_overhead=64), "attention", **work)
+        - seconds_of(gpu(), "attention", **work)
+        for work in (fields, fields | HALF)
+    ]
+    assert exponentials[0] == exactly(exponentials[1])
+
+
 def test_coefficients_are_checked() -> None:
     facts = gpu()
     values = facts.coefficients
@@ -306,7 +383,7 @@ def test_coefficients_are_checked() -> None:
         facts.coefficients = {k: v for k, v in values.items() if k != "memory.fraction"}
     with pytest.raises(ValueError, match="there is no coefficient of_luck"):
         facts.coefficients = {**values, "of_luck": [1.0]}
-    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 18"):
+    with pytest.raises(ValueError, match=r"memory\.fraction has 1 values instead of 19"):
         facts.coefficients = {**values, "memory.fraction": [1.0]}
     with pytest.raises(ValueError, match="a work record has no field colour"):
         core.Works({"colour": [1.0]})

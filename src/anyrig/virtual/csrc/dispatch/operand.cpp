@@ -13,6 +13,7 @@ void add_operand(Moved& moved, const Operand& operand) {
   moved.read += operand.plan.is_read ? bytes : 0;
   moved.written += operand.plan.is_written ? bytes : 0;
   moved.footprint += operand.plan.is_read || operand.plan.is_written ? bytes : 0;
+  moved.elements = std::max(moved.elements, static_cast<double>(operand.owner.numel()));
 }
 
 // Reduces what `moved` says about an operand of which only `most` bytes are accessed.
@@ -97,6 +98,7 @@ Moved moved_by(
   moved.read = first.read + others.read;
   moved.written = first.written + others.written + result_bytes;
   moved.footprint = first.footprint + others.footprint + result_bytes;
+  moved.elements = traffic == Traffic::All ? std::max(first.elements, others.elements) : 0;
   moved.is_strided = order_counts && traffic == Traffic::All && is_strided(operands);
   return moved;
 }

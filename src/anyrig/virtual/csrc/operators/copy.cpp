@@ -37,6 +37,17 @@ bool is_plain_order(const at::Tensor& destination, const at::Tensor& source) {
       fastest_dimension(destination) == fastest_dimension(source);
 }
 
+// Copy.cu: has kernels that load several elements at once for one dtype, and from float32 to half
+// precision.
+Access access_of(const at::Tensor& destination, const at::Tensor& source) {
+  if (!is_plain_order(destination, source)) {
+    return Access::Strided;
+  }
+  const auto to = destination.scalar_type(), from = source.scalar_type();
+  const bool halves = from == at::kFloat && (to == at::kHalf || to == at::kBFloat16);
+  return to == from || halves ? Access::Pointwise : Access::Conversion;
+}
+
 // Returns whether a copy needs contiguous temporaries. Copies between a device and the host do
 // unless they are plain. Copies between devices never do, since the GPUs of a node have peer
 // access.
@@ -73,12 +84,10 @@ void charge(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     return;
   }
   if (source.device() == destination.device()) {
-    const bool is_strided = !is_plain_order(destination, source);
-    clock.run(
-        current_stream(source.device().index()),
-        memory_work(
-            touched_bytes(source), touched_bytes(destination),
-            is_strided ? Access::Strided : Access::Pointwise));
+    Work work = memory_work(
+        touched_bytes(source), touched_bytes(destination), access_of(destination, source));
+    work.memory.elements = static_cast<double>(destination.numel());
+    clock.run(current_stream(source.device().index()), work);
     return;
   }
   const bool on_devices = is_virtual(source) && is_virtual(destination);

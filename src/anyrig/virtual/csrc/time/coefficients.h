@@ -58,7 +58,11 @@ struct ConvolutionCoefficients {
   std::array<double, 2> grouped_transpose_channels{};
   std::array<double, 3> depthwise_efficiency{}; // of the float32 rate; by ConvolutionPass
   double depthwise_memory_fraction = 1; // of the bandwidth
+  double depthwise_planar_share = 1; // of depthwise_efficiency, in NCHW
+  // Of the float32 rate, of less than 4 channels, as a first layer has; 0: as of more channels
+  std::array<double, 3> few_channels_rate{}; // by ConvolutionPass
   double layout_fraction = 1; // of the bandwidth, for the transforms of NCHW; 0: no transforms
+  double reads_planar_points = 0; // 1: kernels of 1 x 1 take NCHW without transforms
 };
 
 inline constexpr size_t kAttentionKernels = 3;
@@ -74,10 +78,16 @@ struct AttentionCoefficients {
 
 struct MemoryCoefficients {
   std::array<double, kAccesses> fraction{}; // of the bandwidth, by Access
+  // Of a multiprocessor, for each element, by Access: short elements do not make such kernels
+  // faster. 0: no limit
+  std::array<double, kAccesses> element_cycles{};
   double cache_speedup = 1;  // of bytes that fit the L2 cache, relative to the bandwidth
   double cache_share = 1;    // of the L2 cache that such bytes may fill
   double row_cycles = 0; // of a multiprocessor, for each row that is normalized
   double factorization_cycles = 0; // for each column of a Cholesky factorization
+  double column_cycles = 0; // for each row of a reduction along columns
+  double softmax_column_cycles = 0; // for each row of a softmax along columns
+  double join_seconds = 0; // of a reduction whose blocks add up their parts
 };
 
 struct CopyCoefficients {
@@ -162,6 +172,9 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
         of.grouped_transpose_channels.size());
     visit(group + ".depthwise_efficiency", of.depthwise_efficiency.data(), size_t{3});
     visit(group + ".depthwise_memory_fraction", &of.depthwise_memory_fraction, size_t{1});
+    visit(group + ".depthwise_planar_share", &of.depthwise_planar_share, size_t{1});
+    visit(group + ".few_channels_rate", of.few_channels_rate.data(), size_t{3});
+    visit(group + ".reads_planar_points", &of.reads_planar_points, size_t{1});
     visit(group + ".layout_fraction", &of.layout_fraction, size_t{1});
   };
   tiles("product.simt", all.product_simt);
@@ -177,10 +190,16 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("attention.block_overhead", &all.attention.block_overhead, size_t{1});
   visit("attention.memory_fraction", &all.attention.memory_fraction, size_t{1});
   visit("memory.fraction", all.memory.fraction.data(), all.memory.fraction.size());
+  visit(
+      "memory.element_cycles", all.memory.element_cycles.data(),
+      all.memory.element_cycles.size());
   visit("memory.cache_speedup", &all.memory.cache_speedup, size_t{1});
   visit("memory.cache_share", &all.memory.cache_share, size_t{1});
   visit("memory.row_cycles", &all.memory.row_cycles, size_t{1});
   visit("memory.factorization_cycles", &all.memory.factorization_cycles, size_t{1});
+  visit("memory.column_cycles", &all.memory.column_cycles, size_t{1});
+  visit("memory.softmax_column_cycles", &all.memory.softmax_column_cycles, size_t{1});
+  visit("memory.join_seconds", &all.memory.join_seconds, size_t{1});
   visit("memory.kernel_floor_seconds", &all.kernel_floor_seconds, size_t{1});
   visit("copy.pcie_fraction", &all.copy.pcie_fraction, size_t{1});
   visit("copy.pageable_fraction", &all.copy.pageable_fraction, size_t{1});

@@ -146,6 +146,7 @@ const std::map<std::string, WorkField>& work_fields() {
       {"keys", FIELD(w.family == Family::Attention, attention.keys)},
       {"access", FIELD(w.family == Family::Memory, memory.access)},
       {"rows", FIELD(w.family == Family::Memory, memory.rows)},
+      {"elements", FIELD(w.family == Family::Memory, memory.elements)},
   };
 #undef FIELD
   return fields;

@@ -46,8 +46,9 @@ enum class Access : uint8_t {
   WindowBackward,
   Random,
   Factorization, // of matrices, column by column
+  Conversion,    // copies to another dtype that PyTorch's kernel does element by element
 };
-inline constexpr size_t kAccesses = 18;
+inline constexpr size_t kAccesses = 19;
 
 // A batch of products of an m x k and a k x n matrix.
 struct ProductShape {
@@ -96,8 +97,11 @@ struct AttentionShape {
 struct MemoryShape {
   Access access = Access::Pointwise;
   // That a normalization works on. Of a factorization or a recurrent layer: the steps that wait for
-  // each other, in columns of a Cholesky factorization. 0 where their number does not matter.
+  // each other, in columns of a Cholesky factorization. Of a softmax along columns, and of a
+  // reduction whose blocks add up their parts: the rows in a column, or 1 of a sum over all. 0 where
+  // their number does not matter.
   double rows = 0;
+  double elements = 0; // of the largest operand; 0: unknown
 
   bool operator==(const MemoryShape&) const = default;
 };

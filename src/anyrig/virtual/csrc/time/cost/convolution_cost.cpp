@@ -22,6 +22,7 @@ namespace {
 // cuDNN pads the batch to a multiple of this between Winograd's transforms, as the grids of its
 // products show.
 constexpr double kImageBlock = 16;
+constexpr double kFewChannels = 4;
 
 ProductShape implicit_product(const ConvolutionShape& shape) {
   const double in = shape.in_channels / shape.groups;
@@ -70,6 +71,13 @@ bool suits_matrix_units(const ConvolutionShape& shape, double element_bytes) {
       std::fmod(shape.out_channels / shape.groups, step) == 0;
 }
 
+// An image in NCHW is a matrix of channels x points. A kernel of 1 x 1 multiplies it as it is, if its
+// rows are aligned to 16 bytes.
+bool is_planar_product(const ConvolutionShape& shape, double element_bytes) {
+  return volume(shape.kernel) == 1 && volume(shape.stride) == 1 && shape.groups == 1 &&
+      std::fmod(volume(shape.in) * element_bytes, 16) == 0;
+}
+
 // cuDNN 8 has no kernels for some groups of halves in channels-last order: it transposes the
 // tensors to float32 and back. Sources: pytorch/pytorch issues 34977 (groups of 64 channels) and
 // 54324 (the transposes). Training steps of timm's models show that wide groups are transposed, and
@@ -116,13 +124,28 @@ double zeroing_seconds(
 // Kernels for depthwise convolutions use no matrix units.
 double depthwise_seconds(
     const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+  const double efficiency =
+      coefficients.depthwise_efficiency[static_cast<size_t>(work.convolution.pass)] *
+      (work.convolution.channels_last ? 1.0 : coefficients.depthwise_planar_share);
   return std::max(
-      quotient(
-          work.flops,
-          gpu.rate(Precision::Float32) *
-              coefficients.depthwise_efficiency[static_cast<size_t>(work.convolution.pass)]),
+      quotient(work.flops, gpu.rate(Precision::Float32) * efficiency),
       moving_seconds(
           gpu, work.bytes(), work.footprint_bytes, coefficients.depthwise_memory_fraction));
+}
+
+bool has_few_channels(const ConvolutionShape& shape) {
+  return shape.groups == 1 && std::min(shape.in_channels, shape.out_channels) < kFewChannels;
+}
+
+// Kernels for the first layer use no matrix units, whatever the dtype.
+double few_channels_seconds(
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work,
+    double rate) {
+  return std::max(
+      quotient(work.flops, gpu.rate(Precision::Float32) * rate),
+      moving_seconds(gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction));
 }
 
 // Returns the time of `blocks` blocks of which a multiprocessor holds two, in times that it takes
@@ -206,6 +229,11 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   if (is_depthwise(shape)) {
     return depthwise_seconds(gpu, coefficients, work);
   }
+  const double few_channels_rate =
+      coefficients.few_channels_rate[static_cast<size_t>(shape.pass)];
+  if (has_few_channels(shape) && few_channels_rate > 0) {
+    return few_channels_seconds(gpu, coefficients, work, few_channels_rate);
+  }
   const bool is_slow = is_grouped(shape) &&
       !(on_matrix_units && suits_matrix_units(shape, work.element_bytes));
   const bool is_transposed = on_matrix_units && needs_transposes(coefficients, work);
@@ -228,7 +256,9 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
       shape.pass != ConvolutionPass::ByWeight) {
     seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
   }
-  const double layout = on_matrix_units && !shape.channels_last
+  const bool needs_layout = on_matrix_units && !shape.channels_last &&
+      !(coefficients.reads_planar_points > 0 && is_planar_product(shape, work.element_bytes));
+  const double layout = needs_layout
       ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
       : is_transposed ? transposing_seconds(gpu, coefficients, work)
                       : 0;

@@ -1,5 +1,6 @@
 // Work that is bound by memory: bytes over the bandwidth that its kind of access reaches. What fits
-// the L2 cache moves faster.
+// the L2 cache moves faster. Kernels that access element by element are bound by the number of
+// elements if these are short.
 #include "time/cost/cost.h"
 
 namespace anyrig::virtual_gpu {
@@ -13,26 +14,38 @@ double moving_seconds(const GpuFacts& gpu, double bytes, double footprint_bytes,
 }
 
 // A block of threads works on each row, and starts and ends with a latency. The columns of a
-// factorization wait for each other.
+// factorization wait for each other. A thread adds up a part of a column, row by row.
 double row_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
+  const auto& coefficients = gpu.coefficients.memory;
   switch (shape.access) {
+    case Access::Reduction:
+      return shape.rows == 0
+          ? 0
+          : coefficients.join_seconds +
+              quotient(shape.rows * coefficients.column_cycles, gpu.clock_hertz);
+    case Access::Softmax:
+    case Access::SoftmaxBackward:
+      return quotient(shape.rows * coefficients.softmax_column_cycles, gpu.clock_hertz);
     case Access::Normalization:
     case Access::NormalizationBackward:
       return quotient(
-          shape.rows * gpu.coefficients.memory.row_cycles, gpu.multiprocessors * gpu.clock_hertz);
+          shape.rows * coefficients.row_cycles, gpu.multiprocessors * gpu.clock_hertz);
     case Access::Factorization:
-      return quotient(
-          shape.rows * gpu.coefficients.memory.factorization_cycles, gpu.clock_hertz);
+      return quotient(shape.rows * coefficients.factorization_cycles, gpu.clock_hertz);
     default:
       return 0;
   }
 }
 
 double memory_seconds(const GpuFacts& gpu, const Work& work) {
-  const double fraction =
-      gpu.coefficients.memory.fraction[static_cast<size_t>(work.memory.access)];
-  return row_seconds(gpu, work.memory) +
-      moving_seconds(gpu, work.bytes(), work.footprint_bytes, fraction);
+  const auto access = static_cast<size_t>(work.memory.access);
+  const auto& coefficients = gpu.coefficients.memory;
+  const double by_element = quotient(
+      work.memory.elements * coefficients.element_cycles[access],
+      gpu.multiprocessors * gpu.clock_hertz);
+  const double by_byte =
+      moving_seconds(gpu, work.bytes(), work.footprint_bytes, coefficients.fraction[access]);
+  return row_seconds(gpu, work.memory) + std::max(by_element, by_byte);
 }
 
 } // namespace anyrig::virtual_gpu

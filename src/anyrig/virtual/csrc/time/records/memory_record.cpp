@@ -3,6 +3,7 @@
 #include "time/records/memory_record.h"
 
 #include <ATen/WrapDimUtils.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -16,6 +17,8 @@ constexpr double kPositionBytes = 8;
 
 // PersistentSoftmax.cuh: a warp keeps rows up to this length in its registers.
 constexpr double kLongestSoftmaxInRegisters = 1024;
+// SoftMax.cu: a block of the backward pass keeps a longer row in shared memory, if it fits.
+constexpr double kSharedBytes = 48 * 1024;
 
 // Embedding.cu: indices up to this number need no sort.
 constexpr int64_t kFewIndices = 3072;
@@ -38,29 +41,38 @@ void describe_batch_norm(const WorkRules& rules, Arguments arguments, Descriptio
   }
 }
 
-// Softmax and normalizations: rows of columns.
+// Normalizations: rows of columns.
 void describe_rows(const WorkRules& rules, Arguments arguments, Description& description) {
   Work& work = add_memory(rules, description.works);
   const int place = rules.places.dimension;
-  if (place < 0 || !arguments[0].isTensor()) {
+  if (place < 0 || !arguments[0].isTensor() || !arguments[place].isIntList()) {
     return;
   }
+  double columns = 1; // the sizes of the normalized part
+  for (const int64_t size : arguments[place].toDimVector()) {
+    columns *= static_cast<double>(size);
+  }
+  work.memory.rows =
+      static_cast<double>(arguments[0].toTensor().numel()) / std::max(columns, 1.0);
+}
+
+// SoftMax.cu: a block works on each row. Along columns a thread walks down from row to row.
+void describe_softmax(const WorkRules& rules, Arguments arguments, Description& description) {
+  Work& work = add_memory(rules, description.works);
   const auto& tensor = arguments[0].toTensor();
-  double columns = 1;
-  if (arguments[place].isInt() && tensor.dim() > 0) {
-    columns = static_cast<double>(
-        tensor.size(at::maybe_wrap_dim(arguments[place].toInt(), tensor.dim())));
-  } else if (arguments[place].isIntList()) { // the sizes of the normalized part
-    for (const int64_t size : arguments[place].toDimVector()) {
-      columns *= static_cast<double>(size);
-    }
-  } else {
+  const int place = rules.places.dimension;
+  if (place < 0 || !arguments[place].isInt() || tensor.dim() == 0) {
     return;
   }
-  work.memory.rows = static_cast<double>(tensor.numel()) / std::max(columns, 1.0);
-  const bool is_softmax =
-      rules.access == Access::Softmax || rules.access == Access::SoftmaxBackward;
-  if (is_softmax && columns > kLongestSoftmaxInRegisters) {
+  const int64_t dimension = at::maybe_wrap_dim(arguments[place].toInt(), tensor.dim());
+  const auto length = static_cast<double>(tensor.size(dimension));
+  // The kernels work on contiguous tensors.
+  const bool is_along_rows =
+      c10::numelements_from_dim(static_cast<int>(dimension) + 1, tensor.sizes()) == 1;
+  work.memory.rows = is_along_rows ? 0 : length;
+  const bool keeps_rows = rules.access == Access::SoftmaxBackward && is_along_rows &&
+      length * static_cast<double>(tensor.element_size()) <= kSharedBytes;
+  if (length > kLongestSoftmaxInRegisters && !keeps_rows) {
     description.read_passes = 2;
   }
 }
@@ -83,6 +95,42 @@ void describe_sort(const WorkRules& rules, Arguments arguments, Description& des
   work.bytes_written = passes * bytes;
   work.footprint_bytes = 2 * bytes;
   work.memory.rows = count / static_cast<double>(std::max<int64_t>(columns, 1));
+  work.memory.elements = count;
+}
+
+// Reduce.cuh: blocks that share results add up their parts. They do so for a sum over all elements,
+// and along columns, whose neighbouring elements belong to different results.
+void describe_reduction(const WorkRules& rules, Arguments arguments, Description& description) {
+  Work& work = add_memory(rules, description.works);
+  work.memory.rows = 1;
+  const int place = rules.places.dimension;
+  if (place < 0 || !arguments[0].isTensor() || arguments[0].toTensor().dim() == 0) {
+    return;
+  }
+  const auto& tensor = arguments[0].toTensor();
+  const auto& given = arguments[place];
+  const auto dimensions = given.isIntList() ? given.toDimVector()
+      : given.isInt()                       ? at::DimVector{given.toInt()}
+                                            : at::DimVector{};
+  const int64_t fastest = fastest_dimension(tensor);
+  for (const int64_t dimension : dimensions) {
+    const int64_t i = at::maybe_wrap_dim(dimension, tensor.dim());
+    if (i == fastest) {
+      work.memory.rows = 0;
+      return;
+    }
+    work.memory.rows *= static_cast<double>(tensor.size(i));
+  }
+}
+
+// SoftMax.cu: multiplies the gradient by the result first, in a kernel of its own.
+void describe_softmax_gradient(
+    const WorkRules& rules, Arguments arguments, Description& description) {
+  describe_softmax(rules, arguments, description);
+  const auto& gradient = arguments[0].toTensor();
+  const double bytes = touched_bytes(gradient);
+  description.works.push_back(memory_work(2 * bytes, bytes));
+  description.works.back().memory.elements = static_cast<double>(gradient.numel());
 }
 
 // Embedding.cu: sorts many indices, so that no two threads add to one row.
@@ -130,34 +178,34 @@ const std::unordered_map<std::string, NamedRule>& rules() {
       {"batch_norm_stats", {{kReduction}}},
       {"batch_norm_backward_reduce", {{kReduction}}},
       // SoftMax.cu
-      {"_softmax", {{Access::Softmax}, describe_rows}},
-      {"_log_softmax", {{Access::Softmax}, describe_rows}},
-      {"_softmax_backward_data", {{Access::SoftmaxBackward}, describe_rows}},
-      {"_log_softmax_backward_data", {{Access::SoftmaxBackward}, describe_rows}},
+      {"_softmax", {{Access::Softmax}, describe_softmax}},
+      {"_log_softmax", {{Access::Softmax}, describe_softmax}},
+      {"_softmax_backward_data", {{Access::SoftmaxBackward}, describe_softmax_gradient}},
+      {"_log_softmax_backward_data", {{Access::SoftmaxBackward}, describe_softmax}},
       // Reduce.cuh
-      {"sum", {{kReduction}}},
-      {"nansum", {{kReduction}}},
-      {"mean", {{kReduction}}},
-      {"prod", {{kReduction}}},
-      {"amax", {{kReduction}}},
-      {"amin", {{kReduction}}},
-      {"aminmax", {{kReduction}}},
-      {"max", {{kReduction}}},
-      {"min", {{kReduction}}},
-      {"argmax", {{kReduction}}},
-      {"argmin", {{kReduction}}},
-      {"all", {{kReduction}}},
-      {"any", {{kReduction}}},
-      {"norm", {{kReduction}}},
-      {"linalg_vector_norm", {{kReduction}}},
-      {"var", {{kReduction}}},
-      {"std", {{kReduction}}},
-      {"var_mean", {{kReduction}}},
-      {"std_mean", {{kReduction}}},
-      {"logsumexp", {{kReduction, 1, 4}}},
-      {"count_nonzero", {{kReduction}}},
-      {"dot", {{kReduction}}},
-      {"vdot", {{kReduction}}},
+      {"sum", {{kReduction}, describe_reduction}},
+      {"nansum", {{kReduction}, describe_reduction}},
+      {"mean", {{kReduction}, describe_reduction}},
+      {"prod", {{kReduction}, describe_reduction}},
+      {"amax", {{kReduction}, describe_reduction}},
+      {"amin", {{kReduction}, describe_reduction}},
+      {"aminmax", {{kReduction}, describe_reduction}},
+      {"max", {{kReduction}, describe_reduction}},
+      {"min", {{kReduction}, describe_reduction}},
+      {"argmax", {{kReduction}, describe_reduction}},
+      {"argmin", {{kReduction}, describe_reduction}},
+      {"all", {{kReduction}, describe_reduction}},
+      {"any", {{kReduction}, describe_reduction}},
+      {"norm", {{kReduction}, describe_reduction}},
+      {"linalg_vector_norm", {{kReduction}, describe_reduction}},
+      {"var", {{kReduction}, describe_reduction}},
+      {"std", {{kReduction}, describe_reduction}},
+      {"var_mean", {{kReduction}, describe_reduction}},
+      {"std_mean", {{kReduction}, describe_reduction}},
+      {"logsumexp", {{kReduction, 1, 4}, describe_reduction}},
+      {"count_nonzero", {{kReduction}, describe_reduction}},
+      {"dot", {{kReduction}, describe_reduction}},
+      {"vdot", {{kReduction}, describe_reduction}},
       {"mv", {{kReduction}}},
       {"addmv", {{kReduction}}},
       // Indexing.cu, IndexKernel.cu, ScatterGatherKernel.cu

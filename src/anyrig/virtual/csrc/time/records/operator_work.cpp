@@ -109,6 +109,9 @@ void complete(const WorkRules& rules, const Moved& moved, Description& descripti
   work.bytes_read = moved.read * (is_memory_bound ? passes : 1);
   work.bytes_written = moved.written;
   work.footprint_bytes = moved.footprint;
+  if (is_memory_bound) {
+    work.memory.elements = moved.elements;
+  }
   if (moved.is_strided) {
     work.memory.access = Access::Strided;
   }

@@ -61,6 +61,7 @@ struct Moved {
   double read = 0;
   double written = 0;
   double footprint = 0;
+  double elements = 0; // of the largest operand; 0: unknown, or not all are accessed
   bool is_strided = false; // the largest operands differ in their fastest dimension
 };
 
