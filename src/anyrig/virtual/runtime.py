@@ -12,6 +12,8 @@ import torch
 
 _SUCCESS = 0
 
+_NO_NVTX_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING
+
 # The cuDNN version of torch 2.13 for CUDA: major * 10000 + minor * 100 + patch.
 _CUDNN_VERSION = 92000
 
@@ -61,10 +63,18 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
         )
         return _SUCCESS
 
+    def error_text(error: CudaError) -> str:
+        if not isinstance(error, CudaError):  # as pybind11 does
+            raise TypeError(
+                "cudaGetErrorString(): incompatible function arguments. The following argument "
+                f"types are supported:\n    1. (arg0: cudaError) -> str\n\nInvoked with: {error!r}"
+            )
+        return _ERROR_TEXTS.get(int(error), "unrecognized error code")
+
     functions: dict[str, Callable[..., Any]] = dict.fromkeys(_NO_OPERATIONS, succeed)
     return SimpleNamespace(
         cudaError=CudaError,
-        cudaGetErrorString=lambda error: _ERROR_TEXTS.get(int(error), "unrecognized error code"),
+        cudaGetErrorString=error_text,
         cudaHostRegister=host_register,
         cudaHostUnregister=host_unregister,
         cudaStreamCreate=create_stream,
@@ -74,33 +84,28 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
 
 
 def nvtx_marks() -> SimpleNamespace:
-    """Return a stand-in for NVTX without a profiler: count the nesting of ranges, drop marks."""
-    depth = 0
+    """Return a stand-in for NVTX while no tool such as Nsight is attached: nothing is recorded."""
     handles = itertools.count(1)
 
-    def push(message: str) -> int:
-        nonlocal depth
-        depth += 1
-        return depth - 1
-
-    def pop() -> int:
-        nonlocal depth
-        depth -= 1
-        return depth
+    def nest(*arguments: object) -> int:
+        return _NO_NVTX_TOOL
 
     def start(*arguments: object) -> int:
+        return 0
+
+    def start_on_device(*arguments: object) -> int:
         return next(handles)
 
     def end(*arguments: object) -> None:
         pass
 
     return SimpleNamespace(
-        rangePushA=push,
-        rangePop=pop,
+        rangePushA=nest,
+        rangePop=nest,
         rangeStartA=start,
         rangeEnd=end,
         markA=end,
-        deviceRangeStart=start,
+        deviceRangeStart=start_on_device,
         deviceRangeEnd=end,
     )
 

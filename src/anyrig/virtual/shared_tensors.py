@@ -14,7 +14,7 @@ import torch
 # The arguments that rebuild a storage in another process, in PyTorch's order: device, handle, size
 # in bytes, offset in bytes, handle and offset of the reference counter, handle of the event, and
 # whether to wait for the event.
-_Sent = tuple[int, "bytes | None", int, int, "bytes | None", int, "bytes | None", bool]
+_Sent = tuple[int, "bytes | None", int, int, "bytes | None", int, "bytes | None", "bool | None"]
 
 
 def patch(core: ModuleType) -> None:
@@ -26,7 +26,7 @@ def patch(core: ModuleType) -> None:
             raise RuntimeError("_share_cuda_: only available on CUDA")
         device = self.device.index
         if self.nbytes() == 0:
-            return device, None, 0, 0, None, 0, None, False
+            return device, None, 0, 0, None, 0, None, None
         alias = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
         process, file, size_bytes = core.send_memory(alias)
         handle = f"{process}:{file}:{size_bytes}".encode()

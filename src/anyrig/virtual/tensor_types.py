@@ -95,9 +95,10 @@ def _make_tensor_constructor_use_cuda() -> None:
     original_new = torch.Tensor.__new__
 
     def new(cls: type, *arguments: Any, **named: Any) -> Any:
-        if cls is not torch.Tensor or named:
+        if cls is not torch.Tensor:
             return original_new(cls, *arguments, **named)
-        return torch.empty(0, device="cuda").new(*arguments)
+        # Raises, as in PyTorch, if another device is named.
+        return torch.empty(0, device="cuda").new(*arguments, **named)
 
     tensor_class.__new__ = new
 

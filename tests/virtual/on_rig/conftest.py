@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,15 @@ def skip_without_gpu() -> Generator[None, object, object]:
         if lack is None or RIG in (None, WRITTEN_FOR):
             raise
         pytest.skip(f"this rig has too few GPUs: {lack.group()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    """Release the tensors of a failed test, which would take memory in all later tests."""
+    report = yield
+    if RIG not in (None, WRITTEN_FOR) and call.excinfo is not None:
+        traceback.clear_frames(call.excinfo.tb)
+    return report
 
 
 @pytest.fixture

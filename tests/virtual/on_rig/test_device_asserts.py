@@ -34,7 +34,7 @@ ASSERTS: dict[str, Callable[[Tensor], object]] = {
     "a loss of margins": lambda x: functional.multi_margin_loss(x, outside(0, 9, 1)),
     "unpooling": lambda x: functional.max_unpool2d(x[None, None], outside().expand(1, 1, 3, 3), 1),
     "a source too short": lambda x: x.masked_scatter(x > 0, x[0]),
-    "repeating": lambda x: x.repeat_interleave(outside(1, -1, 1), 0),
+    "repeating": lambda x: x.repeat_interleave(outside(1, -1, 1), 0, output_size=1),
     "a loss of chances": lambda x: functional.binary_cross_entropy(x * 2, x),
     "coins": lambda x: torch.bernoulli(x * 2),
     "choosing once": lambda x: torch.multinomial(-x, 1),
@@ -75,6 +75,8 @@ def test_errors_found_on_the_host_stay_index_errors() -> None:
         x[:, :0][:, [0, 1]]
     with pytest.raises(IndexError, match="Dimension out of range"):
         x.sum(5)
+    with pytest.raises(RuntimeError, match="repeats can not be negative"):
+        x.repeat_interleave(outside(1, -1, 1), 0)  # on the host, which needs their sum
     with pytest.raises(IndexError, match="out of bounds"):
         x.cpu()[outside().cpu()]
 

@@ -163,6 +163,7 @@ def test_the_build_passes_for_one_of_cuda() -> None:
     assert torch.backends.cudnn.version() == 92000
 
 
+@pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor constructors")
 def test_the_typed_tensor_classes() -> None:
     tensor = torch.cuda.FloatTensor(2, 3)
     assert tensor.is_cuda
@@ -172,6 +173,7 @@ def test_the_typed_tensor_classes() -> None:
     assert torch.ones(1, device="cuda").type() == "torch.cuda.FloatTensor"
 
 
+@pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor constructors")
 def test_the_typed_tensor_classes_as_types_and_constructors() -> None:
     kind = torch.cuda.HalfTensor
     there = torch.ones(1).type(kind)
@@ -188,6 +190,7 @@ def test_the_typed_tensor_classes_as_types_and_constructors() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.filterwarnings(r"ignore:torch.sparse.SparseTensor\(.*is deprecated")
 def test_the_typed_classes_of_sparse_tensors() -> None:
     kind = torch.cuda.sparse.FloatTensor
     indices = torch.tensor([[0, 1], [1, 0]], device=DEVICE)
@@ -207,16 +210,13 @@ def test_cudnn_has_a_version() -> None:
 
 
 def test_marks_and_the_runtime() -> None:
-    assert torch.cuda.nvtx.range_push("outer") == 0
+    untracked = -2  # while no tool such as Nsight is attached
+    assert torch.cuda.nvtx.range_push("outer") == untracked
     torch.cuda.nvtx.mark("here")
-    assert torch.cuda.nvtx.range_push("inner") == 1
-    assert torch.cuda.nvtx.range_pop() == 1
-    assert torch.cuda.nvtx.range_pop() == 0
+    assert torch.cuda.nvtx.range_pop() == untracked
     with torch.cuda.nvtx.range("inner"):
         pass
-    first, second = torch.cuda.nvtx.range_start("one"), torch.cuda.nvtx.range_start("two")
-    assert first != second
-    torch.cuda.nvtx.range_end(first)
+    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("one"))
     torch.cuda.profiler.start()
     torch.cuda.profiler.stop()
     torch.cuda._sleep(1000)

@@ -490,11 +490,19 @@ def test_a_replay_waits_for_the_end_of_a_capture() -> None:
     graph = captured(lambda: torch.ones(1, device="cuda"))
 
     def work() -> None:
+        if REGISTERS_GENERATORS:  # found on the host, before the call that ends the capture
+            with pytest.raises(RuntimeError, match="Cannot prepare for replay during capturing"):
+                graph.replay()
+            torch.ones(1, device="cuda")
+            return
         with pytest.raises(torch.AcceleratorError, match="when stream is capturing"):
             graph.replay()
 
-    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+    if REGISTERS_GENERATORS:
         captured(work)
+    else:
+        with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+            captured(work)
     graph.replay()
 
 
@@ -511,7 +519,7 @@ def test_another_device_may_be_waited_for_in_a_capture() -> None:
     assert results[0].tolist() == [2.0] * 3
 
 
-def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
+def test_before_2_14_a_capture_that_fails_keeps_its_memory() -> None:
     torch.cuda.empty_cache()
     reserved = torch.cuda.memory_reserved()
 
@@ -523,6 +531,18 @@ def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
         captured(work)
     gc.collect()
     torch.cuda.empty_cache()
+    kept = 20 * MIB if torch.__version__ < (2, 14) else 0
+    assert torch.cuda.memory_reserved() == reserved + kept
+
+
+@pytest.mark.skipif(torch.__version__ >= (2, 13), reason="from 2.13 on the capture ends")
+def test_before_2_13_no_cache_is_emptied_once_a_capture_has_failed() -> None:
+    with pytest.raises(torch.AcceleratorError):
+        captured(torch.cuda.synchronize)
+    del_me = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    del del_me
+    torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == reserved
 
 
@@ -532,10 +552,14 @@ def test_the_default_stream_cannot_be_captured() -> None:
 
 
 def test_a_stream_is_captured_once() -> None:
+    kind, words = (
+        (RuntimeError, "Cannot register the state during capturing stage")
+        if REGISTERS_GENERATORS
+        else (torch.AcceleratorError, "cannot be performed in the present state")
+    )
+
     def work() -> None:
-        with pytest.raises(
-            torch.AcceleratorError, match="cannot be performed in the present state"
-        ):
+        with pytest.raises(kind, match=words):
             torch.cuda.CUDAGraph().capture_begin()
 
     captured(lambda: (work(), torch.ones(1, device="cuda")))
@@ -571,8 +595,14 @@ def test_another_thread_may_reserve_memory_during_a_thread_local_capture() -> No
 
 
 def _empty_on(stream: torch.cuda.Stream) -> None:
+    # Of a new size each time: once a capture has failed, PyTorch may keep what was freed.
+    global _taken_bytes
+    _taken_bytes += 64 * MIB
     with torch.cuda.stream(stream):
-        torch.empty(64 * MIB, device="cuda")
+        torch.empty(_taken_bytes, dtype=torch.uint8, device="cuda")
+
+
+_taken_bytes = 0
 
 
 def test_a_capture_that_runs_out_of_memory_raises() -> None:
@@ -649,13 +679,16 @@ def test_only_a_kept_graph_has_raw_handles() -> None:
     with pytest.raises(RuntimeError, match="only when keep_graph=true"):
         graph.instantiate()
     assert kept.raw_cuda_graph() != 0
-    assert (graph._has_graph_exec, kept._has_graph_exec) == (True, False)  # type: ignore[attr-defined]
+    has_facts = hasattr(graph, "_has_graph_exec")  # in the PyTorch versions that use it
+    if has_facts:
+        assert (graph._has_graph_exec, kept._has_graph_exec) == (True, False)
     with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
         kept.raw_cuda_graph_exec()
     for _ in range(2):
         kept.instantiate()
     assert kept.raw_cuda_graph_exec() != graph.raw_cuda_graph_exec() != 0
-    assert kept._has_graph_exec  # type: ignore[attr-defined]
+    if has_facts:
+        assert kept._has_graph_exec
 
 
 def test_a_capture_is_known_on_its_own_device_and_stream_only() -> None:
@@ -679,6 +712,8 @@ def test_a_capture_is_known_on_its_own_device_and_stream_only() -> None:
 def test_a_capture_may_end_in_two_parts() -> None:
     source, results = torch.ones(4, device="cuda"), []
     graph: Any = torch.cuda.CUDAGraph()
+    if not hasattr(graph, "capture_end_pre"):
+        pytest.skip("this PyTorch's captures end in one part")
     with torch.cuda.stream(torch.cuda.Stream()):
         graph.capture_begin()
         results.append(source * 3)
@@ -758,7 +793,13 @@ def test_a_replay_takes_as_long_as_its_longest_stream() -> None:
     assert start.elapsed_time(end) == pytest.approx(20, rel=0.01)
 
 
+def skip_without_conditions() -> None:
+    if not hasattr(torch.cuda.CUDAGraph, "begin_capture_to_if_node"):
+        pytest.skip("this PyTorch's graphs have no conditional bodies")
+
+
 def test_a_conditional_body() -> None:
+    skip_without_conditions()
     flag, inner = (torch.zeros(1, dtype=torch.bool, device=DEVICE) for _ in range(2))
     total, seen = torch.zeros(2, device=DEVICE), torch.zeros(2, device=DEVICE)
 
@@ -804,6 +845,8 @@ def test_both_branches_of_a_condition() -> None:
 
 
 def test_invalid_conditions() -> None:
+    skip_without_conditions()
+
     def work() -> None:
         graph: Any = torch.cuda.CUDAGraph.get_currently_capturing_graph()
         with pytest.raises(RuntimeError, match="expected scalar type Bool but found Float"):

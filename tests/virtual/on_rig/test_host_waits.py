@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 DEVICE = "cuda:1"
+pytestmark = pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 Call = Callable[[Tensor], object]
 
 
@@ -26,10 +27,10 @@ WAITS: dict[str, Call] = {
     "a copy from the host": lambda x: torch.ones(3).to(x.device),
     "what is not zero": lambda x: x.nonzero(),
     "a mask": lambda x: x[x > 1],
-    "a mask that tensors fill": lambda x: x.__setitem__(x > 1, x[0]),
+    "a mask that tensors fill": lambda x: x.__setitem__(x > 1, torch.ones((), device=x.device)),
     "indices on the host": lambda x: x[torch.tensor([0, 1])],
     "what differs": lambda x: x.unique(),
-    "equality": lambda x: torch.equal(x, x),
+    "equality": lambda x: torch.equal(x, x.clone()),
     "a stream": lambda x: torch.cuda.current_stream(DEVICE).synchronize(),
 }
 
@@ -49,9 +50,17 @@ def test_warnings_instead_of_errors(x: Tensor) -> None:
 
 def test_other_calls_run(x: Tensor) -> None:
     x[x > 1] = 1.0
+    assert torch.equal(x, x)  # not compared: even NaN equals itself
+    assert not torch.equal(x, x[1:])
     index = torch.ones(1, dtype=torch.long, device=x.device, pin_memory=False)
     assert x[index].shape == (1,)
     assert torch.repeat_interleave(x, index + 1, output_size=8).shape == (8,)
     x.to("cpu", non_blocking=True)
     torch.cuda.synchronize(DEVICE)
     torch.cuda.Event().synchronize()
+
+
+def test_nan_in_the_same_tensor_is_equal() -> None:
+    x = torch.tensor([1.0, float("nan")], device=DEVICE)
+    assert torch.equal(x, x.view(2))
+    assert not torch.equal(x, x.clone())

@@ -262,7 +262,7 @@ def test_a_nearly_full_gpu_counts_the_same_allocations() -> None:
 @pytest.mark.whole_gpu
 def test_checking_for_room_does_not_empty_the_cache() -> None:
     free = torch.cuda.mem_get_info()[0]
-    kept, cached = take(free - 60 * MIB), take(50 * MIB)
+    kept, cached = take(free - 80 * MIB), take(50 * MIB)  # a real driver keeps some of the rest
     del cached
     small = torch.ones(1, device="cuda")
     torch.cuda.reset_accumulated_memory_stats()

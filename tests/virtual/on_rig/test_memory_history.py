@@ -17,6 +17,7 @@ from anyrig.virtual import load_extension
 DEVICE = 7  # used only by the tests of pools, history and temporaries
 MIB = 2**20
 MAPPINGS = Path("/proc/self/maps")
+TRACES_POOLS = torch.__version__ >= (2, 12)
 
 
 @pytest.fixture(autouse=True)
@@ -50,29 +51,33 @@ def test_every_action_is_traced() -> None:
         "free_requested",
         "free_completed",
         "segment_free",
-        "snapshot",
     ]
-    assert [entry["size"] for entry in entries[:5]] == [
+    assert [entry["size"] for entry in entries] == [
         20 * MIB,
         3 * MIB,
         3 * MIB,
         3 * MIB,
         20 * MIB,
     ]
-    assert len({entry["addr"] for entry in entries[:5]}) == 1
+    assert len({entry["addr"] for entry in entries}) == 1
     for entry in entries[:4]:
         assert names(entry["frames"])[0] in ("take", "test_every_action_is_traced")
         assert entry["frames"][0]["filename"] == __file__
-        assert entry["pool_id"] == (0, 0)
+        assert entry.get("pool_id") == ((0, 0) if TRACES_POOLS else None)
     assert entries[0]["time_us"] <= entries[-1]["time_us"]
+    assert trace()[5]["action"] == "snapshot"  # the first look, which its own trace does not show
 
 
 def test_live_blocks_and_segments_have_stacks() -> None:
     torch.cuda.memory._record_memory_history("state", stacks="python")
-    tensor = take(5000)
-    segments = torch.cuda.memory._snapshot()["segments"]
-    (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
+    whole = take(20 * MIB)
+    (segment,) = own_segments()
     assert names(segment["frames"])[0] == "take"
+    del whole
+    torch.cuda.empty_cache()
+    tensor = take(5000)
+    (segment,) = own_segments()
+    assert segment["frames"] == []  # PyTorch leaves the segment's stack with the split's rest
     used, free = segment["blocks"]
     assert (used["state"], free["state"]) == ("active_allocated", "inactive")
     assert names(used["frames"])[0] == "take"
@@ -93,7 +98,7 @@ def test_actions_have_stacks_if_requested() -> None:
         (segment,) = (part for part in snapshot["segments"] if part["device"] == DEVICE)
         used = segment["blocks"][0]
         del tensor
-        entries = {entry["action"]: bool(entry["frames"]) for entry in trace()}
+        entries = {entry["action"]: "frames" in entry for entry in trace()}
         found.append((bool(used["frames"]), entries["alloc"], entries["free_requested"]))
         torch.cuda.memory._record_memory_history(None)
         torch.cuda.empty_cache()
@@ -113,6 +118,7 @@ def test_recorded_memory_is_returned_to_the_host() -> None:
     assert address not in MAPPINGS.read_text()
 
 
+@pytest.mark.skipif(not TRACES_POOLS, reason="before 2.12 a trace does not name pools")
 def test_the_trace_of_one_pool() -> None:
     torch.cuda.memory._record_memory_history(stacks="python")
     pool = torch.cuda.MemPool()
@@ -131,7 +137,7 @@ def test_out_of_memory_is_traced() -> None:
     torch.cuda.memory._record_memory_history(stacks="python")
     with pytest.raises(torch.OutOfMemoryError):
         take(2**40)
-    entry = trace()[-2]
+    entry = trace()[-1]
     assert entry["action"] == "oom"
     assert entry["size"] == 2**40
     assert entry["device_free"] == torch.cuda.mem_get_info()[0]
@@ -142,15 +148,15 @@ def test_the_newest_entries_are_kept() -> None:
     torch.cuda.memory._record_memory_history(max_entries=3, stacks="python")
     sizes = [512 * number for number in range(1, 6)]
     tensors = [take(size) for size in sizes]
-    entries = trace()
-    assert [entry["size"] for entry in entries[:-1]] == sizes[-2:]
-    assert entries[-1]["action"] == "snapshot"
+    assert [entry["size"] for entry in trace()] == sizes[-3:]
+    assert [entry["action"] for entry in trace()] == ["alloc", "alloc", "snapshot"]
     del tensors
 
 
 def test_recording_only_the_state_keeps_one_entry() -> None:
     torch.cuda.memory._record_memory_history("state", max_entries=10, stacks="python")
     tensors = [take(512) for _ in range(3)]
+    assert [entry["action"] for entry in trace()] == ["alloc"]
     assert [entry["action"] for entry in trace()] == ["snapshot"]
     del tensors
 
@@ -162,7 +168,7 @@ def test_options() -> None:
     tensor = take(1)
     (entry,) = trace()
     assert entry["action"] == "alloc"
-    assert entry["frames"] == []
+    assert "frames" not in entry
     torch.cuda.memory._record_memory_history(None)
     assert trace() == []
     del tensor
@@ -227,15 +233,20 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
 
 
 def test_invalid_arguments_raise() -> None:
-    record = torch._C._cuda_record_memory_history
-    for arguments, words in (
+    record = torch.cuda.memory._record_memory_history
+    wrong: tuple[tuple[tuple[Any, ...], str], ...] = (
         (("some",), "expected state to be 'state', 'all', or None"),
         (("all", "free"), "expected context to be 'state', 'alloc', 'all', or None"),
         (("all", "all", "C++"), "expected stacks to be 'python', or 'all'"),
-    ):
+    )
+    for arguments, words in wrong:
         with pytest.raises(RuntimeError, match=words):
             record(*arguments)
-    record("all", record_cuda=False)
+
+
+@pytest.mark.virtual_only("it calls the function of virtual GPUs, which has defaults")
+def test_a_history_of_pinned_memory_alone_records_nothing() -> None:
+    torch._C._cuda_record_memory_history("all", record_cuda=False)
     assert not torch._C._cuda_isHistoryEnabled()
 
 
@@ -257,7 +268,8 @@ def test_which_actions_have_stacks(
     (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
     assert bool(segment["blocks"][0]["frames"]) == (context is not None)
     del tensor
-    innermost = {entry["action"]: (names(entry["frames"]) or [None])[0] for entry in trace()}
+    stacks = {entry["action"]: names(entry.get("frames", [])) for entry in trace()}
+    innermost = {action: (stack or [None])[0] for action, stack in stacks.items()}
     assert (innermost["alloc"], innermost["segment_alloc"]) == (made, made)
     assert (innermost["free_requested"], innermost["free_completed"]) == (freed, freed)
 
@@ -286,7 +298,7 @@ def test_the_old_signature() -> None:
         record(True, trace_alloc_max_entries=5, clear_history=True, **words)  # type: ignore[arg-type]
         tensor = take(3 * MIB)
         (entry,) = (entry for entry in trace() if entry["action"] == "alloc")
-        assert bool(entry["frames"]) == frames_of_alloc
+        assert ("frames" in entry) == frames_of_alloc
         segments = torch.cuda.memory._snapshot()["segments"]
         (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
         assert segment["blocks"][0]["frames"]
@@ -379,7 +391,7 @@ def test_actions_have_their_stream_and_the_programs_words() -> None:
     made = [entry for entry in trace() if entry["action"] == "alloc"]
     assert [entry["user_metadata"] for entry in made] == ["of the first epoch", ""]
     assert [entry["stream"] for entry in made] == [side.cuda_stream, 0]
-    assert {entry["compile_context"] for entry in made} == {""}
+    assert {entry["compile_context"] for entry in made} == {"N/A"}
     assert "device_free" not in made[0]
     del inside, outside
 
@@ -392,6 +404,7 @@ def test_a_snapshot_of_one_pool_has_the_trace_of_that_pool() -> None:
         inside = take(1)
     outside = take(MIB)
     found = load_extension().memory_snapshot(pool.id, True)
-    assert {entry["pool_id"] for entry in found["device_traces"][DEVICE]} == {pool.id}
+    if TRACES_POOLS:
+        assert {entry["pool_id"] for entry in found["device_traces"][DEVICE]} == {pool.id}
     assert [segment["segment_pool_id"] for segment in found["segments"]] == [pool.id]
     del inside, outside, pool

@@ -121,6 +121,10 @@ def test_between_cards_and_types() -> None:
 
 @pytest.mark.parametrize("place", ["to the host", "to a device", "between devices"])
 def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
+    """PyTorch loses the conjugation where it converts the dtype before it copies.
+
+    A copy between host and device converts on the device if it is asynchronous, else on the host.
+    """
     numbers = torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]])
     source, target = {
         "to the host": (DEVICE, "cpu"),
@@ -134,7 +138,21 @@ def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
                 to = to.t() if columns_first else to
                 to.copy_(numbers.to(source).conj(), non_blocking)
                 torch.cuda.synchronize(DEVICE)
-                assert to.tolist() == numbers.conj().resolve_conj().tolist()
+                converts_first = place == ("to the host" if non_blocking else "to a device")
+                is_lost = dtype == torch.complex128 and converts_first
+                expected = numbers if is_lost else numbers.conj()
+                assert to.tolist() == expected.resolve_conj().tolist()
+
+
+def test_a_negated_view_is_copied_as_what_it_stands_for() -> None:
+    negated = torch._neg_view(torch.tensor([[1.0, -3.0], [5.0, 6.0]]))
+    for dtype, non_blocking in ((torch.float32, False), (torch.float64, True)):
+        there = torch.zeros(2, 2, dtype=dtype, device=DEVICE)
+        assert there.copy_(negated, non_blocking).tolist() == [[-1, 3], [-5, -6]]
+    # PyTorch loses the sign where it converts the dtype, or makes the source contiguous, first.
+    there = torch.zeros(2, 2, dtype=torch.float64, device=DEVICE)
+    assert there.copy_(negated).tolist() == [[1, -3], [5, 6]]
+    assert torch.zeros(2, 1, device=DEVICE).copy_(negated[:, :1]).tolist() == [[1], [5]]
 
 
 def test_memory_of_a_device_is_not_pinned() -> None:

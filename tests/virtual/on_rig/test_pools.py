@@ -64,14 +64,17 @@ def test_the_scope_applies_to_one_thread_and_one_device() -> None:
 def test_a_pool_may_serve_one_stream() -> None:
     library: Any = torch._C
     pool = torch.cuda.MemPool()
-    library._cuda_beginAllocateCurrentStreamToPool(DEVICE, pool.id)
-    try:
-        kept = [take(1), in_another_thread(1)]
-        with torch.cuda.stream(torch.cuda.Stream()):
-            kept.append(take(1))
-    finally:
-        library._cuda_endAllocateToPool(DEVICE, pool.id)
-        library._cuda_releasePool(DEVICE, pool.id)
+    with pytest.raises(RuntimeError, match="Expected stream capture to be under way"):
+        library._cuda_beginAllocateCurrentStreamToPool(DEVICE, pool.id)  # the default stream
+    with torch.cuda.stream(torch.cuda.Stream()):
+        library._cuda_beginAllocateCurrentStreamToPool(DEVICE, pool.id)
+        try:
+            kept = [take(1), take(1), in_another_thread(1)]
+            with torch.cuda.stream(torch.cuda.Stream()):
+                kept.append(take(1))
+        finally:
+            library._cuda_endAllocateToPool(DEVICE, pool.id)
+            library._cuda_releasePool(DEVICE, pool.id)
     assert sizes_in(pool) == [1024]
     del kept
 

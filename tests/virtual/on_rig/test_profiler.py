@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.autograd.profiler import emit_nvtx
 
+from anyrig.virtual import installation
+
 DEVICE = "cuda:1"
 
 
@@ -31,7 +33,8 @@ def test_a_profile_of_cuda_alone() -> None:
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         x @ x
-    assert "aten::dot" in {event.key for event in profile.key_averages()}
+    if installation() is not None:  # events of a real GPU have the names of kernels
+        assert "aten::dot" in {event.key for event in profile.key_averages()}
     assert "CUDA total" in profile.key_averages().table(sort_by="cuda_time_total")
 
 

@@ -173,7 +173,7 @@ def test_tensors_that_cannot_be_sent() -> None:
     with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
         torch.ones(1).untyped_storage()._share_cuda_()
     empty = torch.empty(0, device=DEVICE).untyped_storage()
-    assert empty._share_cuda_() == (DEVICE.index, None, 0, 0, None, 0, None, False)
+    assert empty._share_cuda_() == (DEVICE.index, None, 0, 0, None, 0, None, None)
     for options in ({"interprocess": False}, {"interprocess": True, "enable_timing": True}):
         event = torch.cuda.Event(**options)
         event.record()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 
 import pytest
 import torch
 
 import anyrig
+from anyrig.virtual import installation
 
 DEVICE = 3
 
@@ -31,9 +33,12 @@ def test_memory_in_use_is_what_the_driver_handed_out() -> None:
     kept = torch.empty(8 * 2**20, dtype=torch.uint8, device=f"cuda:{DEVICE}")
     used = torch.cuda.device_memory_used(DEVICE)
     assert used >= kept.nbytes
-    assert torch.cuda.list_gpu_processes(DEVICE) == (
-        f"GPU:{DEVICE}\nprocess {os.getpid():>10d} uses {used / 2**20:>12.3f} MB GPU memory"
-    )
+    listed = torch.cuda.list_gpu_processes(DEVICE)
+    own = rf"GPU:{DEVICE}\nprocess {os.getpid():>10d} uses +([0-9.]+) MB GPU memory"
+    found = re.fullmatch(own, listed)
+    assert found, listed
+    if installation() is not None:  # a real driver counts a process's memory in other ways, too
+        assert found[1] == f"{used / 2**20:.3f}"
     with torch.cuda.device(DEVICE):
         assert torch.cuda.device_memory_used() == used
     torch.cuda.empty_cache()
@@ -66,7 +71,10 @@ def test_the_runtime_explains_its_numbers() -> None:
         801: "operation not supported",
         12345: "unrecognized error code",
     }
-    assert {number: runtime.cudaGetErrorString(number) for number in texts} == texts
+    found = {number: runtime.cudaGetErrorString(runtime.cudaError(number)) for number in texts}
+    assert found == texts
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        runtime.cudaGetErrorString(2)
     assert runtime.cudaError.success == 0
     free_bytes, total_bytes = runtime.cudaMemGetInfo(DEVICE)
     assert (free_bytes, total_bytes) == torch.cuda.mem_get_info(DEVICE)

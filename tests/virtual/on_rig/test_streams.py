@@ -112,7 +112,7 @@ def test_elapsed_time_needs_the_end_of_both_events() -> None:
     end.record()
     start.synchronize()
     for events in ((start, end), (end, start)):
-        with pytest.raises(torch.AcceleratorError, match="device not ready"):
+        with pytest.raises(RuntimeError, match="Both events must be completed before"):
             events[0].elapsed_time(events[1])
     end.synchronize()
     if installation() is not None:  # a real GPU sleeps in its own clock
@@ -138,8 +138,7 @@ def test_priorities() -> None:
     for priority in range(highest, lowest + 1):
         assert torch.cuda.Stream(priority=priority).priority == priority
     assert torch.cuda.Stream(priority=highest - 1).priority == highest
-    with pytest.raises(RuntimeError, match="priority to be less than or equal to 0, got 1"):
-        torch.cuda.Stream(priority=1)
+    assert torch.cuda.Stream(priority=lowest + 1).priority == lowest
 
 
 def test_an_event_belongs_to_the_device_where_it_is_recorded() -> None:
@@ -208,7 +207,7 @@ def test_a_stream_handle_is_unique_in_the_process() -> None:
         got = torch.cuda.get_stream_from_external(number, stream.device)
         assert external.cuda_stream == got.cuda_stream == number
         with torch.cuda.stream(external):
-            torch.cuda._sleep(10**6)
+            torch.cuda._sleep(10**8)  # 50 ms
             assert torch._C._cuda_getCurrentRawStream(stream.device.index) == number
             x = torch.empty(8, device=stream.device)
         assert not stream.query()  # the same stream

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+
 
 @pytest.fixture
 def x() -> Iterator[Tensor]:

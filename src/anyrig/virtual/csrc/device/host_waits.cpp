@@ -14,6 +14,9 @@ std::atomic<WaitDebug> debug_of_waits{WaitDebug::Silent};
 } // namespace
 
 void set_wait_debug(WaitDebug mode) {
+  TORCH_WARN_ONCE(
+      "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing "
+      "operations");
   debug_of_waits.store(mode, std::memory_order_relaxed);
 }
 

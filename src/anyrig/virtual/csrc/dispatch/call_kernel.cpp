@@ -61,6 +61,8 @@ void OperatorCall::call_kernel(c10::DispatchKeySet keys) {
       plan_.divides_integers(arguments())) {
     replace_zero_divisors(argument(0), argument(1));
   }
+  // Read before the kernel, which moves its arguments away.
+  const bool checks_repeats = plan_.checks_repeats && stack_->back().isNone();
   try {
     if (plan_.host_kernel.has_value()) {
       plan_.host_kernel->callBoxed(op_, keys, stack_);
@@ -68,7 +70,9 @@ void OperatorCall::call_kernel(c10::DispatchKeySet keys) {
       op_.redispatchBoxed(keys, stack_);
     }
   } catch (const c10::Error& error) {
-    raise_if_device_assert(error, plan_.name, device_);
+    if (!checks_repeats) {
+      raise_if_device_assert(error, plan_.name, device_);
+    }
     raise_with_cuda_name(error);
     throw;
   }

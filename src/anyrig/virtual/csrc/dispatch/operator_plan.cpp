@@ -176,6 +176,7 @@ OperatorPlan::OperatorPlan(
   choose_layout = is_out ? nullptr : record->choose_layout;
   has_missing_meta = !is_out && record->missing_meta.has_value();
   raises_versions = starts_with(named, "_foreach_");
+  checks_repeats = named == "repeat_interleave";
   for (const auto& kernel : record->host_kernels) {
     const bool is_for_key = kernel.key == c10::DispatchKey::CUDA
         ? host_key == c10::DispatchKey::CPU

@@ -56,6 +56,7 @@ struct OperatorPlan {
   // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
   // operators autograd does.
   bool raises_versions = false;
+  bool checks_repeats = false; // repeat_interleave, on the host if it must compute its size
   // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
   ValueRule value_rule = ValueRule::Forget;

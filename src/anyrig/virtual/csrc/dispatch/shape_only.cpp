@@ -135,6 +135,13 @@ bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> 
     return has_host_index(arguments[1]) ||
         (has_mask(arguments[1]) && !fills_by_mask(op, arguments));
   }
+  if (name == "aten::equal" && arguments[0].toTensor().layout() == at::kStrided) {
+    const at::Tensor& self = arguments[0].toTensor();
+    const at::Tensor& other = arguments[1].toTensor();
+    const bool are_one = self.is_alias_of(other) && self.dtype() == other.dtype() &&
+        self.storage_offset() == other.storage_offset() && self.strides() == other.strides();
+    return self.sizes() == other.sizes() && self.numel() > 0 && !are_one;
+  }
   return needs_values(op, arguments);
 }
 

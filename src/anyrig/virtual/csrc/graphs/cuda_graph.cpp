@@ -1,5 +1,6 @@
 #include "graphs/cuda_graph.h"
 
+#include "device/override.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
 #include "memory/reused_memory.h"
@@ -9,7 +10,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <fstream>
@@ -21,7 +21,13 @@ namespace {
 // Before PyTorch 2.12, generators are registered with a graph before its capture begins, and all
 // graphs of a generator share its two tensors. Later, each graph has its own tensors, created when
 // the graph first draws.
-constexpr bool kRegistersGenerators = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12;
+constexpr bool kRegistersGenerators = !ANYRIG_TORCH_FROM(12);
+
+// PyTorch raises the error of a failed capture before it gives up the graph's pool. The pool's
+// memory is never released, and before PyTorch 2.13 the allocator counts the capture as underway
+// from then on: it empties no cache when memory runs out.
+constexpr bool kKeepsPoolOfFailedCapture = !ANYRIG_TORCH_FROM(14);
+constexpr bool kKeepsRouteOfFailedCapture = !ANYRIG_TORCH_FROM(13);
 
 bool is_graph_debugging = false;
 
@@ -56,6 +62,14 @@ c10::DataPtr allocate_outside_pool(c10::DeviceIndex device) {
   return allocate(sizeof(int64_t), device);
 }
 
+// at::cuda::assertNotCapturing
+void check_not_capturing(const c10::Stream& stream, const char* attempt) {
+  TORCH_CHECK(
+      capture_of(stream) == kNoCapture, attempt,
+      " during CUDA graph capture. If you need this call to be captured, please file an issue. "
+      "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive");
+}
+
 void with_pools(c10::DeviceIndex device, const std::function<void(PrivatePools&)>& change) {
   caching_allocator(device).with_pools(change);
 }
@@ -86,6 +100,7 @@ void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mod
       "replay them on the default stream.)");
   stream_ = stream;
   if (kRegistersGenerators) {
+    check_not_capturing(stream, "Cannot register the state during capturing stage.");
     register_generator(default_generator(device));
   }
   pool_ = pool.value_or(kNoPool) != kNoPool ? *pool : new_pool_id(/*is_user_created=*/false);
@@ -149,16 +164,21 @@ void CudaGraph::finish_capture() {
     std::lock_guard<std::mutex> guard(capturing.mutex);
     capturing.graphs.erase(capture_);
   }
-  // Unlike CUDA's allocator, end the route also after a failed capture.
-  with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.end_route(pool_); });
   is_capturing_ = false;
+  const auto end_route = [&](PrivatePools& pools) { pools.end_route(pool_); };
   try {
     virtual_gpu::end_capture(capture_);
   } catch (...) {
-    with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.remove_user(pool_); });
+    if (!kKeepsRouteOfFailedCapture) {
+      with_pools(stream_.device_index(), end_route);
+    }
+    if (!kKeepsPoolOfFailedCapture) {
+      with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.remove_user(pool_); });
+    }
     recording_.clear();
     throw;
   }
+  with_pools(stream_.device_index(), end_route);
 }
 
 void CudaGraph::capture_end_post() {
@@ -180,6 +200,10 @@ void CudaGraph::replay() {
   }
   const auto device = stream_.device_index();
   const CurrentDevice guard(device);
+  if (!shares_.empty()) {
+    check_not_capturing(
+        current_stream(device), "Cannot prepare for replay during capturing stage.");
+  }
   check_not_captured(current_stream(device));
   std::map<const PhiloxState*, PhiloxPosition> starts;
   for (auto& [name, share] : shares_) {

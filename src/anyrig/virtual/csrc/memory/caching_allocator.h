@@ -168,8 +168,8 @@ class CachingAllocator {
     if (block && stream != block->stream) block->used_on.insert(stream);
   }
 
-  /// Waits for all streams, then returns every completely free segment to the driver. Of the
-  /// private pools, includes those without users, or only `pool` if given.
+  /// Waits for all streams, then returns every completely free segment to the driver, of the
+  /// default pools and of private pools without users. If `pool` is given, of that pool alone.
   void empty_cache(PoolId pool = kNoPool, Context context = nullptr) {
     std::lock_guard<std::mutex> lock(mutex_);
     RequestStackScope stack_scope(history_, std::move(context));
@@ -369,7 +369,6 @@ class CachingAllocator {
       Block* rest = block;
       block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
       block->link(rest->prev, rest);
-      block->segment_context = std::move(rest->segment_context);
       block->was_used = rest->was_used;
       rest->address += request.bytes;
       rest->bytes -= request.bytes;
@@ -476,23 +475,33 @@ class CachingAllocator {
 
   // ---- returning memory to the driver
 
-  /// Waits for all streams, then returns all completely free memory to the driver. Skips the wait
-  /// while allocations are routed to private pools, since a stream may be captured.
+  /// Returns all completely free memory to the driver, after a wait for all streams. While
+  /// allocations are routed to private pools, a stream may be captured: then does not wait and
+  /// leaves the default pools alone. Of private pools, returns those without users, or only `pool`.
   void release_cached(PoolId pool) {
-    if (!pools_.has_routes()) wait_for_all_streams();
-    release_free(large_);
-    release_free(small_);
-    pools_.empty_unused(pool, [this](PrivatePool& unused) {
+    const bool may_wait = !pools_.has_routes();
+    if (pool == kNoPool && may_wait) {
+      wait_for_all_streams();
+      release_free(large_);
+      release_free(small_);
+    }
+    pools_.empty_unused(pool, [&](PrivatePool& unused) {
+      if (pool != kNoPool && may_wait) wait_for_all_streams(pool);
       release_free(unused.small);
       release_free(unused.large);
     });
   }
 
-  void wait_for_all_streams() {
+  /// Waits until the blocks freed so far are free, or those of one pool.
+  void wait_for_all_streams(PoolId only = kNoPool) {
     ++stats_.num_sync_all_streams;
     for (Block* block : std::exchange(deferred_, {})) wait_for_streams(block);
     for (auto& [stream, queue] : std::exchange(pending_, {})) {
       for (auto& [mark, block] : queue) {
+        if (only != kNoPool && block->pool->owner != only) {
+          pending_[stream].emplace_back(mark, block);
+          continue;
+        }
         events_.wait(stream, mark);
         if (--block->pending_events == 0) put_back(block);
       }

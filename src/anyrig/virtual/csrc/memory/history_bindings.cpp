@@ -1,5 +1,6 @@
 #include "memory/history_bindings.h"
 
+#include "device/override.h"
 #include "memory/allocator_options.h"
 #include "memory/memory.h"
 #include "memory/stacks.h"
@@ -45,9 +46,12 @@ TraceAction action_of(const std::string& name) {
 // Converts stacks to lists of frames, all together at the end, which is faster.
 class Frames {
  public:
-  // Sets `entry["frames"]` to the frames of `context` when `resolve` is called.
-  void set_later(py::dict entry, const Context& context) {
-    entry["frames"] = py::list();
+  // Sets `entry["frames"]` to the frames of `context` when `resolve` is called. Without a context,
+  // a segment and a block have no frames, and an entry of a trace does not have the key.
+  void set_later(py::dict entry, const Context& context, bool is_of_trace = false) {
+    if (!is_of_trace) {
+      entry["frames"] = py::list();
+    }
     if (context != nullptr) {
       stacks_.push_back(static_cast<torch::CapturedTraceback*>(context.get()));
       kept_.push_back(context);
@@ -135,10 +139,12 @@ py::list traces_of(PoolId only, Frames& frames) {
       entry["size"] = step.bytes;
       entry["stream"] = handle_of_key(step.stream, device);
       entry["time_us"] = step.time_us;
-      entry["compile_context"] = "";
+      entry["compile_context"] = "N/A"; // as outside torch.compile
       entry["user_metadata"] = step.metadata;
-      entry["pool_id"] = as_tuple(step.pool);
-      frames.set_later(entry, step.context);
+      if (ANYRIG_TORCH_FROM(12)) {
+        entry["pool_id"] = as_tuple(step.pool);
+      }
+      frames.set_later(entry, step.context, /*is_of_trace=*/true);
       trace.append(entry);
     }
     devices.append(trace);
@@ -165,8 +171,9 @@ py::dict allocator_settings() {
 py::dict memory_snapshot(PoolId only, bool with_traces) {
   Frames frames;
   py::dict result;
-  result["segments"] = segments_of(only, frames);
+  // The traces first: the look at the segments adds an entry, which the next snapshot shows.
   result["device_traces"] = with_traces ? traces_of(only, frames) : py::list();
+  result["segments"] = segments_of(only, frames);
   result["allocator_settings"] = allocator_settings();
   result["external_annotations"] = py::list();
   frames.resolve();

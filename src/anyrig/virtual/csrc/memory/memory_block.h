@@ -48,7 +48,7 @@ struct Block {
   int pending_events = 0;       // events of used_on that are not yet complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
   Context context;              // of the request it was handed out for
-  Context segment_context;      // of the request that created the segment; in its first block
+  Context segment_context;      // of the request that created the segment; a split leaves it with the rest
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
   bool is_free() const { return !allocated && pending_events == 0 && used_on.empty(); }

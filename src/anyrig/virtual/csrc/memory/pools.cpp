@@ -189,6 +189,9 @@ void bind_memory_pools(py::module& module) {
     begin_pool(device, id, accepts_this_thread());
   });
   module.def("begin_pool_of_stream", [](c10::DeviceIndex device, PoolId id) {
+    // As PyTorch, which checks that the handle is not null. That of the default stream is.
+    TORCH_CHECK(
+        current_stream(device).id() != kDefaultStream, "Expected stream capture to be under way");
     begin_pool(device, id, accepts_this_stream(device));
   });
   module.def("begin_pool", [](c10::DeviceIndex device, PoolId id) {

@@ -174,6 +174,10 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
 
 // Copies in the steps of aten/src/ATen/native/cuda/Copy.cu, to allocate the same temporaries. An
 // asynchronous copy converts the dtype on the device, a synchronous one on the host.
+//
+// Like Copy.cu, gives `from` the flags of `source` even where making `from` has resolved them: a
+// conjugated or negated source that is converted first, or is not contiguous, arrives without its
+// conjugation or negation.
 void copy_through_temporaries(
     const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const bool convert_on_device = non_blocking;
@@ -189,7 +193,10 @@ void copy_through_temporaries(
     to = at::empty_like(
         destination, destination.options().dtype(from.scalar_type()), contiguous);
   }
-  to._set_conj(from.is_conj());
+  from._set_conj(source.is_conj());
+  from._set_neg(source.is_neg());
+  to._set_conj(destination.is_conj());
+  to._set_neg(destination.is_neg());
   move(to, from, non_blocking);
   if (!to.is_same(destination)) {
     destination.copy_(to, non_blocking);

@@ -4,6 +4,7 @@
 #include "dispatch/operator_record.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -38,8 +39,17 @@ void check_boundaries(Arguments arguments) {
       dimensions == 1, "boundaries tensor must be 1 dimension, but got dim(", dimensions, ")");
 }
 
+// Like CUDA's kernel, does not compare a tensor with itself: NaN equals NaN then.
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  const bool are_one = self.const_data_ptr() == other.const_data_ptr() &&
+      self.scalar_type() == other.scalar_type() && self.sizes() == other.sizes() &&
+      self.strides() == other.strides();
+  return are_one || at::equal(self, other);
+}
+
 OperatorRecords reduction_records() {
   return {
+      {{"equal"}, {.host_kernels = {host_kernel(&equal)}}},
       {{"amax"}, {.kernel = "max_values_cuda", .refused = kComplexes}},
       {{"amin"}, {.kernel = "min_values_cuda", .refused = kComplexes}},
       {{"aminmax"}, {.kernel = "aminmax_cuda", .refused = kComplexes}},

@@ -52,7 +52,7 @@ double elapsed_milliseconds(const Event& start, const Event& end) {
     raise_cuda_error(CudaError::InvalidHandle);
   }
   if (!Clock::get().passed(std::max(start.moment, end.moment))) {
-    raise_cuda_error(CudaError::NotReady);
+    TORCH_CHECK(false, "Both events must be completed before calculating elapsed time.");
   }
   return (end.moment - start.moment) * kMilliseconds;
 }

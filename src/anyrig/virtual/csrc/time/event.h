@@ -33,7 +33,7 @@ bool is_done(const Event& event);
 void wait_for(const Event& event);
 
 // Raises torch.AcceleratorError: "invalid resource handle" if the events belong to different
-// devices, "device not ready" unless the host has waited for both.
+// devices; RuntimeError unless both are done.
 double elapsed_milliseconds(const Event& start, const Event& end);
 
 } // namespace anyrig::virtual_gpu

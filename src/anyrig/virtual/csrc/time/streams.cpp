@@ -57,10 +57,7 @@ c10::Stream exchange_stream(c10::Stream stream) {
 
 c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
   const auto index = resolve(device);
-  TORCH_CHECK(
-      priority <= 0,
-      "Expected cuda stream priority to be less than or equal to 0, got ", priority);
-  const int pool = std::min(-priority, kPools - 1);
+  const int pool = std::clamp(-priority, 0, kPools - 1);
   const unsigned taken = next_in_pool[index][pool]++;
   const int position = static_cast<int>(taken % kStreamsPerPool);
   const auto stream = make_stream(index, 1 + pool * kStreamsPerPool + position);
