@@ -223,6 +223,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
             operator.name: core.OperatorFacts(
                 operator.has_cuda_kernel,
                 operator.structured,
+                operator.is_iterator,
                 operator.checks_devices,
                 operator.container_keys,
             )

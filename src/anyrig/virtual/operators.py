@@ -17,6 +17,7 @@ _DISPATCH = re.compile(r"^  dispatch:\n((?:    .*\n)*)", re.MULTILINE)
 # A kernel generated for CPU and CUDA from one expression. The dispatch section does not list it.
 _GENERATED = re.compile(r"^  ufunc_inner_loop:", re.MULTILINE)
 _STRUCTURED = re.compile(r"^  structured: True", re.MULTILINE)
+_ITERATOR = re.compile(r"^  structured_inherits: TensorIteratorBase", re.MULTILINE)
 _DELEGATE = re.compile(r"^  structured_delegate: (\S+)", re.MULTILINE)
 _NO_CHECK = re.compile(r"^  device_check: NoCheck", re.MULTILINE)
 
@@ -32,6 +33,7 @@ class CudaOperator:
         name: the name with the overload: ``"add.Tensor"``.
         has_cuda_kernel: whether the operator has a CUDA kernel of its own.
         structured: whether the kernel is structured, which determines the name in error messages.
+        is_iterator: whether a structured kernel is made of a ``TensorIterator``.
         checks_devices: whether the generated wrapper compares the devices of the operands.
         container_keys: the keys of `CONTAINER_KEYS` for which the operator has a kernel.
     """
@@ -39,6 +41,7 @@ class CudaOperator:
     name: str
     has_cuda_kernel: bool
     structured: bool
+    is_iterator: bool
     checks_devices: bool
     container_keys: tuple[str, ...]
 
@@ -49,6 +52,7 @@ def read_operators(text: str | None = None) -> list[CudaOperator]:
         table = resources.files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml")
         text = table.read_text(encoding="utf-8")
     entries = [(entry[: entry.index("(")], entry) for entry in _ENTRY.split(text)[1:]]
+    iterators = {name for name, entry in entries if _ITERATOR.search(entry) is not None}
     with_kernel = {
         name
         for name, entry in entries
@@ -59,6 +63,7 @@ def read_operators(text: str | None = None) -> list[CudaOperator]:
             name=name,
             has_cuda_kernel=name in with_kernel or _delegate(entry) in with_kernel,
             structured=_STRUCTURED.search(entry) is not None or _delegate(entry) is not None,
+            is_iterator=name in iterators or _delegate(entry) in iterators,
             checks_devices=_NO_CHECK.search(entry) is None,
             container_keys=tuple(sorted(CONTAINER_KEYS & _dispatch_keys(entry))),
         )

@@ -23,11 +23,6 @@ _SETTINGS: tuple[tuple[str, str, Any], ...] = (
         "_cuda_tunableop_set_max_tuning_iterations",
         100,
     ),
-    (
-        "_cuda_tunableop_get_rotating_buffer_size",
-        "_cuda_tunableop_set_rotating_buffer_size",
-        -1,
-    ),
     ("_cuda_tunableop_get_filename", "_cuda_tunableop_set_filename", "tunableop_results.csv"),
     (
         "_cuda_tunableop_wildcard_fallback_is_enabled",
@@ -53,6 +48,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_tunableop_clear_all": lambda: None,
         "_cuda_tunableop_push_dynamic_dims_mask": lambda *arguments: None,
         "_cuda_tunableop_pop_dynamic_dims_mask": lambda *arguments: None,
+        **_rotating_buffer(core),
         "_cudnn_clear_dropout_state": lambda: None,
         "_cuda_getCublasWorkspaceSize": core.cublas_workspace_bytes,
         "_cuda_setCublasWorkspaceSize": core.set_cublas_workspace_bytes,
@@ -65,6 +61,25 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     for getter, setter, default in _SETTINGS:
         functions[getter], functions[setter] = _accessors(default)
     return functions
+
+
+def _rotating_buffer(core: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the functions of the buffer that tuning rotates, by default as large as the L2 cache."""
+    size_bytes: int | None = None
+
+    def read() -> int:
+        if size_bytes is None:
+            return int(core.devices()[core.current_device()].gpu.l2_bytes)
+        return size_bytes
+
+    def write(size_mib: int) -> None:
+        nonlocal size_bytes
+        size_bytes = None if size_mib < 0 else size_mib * 2**20
+
+    return {
+        "_cuda_tunableop_get_rotating_buffer_size": read,
+        "_cuda_tunableop_set_rotating_buffer_size": write,
+    }
 
 
 def _accessors(value: Any) -> tuple[Callable[[], Any], Callable[..., None]]:

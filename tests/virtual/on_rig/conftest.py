@@ -27,7 +27,7 @@ OWN = "own"
 RIG = os.environ.get("ANYRIG_TEST_RIG")
 NO_SUCH_GPU = re.compile(
     r"invalid device ordinal|invalid device id|is not visible|but torch\.cuda\.device_count\(\) is"
-    r"|there is no cuda:|device index out of range",
+    r"|there is no cuda:|device index out of range|is out of index range",
     re.I,
 )
 

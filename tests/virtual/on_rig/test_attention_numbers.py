@@ -75,8 +75,9 @@ def test_half_precision_gradients_are_summed_in_float32() -> None:
     for tensor, other in zip(tensors, exact, strict=True):
         assert tensor.grad is not None
         error = (tensor.grad.cpu().double() - other.grad).norm() / other.grad.norm()
-        # 0.0017 from rounding the results; rounding after each block gives 0.0037 or more.
-        assert error < 0.0025
+        # 0.0017 from rounding the results, 0.0026 on an H100, which also rounds the attention;
+        # rounding after each block gives 0.0037 or more.
+        assert error < 0.003
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -199,33 +200,35 @@ def test_packed_sequences_of_the_efficient_operator() -> None:
     torch.testing.assert_close(output[:, 3:].transpose(1, 2), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_packed_sequences_have_different_dropout() -> None:
+def test_packed_sequences_have_the_same_dropout() -> None:
+    # So have their heads: PyTorch starts all of them at the same random number.
     torch.manual_seed(0)
     starts = torch.tensor([0, 8, 16], dtype=torch.int32, device="cuda")
-    zero = torch.zeros(1, 16, 1, 8, device="cuda")
-    value = torch.eye(8, device="cuda").repeat(2, 1).view(1, 16, 1, 8)
-    output = aten._efficient_attention_forward(
-        zero, zero, value, None, starts, starts, 8, 8, 0.5, 0, True
-    )[0]
-    first, second = (output.view(2, 8, 8) != 0).unbind()
+    zero = torch.zeros(1, 16, 2, 8, device="cuda")
+    value = torch.eye(8, device="cuda").repeat(2, 1)[None, :, None].expand(1, 16, 2, 8)
+    call = (zero, zero, value.contiguous(), None, starts, starts, 8, 8, 0.5, 0, True)
+    masks = aten._efficient_attention_forward(*call)[0].view(2, 8, 2, 8) != 0
+    first = masks[0, :, 0]
     assert 8 < first.sum() < 56
-    assert not torch.equal(first, second)
+    assert torch.equal(masks, first[None, :, None].expand(2, 8, 2, 8))
+    again = aten._efficient_attention_forward(*call)[0].view(2, 8, 2, 8) != 0
+    assert not torch.equal(again, masks)
 
 
-def test_window_and_alibi_slopes() -> None:
+def test_a_window() -> None:
     q, k, v = (tensor.detach().half().transpose(1, 2) for tensor in operands())
-    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")
-    output = aten._flash_attention_forward(
-        q, k, v, None, None, 24, 24, 0.0, True, False, window_size_left=4, alibi_slopes=slopes
-    )[0]
+    options = (None, None, 24, 24, 0.0, True, False)
+    output = aten._flash_attention_forward(q, k, v, *options, window_size_left=4)[0]
     position = torch.arange(24, device="cuda")
     distance = position[:, None] - position[None]
-    bias = -slopes[:, None, None] * distance.abs()
-    bias = bias.masked_fill((distance < 0) | (distance > 4), float("-inf"))
+    seen = (distance >= 0) & (distance <= 4)
     wide = [tensor.transpose(1, 2).double() for tensor in (q, k, v)]
     with sdpa_kernel(MATH):
-        expected = scaled_dot_product_attention(*wide, attn_mask=bias.double()[None])
+        expected = scaled_dot_product_attention(*wide, attn_mask=seen)
     torch.testing.assert_close(output.transpose(1, 2).double(), expected, atol=1e-2, rtol=1e-2)
+    slopes = torch.ones(4, device="cuda")
+    with pytest.raises(RuntimeError, match="This flash attention build does not support alibi"):
+        aten._flash_attention_forward(q, k, v, *options, alibi_slopes=slopes)
 
 
 def test_autocast_selects_the_fastest_backend() -> None:

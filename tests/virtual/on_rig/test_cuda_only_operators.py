@@ -113,9 +113,14 @@ def test_statistics_of_batches_on_several_ranks_are_those_of_all() -> None:
     total, product, of_weight, of_bias = torch.batch_norm_backward_reduce(
         back, there, mean, invstd, weight, True, True, True
     )
+    counts = torch.tensor([96], dtype=torch.int32, device=DEVICE)
     of_input = torch.batch_norm_backward_elemt(
-        back, there, mean, invstd, weight, total, product, torch.tensor([96], device=DEVICE)
+        back, there, mean, invstd, weight, total, product, counts
     )
+    with pytest.raises(RuntimeError, match="expected scalar type Int but found Long"):
+        torch.batch_norm_backward_elemt(
+            back, there, mean, invstd, weight, total, product, counts.long()
+        )
     torch.testing.assert_close(of_weight.cpu(), layer.weight.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(of_bias.cpu(), layer.bias.grad)
     torch.testing.assert_close(of_input.cpu(), here.grad, rtol=1e-4, atol=1e-5)
@@ -256,6 +261,11 @@ def test_weights_in_four_bits() -> None:
     torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
 
 
+def test_rows_of_four_bits_fill_whole_tiles() -> None:
+    packed = torch._convert_weight_to_int4pack(bytes_of_zeros(12, 32), 4)
+    assert packed.shape == (2, 1, 32, 2)
+
+
 @pytest.mark.virtual_only("real GPUs have every operator")
 def test_operators_without_a_model_are_reported() -> None:
     with pytest.raises(
@@ -265,17 +275,13 @@ def test_operators_without_a_model_are_reported() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "rows of four bits": (
-        lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(12, 32), 4),
-        "rows have to be a multiple of 8 and columns of 64, got 12 x 64",
-    ),
     "columns of four bits": (
         lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(8, 16), 4),
-        "rows have to be a multiple of 8 and columns of 64, got 8 x 32",
+        "Expected isEvenDivisor(in.size(1) * 2, innerKTiles * kKTileSize) to be true",
     ),
     "tiles of four bits": (
         lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(8, 64), 3),
-        "innerKTiles has to be 2, 4 or 8, got 3",
+        "Expected innerKTiles == 2 || innerKTiles == 4 || innerKTiles == 8 to be true",
     ),
     "groups of four bits": (
         lambda: torch._weight_int4pack_mm(
@@ -284,7 +290,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
             16,
             torch.ones(4, 8, 2, dtype=torch.bfloat16, device=DEVICE),
         ),
-        "qGroupSize has to be 32, 64, 128 or 256, got 16",
+        "Expected qGroupSize == 32 || qGroupSize == 64 || qGroupSize == 128 || qGroupSize == 256",
     ),
     "a softmax that widens float32": (
         lambda: torch._softmax(torch.ones(2, 2, device=DEVICE), 0, True),
@@ -339,13 +345,14 @@ def test_unrequested_gradients_are_not_computed() -> None:
         found = torch.batch_norm_backward_reduce(x, x, mean, invstd, mean, *wanted)
         of_input, of_weight, of_bias = wanted
         assert [t is not None for t in found] == [of_input, of_input, of_weight, of_bias]
-    x, weight = randn(3, 8).to(DEVICE), randn(8).to(DEVICE, torch.bfloat16)
+    x, weight = randn(3, 8).to(DEVICE), randn(8).to(DEVICE)
     rstd = torch.ones(3, 1, device=DEVICE)
     backward = torch.ops.aten._fused_rms_norm_backward
     for flags in ([True, False], [False, True], [True, True]):
         found = backward(x, x, [8], rstd, weight, flags)
-        dtypes = [torch.float32 if flags[0] else None, torch.bfloat16 if flags[1] else None]
-        assert [None if t is None else t.dtype for t in found] == dtypes
+        assert [t is not None for t in found] == flags
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found BFloat16"):
+        backward(x, x, [8], rstd, weight.bfloat16(), [True, True])
 
 
 @pytest.mark.parametrize("operator", ["_embedding_bag", "_embedding_bag_forward_only"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from refused_dtypes import KERNELS, check_refusals
+from refused_dtypes import KERNELS, WORDS, check_refusals, check_words
 from torch import Tensor
 from torch.nn import functional
 
@@ -58,11 +58,6 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
     "mv": (lambda x: x @ x[0], torch.long, "addmv_impl_cuda"),
     "dot": (lambda x: x[0] @ x[0], torch.long, "dot"),
     "linear": (lambda x: functional.linear(x, x), torch.long, "addmm_cuda"),
-    "convolution": (
-        lambda x: functional.conv2d(x[None, None], x[None, None]),
-        torch.long,
-        "slow_conv2d_cuda",
-    ),
     "products": (
         lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.long), x, "prod"),
         torch.cfloat,
@@ -84,6 +79,21 @@ def test_dtypes_refused_on_cuda(case: str) -> None:
     call(torch.ones(2, 2, device=DEVICE))
     with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for '):
         call(torch.ones(2, 2, device=DEVICE).to(dtype))
+
+
+def test_convolutions_of_integers_are_refused() -> None:
+    x = torch.ones(1, 1, 2, 2, dtype=torch.long, device=DEVICE)
+    with pytest.raises(RuntimeError, match=r"FromScalarType\(\) not supported for Long"):
+        functional.conv2d(x, x)
+    with pytest.raises(RuntimeError, match=r"FromScalarType\(\) not supported for Bool"):
+        functional.conv2d(x.bool(), x.bool())
+    with pytest.raises(RuntimeError, match="GET was unable to find an engine"):
+        functional.conv2d(x.int(), x.int())
+    with (
+        torch.backends.cudnn.flags(enabled=False),
+        pytest.raises(NotImplementedError, match="\"slow_conv2d_cuda\" not implemented for 'Long'"),
+    ):
+        functional.conv2d(x, x)
 
 
 def test_products_without_elements_are_refused_in_no_dtype() -> None:
@@ -114,6 +124,11 @@ def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
     check_refusals(kernel, DEVICE)
 
 
+@pytest.mark.parametrize("words", WORDS)
+def test_refusals_that_name_no_kernel(words: str) -> None:
+    check_words(words, DEVICE)
+
+
 @pytest.mark.parametrize("name", ["exp", "sin", "log", "sqrt", "tanh"])
 def test_eight_bit_floats_have_no_functions(name: str) -> None:
     x = torch.ones(2, device=DEVICE).to(torch.float8_e4m3fn)
@@ -123,7 +138,7 @@ def test_eight_bit_floats_have_no_functions(name: str) -> None:
 
 COMPLEX_HALF = (
     "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp log sqrt rsqrt angle "
-    "sigmoid reciprocal sgn prod sum mean"
+    "sigmoid sgn prod sum"
 ).split()
 
 
@@ -143,6 +158,8 @@ def test_bools_where_the_cpu_supports_none() -> None:
     assert torch.trace(truths).item() == 3
     assert truths.abs().dtype == torch.bool
     assert torch.equal(truths.abs(), truths)
+    assert truths.median().dtype == torch.bool
+    assert [truths.median().item(), truths[:, 0].nanmedian().item()] == [False, False]
 
 
 def test_factors_of_two_dtypes() -> None:

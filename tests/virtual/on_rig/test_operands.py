@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     ),
     "two numbers of the host in addcmul": (
         lambda x: torch.addcmul(x, torch.tensor(2.0), torch.tensor(3.0)),
-        "but found at least two devices, cuda:1 and cpu!",
+        "Trying to pass too many CPU scalars to non-CPU kernel!",
     ),
     "a number of the host as self of addcmul": (
         lambda x: torch.addcmul(torch.tensor(2.0), x, x),
@@ -135,28 +135,48 @@ def test_a_number_of_a_card_is_written_to_the_host_and_to_other_cards(here: Tens
         torch.zeros(3).index_put_((index,), here[0, :1])
 
 
+TWO_DEVICES = (
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:1 and cpu!"
+)
+NOT_OUT = "Expected out tensor to have device cuda:1, but got cpu instead"
+
 # The output must be on the device of the computation, even for CPU scalars.
-TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "in place": lambda number, target: target.add_(number),
-    "in place, a comparison": lambda number, target: target.eq_(number),
-    "in place, three operands": lambda number, target: target.addcmul_(number, number),
-    "in place, a mask": lambda number, target: target.masked_fill_(number > 0, 2.0),
-    "out": lambda number, target: torch.add(number, number, out=target),
-    "out, one operand": lambda number, target: torch.neg(number, out=target),
-    "out, beside a number of the host": lambda number, target: torch.mul(
-        number, torch.tensor(2.0), out=target
+TARGETS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "in place": (lambda number, target: target.add_(number), TWO_DEVICES),
+    "in place, a comparison": (lambda number, target: target.eq_(number), TWO_DEVICES),
+    "in place, three operands": (
+        lambda number, target: target.addcmul_(number, number),
+        TWO_DEVICES,
     ),
-    "out, a sum": lambda number, target: torch.sum(number[None], dim=0, out=target),
-    "out, a mean": lambda number, target: torch.mean(number[None], dim=0, out=target),
+    "in place, a mask": (
+        lambda number, target: target.masked_fill_(number > 0, 2.0),
+        "expected self and mask to be on the same device, but got mask on cuda:1 and self on cpu",
+    ),
+    "in place, a mask and a value": (
+        lambda number, target: target.masked_fill_(number > 0, number),
+        "masked_fill_: Expected inputs to be on same device",
+    ),
+    "out": (lambda number, target: torch.add(number, number, out=target), TWO_DEVICES),
+    "out, one operand": (lambda number, target: torch.neg(number, out=target), TWO_DEVICES),
+    "out, beside a number of the host": (
+        lambda number, target: torch.mul(number, torch.tensor(2.0), out=target),
+        TWO_DEVICES,
+    ),
+    "out, a sum": (lambda number, target: torch.sum(number[None], dim=0, out=target), NOT_OUT),
+    "out, a mean": (lambda number, target: torch.mean(number[None], dim=0, out=target), NOT_OUT),
+    "out, a largest number": (
+        lambda number, target: torch.amax(number[None], dim=0, out=target),
+        NOT_OUT,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", TARGETS)
 def test_a_cpu_scalar_cannot_be_written_to(case: str) -> None:
     number, target = torch.tensor(3.0, device=DEVICE), torch.tensor(1.0)
-    words = "Expected all tensors to be on the same device, but found at least two devices, "
-    with pytest.raises(RuntimeError, match=f"^{words}{DEVICE} and cpu!"):
-        TARGETS[case](number, target)
+    call, words = TARGETS[case]
+    with pytest.raises(RuntimeError, match="^" + words.replace("cuda:1", DEVICE)):
+        call(number, target)
     assert (target.device.type, target.item()) == ("cpu", 1.0)
     assert number.item() == 3
 

@@ -68,7 +68,8 @@ def test_training_gives_the_numbers_of_the_host(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_networks(kind: type[nn.RNNBase]) -> None:
+def test_recurrent_networks(kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     model = kind(4, 6, num_layers=2, bidirectional=True)
     x = torch.randn(5, 3, 4)

@@ -24,9 +24,13 @@ pytestmark = pytest.mark.filterwarnings(
 
 CUTLASS_RUNS = torch.cuda.get_device_capability()[0] == 8
 cutlass = pytest.mark.skipif(not CUTLASS_RUNS, reason="CUTLASS's kernels need capability 8.x")
+# PyTorch writes the metadata of capability 8.x for cuSPARSELt too. An H100 reads other numbers.
+cusparselt = pytest.mark.skipif(
+    not CUTLASS_RUNS, reason="PyTorch prunes to cuSPARSELt's metadata of capability 8.x"
+)
 WAYS = [
     pytest.param(SparseSemiStructuredTensorCUTLASS, marks=cutlass),
-    SparseSemiStructuredTensorCUSPARSELT,
+    pytest.param(SparseSemiStructuredTensorCUSPARSELT, marks=cusparselt),
 ]
 FLOATS = [torch.float16, torch.bfloat16]
 
@@ -93,14 +97,16 @@ def test_cutlass_gets_the_metadata_that_pytorch_computes() -> None:
     assert torch.equal(masks.view(-1), _compute_compressed_swizzled_bitmask(dense).view(-1))
 
 
+@pytest.mark.filterwarnings("ignore:_sparse_semi_structured_linear is deprecated:UserWarning")
 def test_a_tile_may_keep_seven_numbers() -> None:
     matrix = distinct(32, 64)
     matrix[:4, :4] = torch.tensor([[2, -1, -2, -3], [-1, 8, -1, 6], [-1, -1, 4, 5], [-1, 3, 7, -1]])
     kept, meta, kept_t, meta_t, _ = torch._sparse_semi_structured_tile(matrix)
     assert kept[0, :2].tolist() == kept_t[0, :2].tolist() == [2, 0]
-    dense = torch._sparse_semi_structured_linear(torch.eye(64).half().cuda(), kept, meta).t()
-    assert dense[0, :4].tolist() == [2, 0, 0, 0]
     assert meta_t.shape == (64, 2, 2)
+    if CUTLASS_RUNS:
+        dense = torch._sparse_semi_structured_linear(torch.eye(64).half().cuda(), kept, meta).t()
+        assert dense[0, :4].tolist() == [2, 0, 0, 0]
 
 
 @cutlass
@@ -202,6 +208,7 @@ def test_gpu_limits_are_checked() -> None:
         torch._sparse_semi_structured_apply_dense(matrix.repeat(1, 2)[::2, ::2], masks)
 
 
+@pytest.mark.filterwarnings("ignore:torch._cslt_sparse_mm_search is deprecated:UserWarning")
 def test_a_search_for_the_fastest_algorithm() -> None:
     matrix = prune_in_python(distinct(32, 64))
     compressed = torch._cslt_compress(matrix)

@@ -193,11 +193,18 @@ def test_dropout_with_probability_1_and_0() -> None:
 def test_host_kernels_draw_new_numbers_each_time() -> None:
     # These kernels draw CPU numbers and advance the GPU's generator.
     rates = torch.full((50,), 9.0, device=DEVICE)
-    first, second = torch.poisson(rates), torch.poisson(rates)
-    assert not torch.equal(first, second)
-    assert offset() == 8
-    torch.manual_seed(0)
-    assert torch.equal(torch.poisson(rates), first)
+    for draw, taken in (
+        (lambda: torch.poisson(rates), 20),
+        (lambda: torch._standard_gamma(rates), 12),
+        (lambda: torch._sample_dirichlet(rates), 12),
+        (lambda: torch.binomial(rates, rates / 20), 44),
+    ):
+        torch.manual_seed(0)
+        first, second = draw(), draw()
+        assert not torch.equal(first, second)
+        assert offset() == 2 * taken
+        torch.manual_seed(0)
+        assert torch.equal(draw(), first)
 
 
 def test_dropout_backward_uses_the_mask() -> None:

@@ -48,7 +48,6 @@ def test_settings_start_as_pytorchs_and_are_kept() -> None:
         (tunable.tuning_is_enabled, tunable.tuning_enable, True, False),
         (tunable.get_max_tuning_duration, tunable.set_max_tuning_duration, 30, 7),
         (tunable.get_max_tuning_iterations, tunable.set_max_tuning_iterations, 100, 8),
-        (tunable.get_rotating_buffer_size, tunable.set_rotating_buffer_size, -1, 9),
         (tunable.get_filename, tunable.set_filename, "tunableop_results.csv", "other.csv"),
     ]
     for read, write, first, other in settings:
@@ -56,6 +55,12 @@ def test_settings_start_as_pytorchs_and_are_kept() -> None:
         write(other)
         assert read() == other
         write(first)
+    l2_bytes = tunable.get_rotating_buffer_size()
+    assert l2_bytes % 2**20 == 0 < l2_bytes
+    tunable.set_rotating_buffer_size(9)
+    assert tunable.get_rotating_buffer_size() == 9 * 2**20
+    tunable.set_rotating_buffer_size(-1)
+    assert tunable.get_rotating_buffer_size() == l2_bytes
     switches = ("_cuda_get_cudnn_benchmark_limit", "_cuda_get_conv_benchmark_empty_cache")
     assert [getattr(torch._C, name)() for name in switches] == [10, True]
     assert torch._C._get_cublaslt_prefer_grouped_gemm() is False

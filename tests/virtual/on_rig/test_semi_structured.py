@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.sparse import SparseSemiStructuredTensor, to_sparse_semi_structured
 from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The PyTorch API of SparseSemiStructuredTensor:UserWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The PyTorch API of SparseSemiStructuredTensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:_sparse_semi_structured_linear is deprecated:UserWarning"),
+]
 
 CUTLASS_RUNS = torch.cuda.get_device_capability()[0] == 8
 cutlass = pytest.mark.skipif(not CUTLASS_RUNS, reason="CUTLASS's kernels need capability 8.x")
@@ -90,13 +91,22 @@ def test_other_gpus_than_of_capability_8_are_refused_by_cutlass() -> None:
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
     with pytest.raises(RuntimeError, match=r"Supported only on GPUs with compute capability 8\.x"):
         torch._sparse_semi_structured_mm(kept, meta, other)
+    with pytest.raises(RuntimeError, match="_sparse_semi_structured_linear: Supported only on GPUs"):
+        torch._sparse_semi_structured_linear(other.t(), kept, meta)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 128), (64, 256), (128, 512)])
+def test_the_sizes_of_compressed_matrices(rows: int, columns: int) -> None:
+    by_hopper = torch.cuda.get_device_capability()[0] == 9
+    for dtype, sixteenths in ((torch.float16, 9), (torch.int8, 12 if by_hopper else 10)):
+        compressed = torch._cslt_compress(half_zeros(rows, columns, dtype))
+        assert compressed.shape == (rows, columns * sixteenths // 16)
 
 
 def test_products_of_int8_have_wider_results() -> None:
     matrix = half_zeros(32, 128, torch.int8)
     other = torch.full((16, 128), 100, dtype=torch.int8, device="cuda").t()
     compressed = torch._cslt_compress(matrix)
-    assert compressed.shape == (32, 128 * 10 // 16)
     wide = torch._cslt_sparse_mm(compressed, other, out_dtype=torch.int32, transpose_result=True)
     assert torch.equal(wide.cpu(), (matrix.cpu().int() @ other.cpu().int()).t())
     assert torch._cslt_sparse_mm(compressed, other).max().item() == 127
@@ -143,12 +153,18 @@ def test_one_number_of_four_keeps_its_position(by_cutlass: bool, place: int) -> 
 def test_factors_of_rows_and_of_the_whole() -> None:
     matrix, other = half_zeros(32, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     compressed, bias = torch._cslt_compress(matrix), torch.arange(32, device="cuda").half()
-    for alpha in (torch.tensor(2.0, device="cuda"), torch.arange(32.0, device="cuda")):
+    by_rows = torch.arange(32.0, device="cuda")
+    if torch.cuda.get_device_capability()[0] == 9:
+        with pytest.raises(RuntimeError, match="operation not supported .*ALPHA_VECTOR_SCALING"):
+            torch._cslt_sparse_mm(compressed, other, bias=bias, alpha=by_rows)
+        by_rows = torch.tensor([3.0], device="cuda")
+    for alpha in (torch.tensor(2.0, device="cuda"), by_rows):
         result = torch._cslt_sparse_mm(compressed, other, bias=bias, alpha=alpha)
         factor = alpha if alpha.dim() == 0 else alpha[:, None]
         assert torch.equal(result, ((matrix @ other).float() * factor + bias[:, None]).half())
 
 
+@cutlass
 @pytest.mark.parametrize("name", ["none", "relu", "silu"])
 def test_activations(name: str) -> None:
     matrix, x = half_zeros(64, 128), torch.randn(16, 128, device="cuda").half()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -105,7 +107,7 @@ NARROW = [torch.float16, torch.bfloat16]
 COMPRESSED = {
     "csr": lambda tensor: tensor.to_sparse_csr(),
     "csc": lambda tensor: tensor.to_sparse_csc(),
-    "bsr": lambda tensor: tensor.to_sparse_bsr((1, 1)),
+    "bsr": lambda tensor: tensor.to_sparse_bsr((2, 2)),
 }
 
 
@@ -118,11 +120,16 @@ def equal_but_for_rounding(result: torch.Tensor, wanted: torch.Tensor, dtype: to
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("layout", COMPRESSED)
 def test_products_in_half_precision(dense: torch.Tensor, layout: str, dtype: torch.dtype) -> None:
+    dense = torch.nn.functional.pad(dense, (0, 1))
     sparse = COMPRESSED[layout](dense.to(dtype)).to(DEVICE)
-    right, vector, total = torch.randn(5, 3), torch.randn(5), torch.randn(4, 3)
+    right, vector, total = torch.randn(6, 3), torch.randn(6), torch.randn(4, 3)
     x, y, z = (tensor.to(DEVICE, dtype) for tensor in (right, vector, total))
     equal_but_for_rounding(sparse @ x, dense @ right, dtype)
-    equal_but_for_rounding(sparse @ y, dense @ vector, dtype)
+    if layout == "bsr":
+        with pytest.raises(NotImplementedError, match='"block_sparse_mv" not implemented for'):
+            sparse @ y
+    else:
+        equal_but_for_rounding(sparse @ y, dense @ vector, dtype)
     equal_but_for_rounding(
         torch.addmm(z, sparse, x, beta=2, alpha=3), 2 * total + 3 * dense @ right, dtype
     )
@@ -152,20 +159,29 @@ def test_sums_in_half_precision(dense: torch.Tensor, dtype: torch.dtype) -> None
     equal_but_for_rounding(sparse.to_dense(), dense + 2 * dense.flip(0), dtype)
 
 
-def test_batches_of_compressed_matrices(dense: torch.Tensor) -> None:
-    batch = torch.stack([dense, dense])
-    right = torch.randn(2, 5, 3)
-    sparse = batch.to_sparse_csr().to(DEVICE)
-    torch.testing.assert_close(torch.bmm(sparse, right.to(DEVICE)).cpu(), batch @ right)
-    total = torch.randn(2, 4, 3)
-    result = torch.baddbmm(total.to(DEVICE), sparse, right.to(DEVICE), beta=2)
-    torch.testing.assert_close(result.cpu(), 2 * total + batch @ right)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("block", [(1, 1), (2, 1)])
+def test_blocks_that_cusparse_does_not_support(block: tuple[int, int], dtype: torch.dtype) -> None:
+    sparse = torch.eye(4, dtype=dtype).to_sparse_bsr(block).to(DEVICE)
+    words = "size(-1) > 1" if block == (1, 1) else "mat1.values().size(2) == mat1.values().size(1)"
+    with pytest.raises(RuntimeError, match=re.escape(f"{words} INTERNAL ASSERT FAILED")):
+        sparse @ torch.ones(4, 3, dtype=dtype, device=DEVICE)
+
+
+def test_batches_of_compressed_matrices_are_refused(dense: torch.Tensor) -> None:
+    sparse = torch.stack([dense, dense]).to_sparse_csr().to(DEVICE)
+    right, total = torch.ones(2, 5, 3, device=DEVICE), torch.ones(2, 4, 3, device=DEVICE)
+    words = "Support for batched CSR indices and values is not implemented"
+    with pytest.raises(RuntimeError, match=words):
+        torch.bmm(sparse, right)
+    with pytest.raises(RuntimeError, match=words):
+        torch.baddbmm(total, sparse, right, beta=2)
 
 
 def test_operations_that_cusparse_does_not_support_in_half_precision(dense: torch.Tensor) -> None:
     sparse = dense.to(DEVICE, torch.float16).to_sparse_csr()
     with pytest.raises(NotImplementedError, match="sampled_addmm_out_sparse_csr"):
-        torch.sparse.sampled_addmm(sparse, sparse.to_dense(), sparse.to_dense().t())
+        torch.sparse.sampled_addmm(sparse, sparse.to_dense()[:, :4], sparse.to_dense())
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")

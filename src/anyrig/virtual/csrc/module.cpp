@@ -218,10 +218,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<OperatorFacts>(m, "OperatorFacts")
       .def(py::init([](bool has_cuda_kernel,
                        bool structured,
+                       bool is_iterator,
                        bool checks_devices,
                        std::vector<std::string> container_keys) {
         return OperatorFacts{
-            has_cuda_kernel, structured, checks_devices, std::move(container_keys)};
+            has_cuda_kernel, structured, is_iterator, checks_devices,
+            std::move(container_keys)};
       }));
 
   m.def(

@@ -55,7 +55,7 @@ bool is_supported_by_cpu_operator(
   const bool square = query.size(2) == key.size(2);
   const bool causal = !band.left.has_value() && band.right == 0 && (!band.aligned_at_end || square);
   return (band.is_unlimited() || causal) && recipe.dropout.probability == 0 &&
-      !recipe.alibi.defined() && !recipe.bias.defined() && query.size(3) == value.size(3) &&
+      !recipe.bias.defined() && query.size(3) == value.size(3) &&
       query.numel() > 0 && key.numel() > 0 && query.stride(3) == 1 && key.stride(3) == 1 &&
       value.stride(3) == 1;
 }
@@ -74,7 +74,7 @@ at::Tensor scores_of(const at::Tensor& query, const at::Tensor& key, const Recip
     scores += recipe.bias;
   }
   const Band& band = recipe.band;
-  if (band.is_unlimited() && !recipe.alibi.defined()) {
+  if (band.is_unlimited()) {
     return scores;
   }
   const int64_t queries = query.size(2);
@@ -82,10 +82,6 @@ at::Tensor scores_of(const at::Tensor& query, const at::Tensor& key, const Recip
   const int64_t shift = band.aligned_at_end ? keys - queries : 0;
   // The position of each key relative to each query.
   const auto distance = at::arange(keys).unsqueeze(0) - at::arange(queries).unsqueeze(1) - shift;
-  if (recipe.alibi.defined()) {
-    const auto slopes = recipe.alibi.dim() == 1 ? recipe.alibi.unsqueeze(0) : recipe.alibi;
-    scores -= slopes.unsqueeze(-1).unsqueeze(-1) * distance.abs();
-  }
   if (band.right.has_value()) {
     scores.masked_fill_(distance > *band.right, -kInfinity);
   }
@@ -115,7 +111,7 @@ at::Tensor multiply_if_defined(const at::Tensor& tensor, const at::Tensor& facto
 
 at::Tensor draw_dropout_mask(at::IntArrayRef sizes, const Dropout& dropout) {
   const auto numbers = at::empty(sizes, at::kFloat);
-  if (dropout.head_step > 0) {
+  if (dropout.in_order) {
     draw_dropout_numbers(numbers, dropout);
     return numbers > dropout.probability;
   }

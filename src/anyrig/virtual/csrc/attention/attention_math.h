@@ -43,10 +43,10 @@ struct Dropout {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t offset = 0;
-  // How many random numbers each head takes in memory-efficient attention, which draws one number
-  // for each score in order. 0 for the other operators: their CUDA numbers depend on the kernel's
-  // tiles, and the numbers drawn here differ.
-  int64_t head_step = 0;
+  // Whether one number is drawn for each score in order, as in memory-efficient attention. The
+  // numbers of the other CUDA operators depend on the kernel's tiles; those drawn here differ.
+  bool in_order = false;
+  int64_t head_step = 0; // in order: added to the offset for each head
   uint64_t sequence_step = 1; // added to the offset for each packed sequence
 };
 
@@ -54,8 +54,7 @@ struct Recipe {
   double scale = 1;
   Band band;
   Dropout dropout;
-  at::Tensor bias;  // undefined, or broadcastable to the scores
-  at::Tensor alibi; // undefined, or slopes: (heads) or (batch, heads)
+  at::Tensor bias; // undefined, or broadcastable to the scores
 };
 
 struct Attention {

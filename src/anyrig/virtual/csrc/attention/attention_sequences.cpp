@@ -47,13 +47,10 @@ void for_each_sequence(const Sequences& sequences, const Work& work) {
   }
 }
 
-// Returns `recipe` with the dropout offset and the ALiBi slopes of one packed sequence.
+// Returns `recipe` with the dropout offset of one packed sequence.
 Recipe recipe_of_sequence(const Recipe& recipe, int64_t index) {
   Recipe result = recipe;
   result.dropout.offset += static_cast<uint64_t>(index) * recipe.dropout.sequence_step;
-  if (recipe.alibi.defined() && recipe.alibi.dim() == 2) {
-    result.alibi = recipe.alibi[index];
-  }
   return result;
 }
 

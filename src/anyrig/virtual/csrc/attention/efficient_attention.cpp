@@ -87,12 +87,12 @@ EfficientCall make_efficient_call(
   return call;
 }
 
-// Each score of each head takes one random number.
+// The numbers of each head and each sequence begin `queries` * `keys` after those of the one before.
 Dropout dropout_of(
-    double probability, uint64_t seed, uint64_t offset, const EfficientCall& call) {
-  const int64_t scores_per_head = call.queries * call.keys;
+    double probability, uint64_t seed, uint64_t offset, const EfficientCall& call, int64_t keys) {
+  const int64_t scores_per_head = call.queries * keys;
   return {
-      probability, seed, offset, scores_per_head,
+      probability, seed, offset, /*in_order=*/true, scores_per_head,
       static_cast<uint64_t>(call.heads * scores_per_head)};
 }
 
@@ -156,7 +156,10 @@ efficient_forward(
     // One random number for each score.
     const auto state = reserve_random_numbers(
         query, static_cast<uint64_t>(batch * heads * queries) * static_cast<uint64_t>(key.size(1)));
-    recipe.dropout = dropout_of(dropout, state.first, state.second, call);
+    // CUDA's code passes 0 keys for packed sequences, so that all heads of all sequences drop the
+    // same scores (https://github.com/pytorch/pytorch/issues/115590).
+    recipe.dropout = dropout_of(
+        dropout, state.first, state.second, call, sequences.packed() ? 0 : call.keys);
     seed.fill_(static_cast<int64_t>(state.first));
     offset.fill_(static_cast<int64_t>(state.second));
   }
@@ -281,7 +284,7 @@ FourTensors efficient_backward(
     if (dropout != 0) {
       recipe.dropout = dropout_of(
           dropout, static_cast<uint64_t>(seed.item<int64_t>()),
-          static_cast<uint64_t>(offset.item<int64_t>()), call);
+          static_cast<uint64_t>(offset.item<int64_t>()), call, call.keys);
     }
     if (is_given(bias)) {
       recipe.bias = twin_of(*bias);
@@ -364,7 +367,7 @@ at::Tensor& fill_dropout_numbers(
       draw_dropout_numbers(
           twin_of(self),
           {probability, static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
-           self.size(2) * self.size(3)});
+           /*in_order=*/true, self.size(2) * self.size(3)});
     } else {
       forget_values(self, WhyUnknown::DrawnNumbers);
     }

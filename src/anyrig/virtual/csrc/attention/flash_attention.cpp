@@ -63,7 +63,7 @@ Band band_of(const FlashCall& call) {
     return none ? std::nullopt : width;
   };
   Band band{window(call.window_left), window(call.window_right), /*aligned_at_end=*/true};
-  if (call.is_causal && (sequences.longest_query > 1 || is_given(call.alibi))) {
+  if (call.is_causal && sequences.longest_query > 1) {
     band.right = 0;
   }
   return band;
@@ -101,6 +101,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
       "cumulative_sequence_length_q and cumulative_sequence_length_k must be both set or both not "
       "set");
   check_forward(query, key, value, sequences);
+  TORCH_CHECK(!is_given(alibi), "This flash attention build does not support alibi.");
   TORCH_CHECK(
       !return_debug_mask || dropout > 0.0,
       "return_softmax is only supported when p_dropout > 0.0");
@@ -123,7 +124,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
   const Scratch scratch = allocate_splits(
       {batch, sequences.longest_query, sequences.longest_key, heads, key.size(-2), query.size(-1),
        dropout, splits.value_or(0), sequences.packed(), is_given(sequences.block_table),
-       band.is_unlimited() && !is_given(alibi)},
+       band.is_unlimited()},
       floats);
   const auto integers = query.options().dtype(at::kUInt64);
   auto rng_state = at::empty({2}, integers);
@@ -140,9 +141,6 @@ FlashOutputs flash_forward(const FlashCall& call) {
       auto* state = static_cast<uint64_t*>(twin_of(rng_state).data_ptr());
       state[0] = recipe.dropout.seed;
       state[1] = recipe.dropout.offset;
-    }
-    if (is_given(alibi)) {
-      recipe.alibi = twin_of(*alibi);
     }
     compute_forward(
         {query, key, value}, output, sequences, recipe, logsumexp_parts(logsumexp));

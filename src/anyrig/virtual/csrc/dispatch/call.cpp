@@ -176,7 +176,8 @@ void OperatorCall::provide_generators() {
     if (operands_.empty() && !host_storages_.empty()) {
       check_drawn_on_card(at::kCPU);
     }
-    value = generator_of(given, device_.index()).take_host_generator();
+    value = generator_of(given, device_.index()).take_host_generator(
+        plan_.record->reserved_numbers);
   }
 }
 

@@ -38,9 +38,13 @@ void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argu
       }
     });
   }
+  const bool moves_scalars = plan.name == "aten::where";
+  int scalars = 0;
   for (const int i : plan.check_order) {
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       const bool may_differ = !plan.arguments[i].is_written && is_host_scalar(tensor);
+      scalars += may_differ && common.has_value() && !moves_scalars ? 1 : 0;
+      TORCH_CHECK(scalars <= 1, "Trying to pass too many CPU scalars to non-CPU kernel!");
       TORCH_CHECK(
           !tensor.defined() || !common.has_value() || tensor.device() == *common || may_differ,
           "Expected all tensors to be on the same device, but found at least two devices, ",
@@ -49,27 +53,55 @@ void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argu
   }
 }
 
+// resize_out of a structured kernel that is not made of a TensorIterator.
+void check_output(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> common;
+  for (const bool is_written : {false, true}) {
+    for (const int i : plan.check_order) {
+      if (plan.arguments[i].is_written != is_written) {
+        continue;
+      }
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) {
+          return;
+        }
+        common = common.value_or(tensor.device());
+        TORCH_CHECK(
+            !is_written || tensor.device() == *common,
+            "Expected out tensor to have device ", *common, ", but got ", tensor.device(),
+            " instead");
+      });
+    }
+  }
+  check_as_iterator(plan, arguments);
+}
+
+// masked_fill__cuda of aten/src/ATen/native/cuda/Indexing.cu.
+void check_mask(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& mask = arguments[1].toTensor();
+  TORCH_CHECK(
+      !arguments[2].isTensor() || !self.is_cpu(),
+      "masked_fill_: Expected inputs to be on same device");
+  TORCH_CHECK(
+      self.device() == mask.device(),
+      "expected self and mask to be on the same device, but got mask on ", mask.device(),
+      " and self on ", self.device());
+}
+
 // TensorIterator accepts one CPU scalar, but addcmul_cuda_kernel accepts it only as tensor2.
 void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
   constexpr std::array<const char*, 3> kNames = {"self", "tensor1", "tensor2"};
-  std::optional<c10::Device> common;
+  bool on_card = false;
   std::optional<size_t> scalar;
-  size_t scalars = 0;
   for (size_t i = 0; i < kNames.size(); ++i) {
-    const at::Tensor& tensor = arguments[i].toTensor();
-    if (!tensor.is_cpu()) {
-      common = common.value_or(tensor.device());
-    } else if (++scalars == 1) {
-      scalar = i;
-    }
+    const bool is_cpu = arguments[i].toTensor().is_cpu();
+    on_card |= !is_cpu;
+    scalar = is_cpu ? i : scalar;
   }
-  if (!common.has_value() || !scalar.has_value()) {
+  if (!on_card || !scalar.has_value()) {
     return;
   }
-  TORCH_CHECK(
-      scalars == 1,
-      "Expected all tensors to be on the same device, but found at least two devices, ",
-      *common, " and ", c10::Device(c10::kCPU), "!");
   TORCH_CHECK(
       *scalar == 2,
       "CPU Scalar support for ", kNames[*scalar],
@@ -139,6 +171,10 @@ void check_devices(
       return check_as_wrapper(plan, schema, arguments);
     case DeviceCheck::Iterator:
       return check_as_iterator(plan, arguments);
+    case DeviceCheck::Output:
+      return check_output(plan, arguments);
+    case DeviceCheck::Mask:
+      return check_mask(arguments);
     case DeviceCheck::Addcmul:
       check_as_iterator(plan, arguments);
       return check_addcmul(arguments);

@@ -35,7 +35,7 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"max_pool3d", "max_pool3d_with_indices_out_frame"},
       {"max_unpool2d", "max_unpooling2d_forward_kernel"},
       {"max_unpool3d", "max_unpooling3d_forward_kernel"},
-      {"reflection_pad1d", "reflection_pad1d_out_template"},
+      {"reflection_pad1d", "reflection_pad1d_out"},
       {"reflection_pad2d", "reflection_pad2d_out_template"},
       {"replication_pad1d", "replication_pad1d_cuda"},
       {"replication_pad2d", "replication_pad2d_cuda"},
@@ -78,7 +78,6 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"cumsum_out_cpu", "cumsum_cuda"},
       {"max_all", "max_all_cuda"},
       {"min_all", "min_all_cuda"},
-      {"median_cpu", "median"},
       {"median_out", "median_out_impl"},
       // linear algebra: cuda/linalg
       {"cholesky_cpu", "cholesky_cusolver"},

@@ -57,9 +57,10 @@ DeviceCheck device_check_of(
   if (starts_with(name, "aten::_foreach_")) {
     return DeviceCheck::Foreach;
   }
-  const bool is_about_sizes =
-      starts_with(name, "aten::_nested_") || starts_with(name, "aten::_use_");
-  return is_about_sizes ? DeviceCheck::Nothing : DeviceCheck::Iterator;
+  if (starts_with(name, "aten::_nested_") || starts_with(name, "aten::_use_")) {
+    return DeviceCheck::Nothing; // about sizes
+  }
+  return facts.structured && !facts.is_iterator ? DeviceCheck::Output : DeviceCheck::Iterator;
 }
 
 // Returns whether values of a type may be, or hold, a tensor or a device.

@@ -19,6 +19,7 @@ namespace anyrig::virtual_gpu {
 struct OperatorFacts {
   bool has_cuda_kernel = false;
   bool structured = false;
+  bool is_iterator = false; // structured by TensorIterator
   bool checks_devices = true; // false where the entry says `device_check: NoCheck`
   // The keys of containers (container.h) that the entry lists, such as "SparseCUDA".
   std::vector<std::string> container_keys;

@@ -63,7 +63,9 @@ inline std::vector<DtypeRule> refuse_complex(
 enum class DeviceCheck {
   Wrapper,     // the generated wrapper: compares every tensor, including CPU scalars
   Iterator,    // TensorIterator: allows CPU scalars
+  Output,      // as Iterator for operands; the sizes of the output are set on their device
   Addcmul,     // as Iterator, but allows a CPU scalar in the last place only
+  Mask,        // the mask is on the device of the tensor that is filled
   Indices,     // the indexed tensor determines the device; its indices may be on the CPU
   Convolution, // compares the types, which name the device, then as Wrapper
   Foreach,     // no check: tensors of several devices are processed one by one
@@ -135,6 +137,8 @@ struct OperatorRecord {
   DtypeSet widened_coordinates;
   DtypeSet widened_compressed;
   NestedKernel nested = NestedKernel::OfHost;
+  // How many random numbers each thread of CUDA's kernel reserves, where the CPU draws others.
+  uint64_t reserved_numbers = 4;
   // Whether the CPU kernel for containers works on virtual tensors: copies between two devices,
   // whose steps are dispatched again, and the sizes of nested tensors, which stay on the CPU.
   bool takes_any_device = false;

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -16,23 +17,31 @@ constexpr int64_t kTileColumns = 16;
 constexpr int64_t kThreads = 32;
 constexpr int64_t kNumbersInWord = 8;
 
+// As PyTorch's TORCH_CHECK without a message.
+void check(bool holds, const char* condition) {
+  TORCH_CHECK(
+      holds, "Expected ", condition,
+      " to be true, but got false.  (Could this error message be improved?  If so, please report "
+      "an enhancement request to PyTorch.)");
+}
+
 // CUDA permutes the numbers for its tiles. Here they keep their order in a result of the same size,
 // since only the product reads them.
 at::Tensor pack_four_bits(const at::Tensor& weight, int64_t inner_tiles) {
   TORCH_CHECK(weight.dim() == 2, "expected a weight of two dimensions, got ", weight.dim());
   TORCH_CHECK(weight.dtype() == at::kByte, "expected a weight of uint8, got ", weight.dtype());
-  TORCH_CHECK(
+  check(
       inner_tiles == 2 || inner_tiles == 4 || inner_tiles == 8,
-      "innerKTiles has to be 2, 4 or 8, got ", inner_tiles);
-  const int64_t rows = weight.size(0);
+      "innerKTiles == 2 || innerKTiles == 4 || innerKTiles == 8");
   const int64_t columns = 2 * weight.size(1);
-  TORCH_CHECK(
-      rows % kTileRows == 0 && columns % (inner_tiles * kTileColumns) == 0,
-      "rows have to be a multiple of 8 and columns of ", inner_tiles * kTileColumns, ", got ",
-      rows, " x ", columns);
-  return weight.clone(at::MemoryFormat::Contiguous)
-      .view(at::kInt)
-      .view({rows / kTileRows, columns / (inner_tiles * kTileColumns), kThreads, inner_tiles / 2});
+  check(
+      columns % (inner_tiles * kTileColumns) == 0,
+      "isEvenDivisor(in.size(1) * 2, innerKTiles * kKTileSize)");
+  const int64_t tiles = (weight.size(0) + kTileRows - 1) / kTileRows;
+  const auto whole = at::zeros({tiles * kTileRows, weight.size(1)}, weight.options());
+  whole.narrow(0, 0, weight.size(0)).copy_(weight);
+  return whole.view(at::kInt).view(
+      {tiles, columns / (inner_tiles * kTileColumns), kThreads, inner_tiles / 2});
 }
 
 // `self` is (m, k) and `scales_and_zeros` (groups along k, n, 2). A weight x stands for (x - 8) *
@@ -46,9 +55,9 @@ at::Tensor multiply_four_bits(
   TORCH_CHECK(packed.dtype() == at::kInt && packed.dim() == 4, "expected a packed weight");
   const int64_t columns = self.size(1);
   const int64_t rows = packed.numel() * kNumbersInWord / columns;
-  TORCH_CHECK(
+  check(
       group_size == 32 || group_size == 64 || group_size == 128 || group_size == 256,
-      "qGroupSize has to be 32, 64, 128 or 256, got ", group_size);
+      "qGroupSize == 32 || qGroupSize == 64 || qGroupSize == 128 || qGroupSize == 256");
   TORCH_CHECK(
       rows == packed.size(0) * kTileRows && scales_and_zeros.dim() == 3 &&
           scales_and_zeros.size(0) == columns / group_size && scales_and_zeros.size(1) == rows &&

@@ -3,6 +3,7 @@
 #include "dispatch/operator_record.h"
 #include "operators/optional_tensor.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/convolution.h>
@@ -192,12 +193,29 @@ ResultLayout convolution_backward_layout(Arguments arguments) {
   return {format_of_convolution(arguments[1].toTensor(), arguments[2].toTensor()), {}, {}};
 }
 
+// cuDNN has names for some integers but no algorithms. Without cuDNN, PyTorch's own kernel refuses.
+void check_convolved_dtype(Arguments arguments, c10::Device /*device*/) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const auto dtype = input.scalar_type();
+  if (!at::isIntegralType(dtype, /*includeBool=*/true) || input.numel() == 0) {
+    return;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      at::globalContext().userEnabledCuDNN(),
+      "\"slow_conv2d_cuda\" not implemented for '", dtype, "'");
+  TORCH_CHECK(
+      dtype == at::kByte || dtype == at::kChar || dtype == at::kInt,
+      "getCudnnDataTypeFromScalarType() not supported for ", dtype);
+  TORCH_CHECK(
+      false, at::globalContext().benchmarkCuDNN() ? "FIND" : "GET",
+      " was unable to find an engine to execute this computation");
+}
+
 OperatorRecords convolution_records() {
   return {
       {{"convolution", "_convolution"},
-       {.kernel = "slow_conv2d_cuda",
-        .refused = kIntegral,
-        .check_arguments = check_convolution,
+       {.check_arguments = check_convolution,
+        .check_limits = check_convolved_dtype,
         .device_check = DeviceCheck::Convolution,
         .composed_overload = "",
         .widened = kComplexHalf,

@@ -234,7 +234,8 @@ OperatorRecords indexing_records() {
         .is_nondeterministic = multiplies_tensors}},
       {{"masked_fill_"},
        {.dtype_rules = {dtype_in(
-            1, {Bool}, "masked_fill only supports boolean masks, but got dtype {1}")}}},
+            1, {Bool}, "masked_fill only supports boolean masks, but got dtype {1}")},
+        .device_check = DeviceCheck::Mask}},
       {{"masked_scatter_"},
        {.dtype_rules = {dtype_in(
             1, {Bool},

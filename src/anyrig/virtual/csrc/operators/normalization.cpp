@@ -292,9 +292,15 @@ OperatorRecords normalization_records() {
       {{"batch_norm_gather_stats_with_counts"},
        {.host_kernels = {host_kernel(&gather_stats_with_counts)}}},
       {{"batch_norm_backward_reduce"}, {.host_kernels = {host_kernel(&reduce_backward)}}},
-      {{"batch_norm_backward_elemt"}, {.host_kernels = {host_kernel(&normalize_backward)}}},
-      {{"_fused_rms_norm"}, {.host_kernels = {host_kernel(&fused_rms_norm)}}},
-      {{"_fused_rms_norm_backward"}, {.host_kernels = {host_kernel(&fused_rms_norm_backward)}}},
+      {{"batch_norm_backward_elemt"},
+       {.dtype_rules = {dtype_in(7, {at::kInt}, "expected scalar type Int but found {1}")},
+        .host_kernels = {host_kernel(&normalize_backward)}}},
+      {{"_fused_rms_norm"},
+       {.dtype_rules = {same_dtype(2, 0, kFound)},
+        .host_kernels = {host_kernel(&fused_rms_norm)}}},
+      {{"_fused_rms_norm_backward"},
+       {.dtype_rules = {same_dtype(4, 1, kFound)},
+        .host_kernels = {host_kernel(&fused_rms_norm_backward)}}},
   };
 }
 

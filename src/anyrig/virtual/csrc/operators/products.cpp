@@ -136,6 +136,7 @@ OperatorRecords product_records() {
         .dtype_rules = {same_dtype(
             1, 0, "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}")},
         .check_arguments = check_product,
+        .check_limits = check_product_of_blocks,
         .host_kernels = {host_kernel(&mm, "dtype"), host_kernel(&mm_out, "dtype_out")},
         .widened_coordinates = kHalves,
         .widened_compressed = kHalves,
@@ -144,6 +145,7 @@ OperatorRecords product_records() {
        {.kernel = "addmm_cuda",
         .refused = kNotMultiplied,
         .dtype_rules = kSumOfProduct,
+        .check_limits = check_product_of_blocks,
         .host_kernels = {host_kernel(&addmm, "dtype"), host_kernel(&addmm_out, "dtype_out")},
         .widened_compressed = kHalves,
         .uses_cublas = true}},
@@ -174,6 +176,7 @@ OperatorRecords product_records() {
       {{"addmv"},
        {.kernel = "addmv_impl_cuda",
         .refused = kNotMultiplied,
+        .check_limits = check_product_of_blocks,
         .widened_compressed = kHalves,
         .uses_cublas = true}},
       {{"addmv_"}, {.kernel = "addmv_impl_cuda", .refused = kNotMultiplied, .uses_cublas = true}},

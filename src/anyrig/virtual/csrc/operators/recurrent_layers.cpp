@@ -158,10 +158,12 @@ struct RecurrentBackward : torch::autograd::Function<RecurrentBackward> {
     for (const auto& result : results) {
       same.push_back(result.detach());
     }
+    context->save_for_backward({same[0]}); // cuDNN reads it: refuse a result changed in place
     return same;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    context->get_saved_variables();
     const auto capsule = context->saved_data.at("layers").toCapsule();
     const auto& layers = static_cast<const LayerBackward&>(*capsule);
     TORCH_CHECK(layers.trains, "cudnn RNN backward can only be called in training mode");
@@ -211,6 +213,7 @@ void run_recurrent_layers(
   }
   const RecurrentLayers all = layers_of(arguments);
   const auto weights = arguments.weights();
+  weights[0].storage(); // cuDNN reads it: a wrapper of torch.func.grad has none, and raises
   const bool by_weights = std::any_of(weights.begin(), weights.end(), [](const auto& weight) {
     return weight.requires_grad();
   });

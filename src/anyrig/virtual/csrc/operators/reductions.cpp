@@ -2,6 +2,7 @@
 
 #include "dispatch/operand_checks.h"
 #include "dispatch/operator_record.h"
+#include "device/override.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -12,6 +13,17 @@ namespace {
 // median(self). Another kernel computes the median along a dimension.
 bool reduces_all_dimensions(Arguments arguments) {
   return arguments.size() == 1;
+}
+
+// aminmax(self, *, dim, keepdim)
+bool has_no_dimension(Arguments arguments) {
+  return arguments[1].isNone();
+}
+
+// mean(self, *, dtype) or mean(self, dim, keepdim, *, dtype). With `dtype` given, the dtype of
+// `self` does not matter.
+bool has_dtype_of_operand(Arguments arguments) {
+  return arguments[arguments.size() <= 3 ? 1 : 3].isNone();
 }
 
 // cumsum(self, dim, *, dtype). With `dtype` given, the dtype of `self` does not matter.
@@ -47,12 +59,38 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return are_one || at::equal(self, other);
 }
 
+constexpr DtypeSet kAllButHalf =
+    kIntegral | kComplexes | DtypeSet{at::kBFloat16, at::kFloat, at::kDouble};
+
+// Until PyTorch 2.15, sort and topk check the dtype before a device's kernel runs.
+#if ANYRIG_TORCH_FROM(15)
+constexpr const char* kNoSortOfComplex = "Sort currently does not support complex dtypes on CUDA.";
+
+OperatorRecord topk_record() {
+  return {.kernel = "topk_out_cuda", .refused = kBoolAndComplexes};
+}
+#else
+constexpr const char* kNoSortOfComplex = " Sort does not support complex dtypes on CPU";
+
+OperatorRecord topk_record() {
+  return {
+      .dtype_rules = {
+          dtype_in(0, kReal, " topk does not support complex dtypes on CPU"),
+          dtype_in(0, kAllButBool, "topk does not support bool dtypes on CPU")}};
+}
+#endif
+
 OperatorRecords reduction_records() {
   return {
       {{"equal"}, {.host_kernels = {host_kernel(&equal)}}},
       {{"amax"}, {.kernel = "max_values_cuda", .refused = kComplexes}},
       {{"amin"}, {.kernel = "min_values_cuda", .refused = kComplexes}},
-      {{"aminmax"}, {.kernel = "aminmax_cuda", .refused = kComplexes}},
+      {{"aminmax"},
+       {.kernel = "aminmax_all_cuda",
+        .refused = kComplexes,
+        .reaches_kernel = has_no_dimension,
+        .dtype_rules = refuse_complex(
+            "\"aminmax_cuda\" not implemented for '{1}'", RefusalError::NotImplemented)}},
       {{"max"},
        {.kernel = "max_all_cuda",
         .refused = kComplexes,
@@ -71,7 +109,8 @@ OperatorRecords reduction_records() {
        {.dtype_rules =
             {dtype_in(0, kAllButBool, "argmin(): does not support bool input"),
              dtype_in(0, kReal, "argmin(): does not support complex input")}}},
-      {{"sum", "nansum", "mean", "prod"}, {.widened = kComplexHalf}},
+      {{"sum", "nansum", "prod"}, {.widened = kComplexHalf}},
+      {{"mean"}, {.kernel = "mean_cuda", .refused = kComplexHalf}},
       {{"var", "std", "var_mean", "std_mean"},
        {.dtype_rules = {dtype_in(
             0, kInexact, "std and var only support floating point and complex dtypes")}}},
@@ -84,12 +123,13 @@ OperatorRecords reduction_records() {
              same_dtype(1, 0, kFound)}}},
       {{"histc"},
        {.kernel = "histc",
-        .refused = kHalves | kBoolAndComplexes,
+        .refused = DtypeSet{at::kBFloat16} | kBoolAndComplexes,
+        .dtype_rules = {dtype_in(0, kAllButHalf, "HalfTensor is not supported")},
         .nondeterministic = "_histc_cuda with floating point input",
         .is_nondeterministic = is_of_floats,
         .widened = kWholeNumbers}},
       {{"bincount"}, {.nondeterministic = "_bincount_cuda", .is_nondeterministic = has_weights}},
-      {{"segment_reduce"}, {.kernel = "_segment_reduce_cuda", .refused = kAllButFloats}},
+      {{"segment_reduce"}, {.kernel = "segment_reduce_cuda", .refused = kAllButFloats}},
       {{"cumsum"},
        {.kernel = "cumsum_cuda", .refused = kComplexHalf, .reaches_kernel = keeps_dtype}},
       {{"cumprod"},
@@ -104,18 +144,18 @@ OperatorRecords reduction_records() {
       {{"_cummin_helper"},
        {.kernel = "cummin_cuda", .refused = kComplexes, .missing_meta = MissingMeta{}}},
       {{"median", "nanmedian"},
-       {.kernel = "median",
+       {.kernel = "median_out_impl",
         .refused = kBoolAndComplexes,
-        .reaches_kernel = reduces_all_dimensions,
-        .dtype_rules = refuse_complex(
-            "\"median_out_impl\" not implemented for '{1}'", RefusalError::NotImplemented),
+        .reaches_kernel = returns_indices,
+        .dtype_rules = refuse_complex(kNoSortOfComplex),
         .nondeterministic = "median CUDA with indices output",
-        .is_nondeterministic = returns_indices}},
-      {{"mode"}, {.kernel = "mode_cuda", .refused = kComplexes, .composed_overload = "values"}},
+        .is_nondeterministic = returns_indices,
+        .widened = kBool}},
+      {{"mode"}, {.kernel = "cuda_mode", .refused = kComplexes, .composed_overload = "values"}},
       {{"kthvalue"}, {.kernel = "kthvalue_cuda", .refused = kBoolAndComplexes}},
-      {{"topk"}, {.kernel = "topk_out_cuda", .refused = kBoolAndComplexes}},
+      {{"topk"}, topk_record()},
       {{"sort"},
-       {.dtype_rules = refuse_complex("Sort currently does not support complex dtypes on CUDA.")}},
+       {.dtype_rules = refuse_complex(kNoSortOfComplex)}},
       {{"searchsorted"}, {.kernel = "searchsorted_out_cuda", .refused = kBoolAndComplexes}},
       {{"bucketize"},
        {.kernel = "searchsorted_out_cuda",

@@ -38,7 +38,7 @@ OperatorRecords resampling_records() {
         .refused = kAllButFloats,
         .dtype_rules = {same_dtype(1, 0, kFound)}}},
       {{"grid_sampler_3d_backward"}, {.nondeterministic = "grid_sampler_3d_backward_cuda"}},
-      {{"reflection_pad1d"}, {.kernel = "reflection_pad1d_out_template", .refused = kBool}},
+      {{"reflection_pad1d"}, {.kernel = "reflection_pad1d_out", .refused = kBool}},
       {{"reflection_pad1d_backward"}, {.nondeterministic = "reflection_pad1d_backward_out_cuda"}},
       {{"reflection_pad2d"},
        {.kernel = "reflection_pad2d_out_template",

@@ -28,6 +28,11 @@ at::Tensor& compressed_baddbmm_out(
   check_strided("self", self);
   check_strided("mat2", batch2);
   check_strided("result", out);
+  TORCH_CHECK(
+      batch1._nnz() == 0 || out.numel() == 0,
+      "false INTERNAL ASSERT FAILED at \"/pytorch/aten/src/ATen/cuda/CUDASparseDescriptors.cpp\", "
+      "please report a bug to PyTorch. Support for batched CSR indices and values is not "
+      "implemented.");
   return at::baddbmm_out(out, self, batch1.to_dense(), batch2, beta, alpha);
 }
 
@@ -50,6 +55,39 @@ void check_blocks(const at::Tensor& matrix) {
 }
 
 } // namespace
+
+// block_sparse_mv and block_sparse_mm of aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
+void check_product_of_blocks(Arguments arguments, c10::Device /*device*/) {
+  for (const auto& argument : arguments) {
+    if (!argument.isTensor()) {
+      continue;
+    }
+    const at::Tensor& matrix = argument.toTensor();
+    const bool has_blocks = matrix.layout() == at::kSparseBsr || matrix.layout() == at::kSparseBsc;
+    if (!has_blocks || matrix._nnz() == 0) {
+      continue;
+    }
+    const auto values = matrix.values();
+    const auto expect = [](bool holds, const char* condition) {
+      TORCH_CHECK(
+          holds, condition, " INTERNAL ASSERT FAILED at "
+          "\"/pytorch/aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp\", please report a bug to "
+          "PyTorch.");
+    };
+    const bool by_vector = arguments[2].isTensor() && arguments[2].toTensor().dim() == 1;
+    expect(
+        values.size(-2) == values.size(-1), by_vector
+            ? "mat.values().size(2) == mat.values().size(1)"
+            : "mat1.values().size(2) == mat1.values().size(1)");
+    expect(
+        values.size(-1) > 1,
+        by_vector ? "mat.values().size(-1) > 1" : "mat1.values().size(-1) > 1");
+    const auto dtype = matrix.scalar_type();
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !by_vector || (dtype != at::kHalf && dtype != at::kBFloat16),
+        "\"block_sparse_mv\" not implemented for '", dtype, "'");
+  }
+}
 
 // The CPU solver does not support a unit diagonal for block matrices.
 std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(

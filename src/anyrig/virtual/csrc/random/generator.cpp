@@ -136,9 +136,9 @@ void VirtualGenerator::check_not_captured(const char* attempt) const {
       "issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive");
 }
 
-at::Generator VirtualGenerator::take_host_generator() {
+at::Generator VirtualGenerator::take_host_generator(uint64_t per_thread) {
   std::lock_guard<std::mutex> guard(mutex_);
-  const auto [seed, offset] = take(kNumbersPerCall);
+  const auto [seed, offset] = take(per_thread);
   return at::make_generator<at::CPUGeneratorImpl>(scramble(seed ^ scramble(offset)));
 }
 

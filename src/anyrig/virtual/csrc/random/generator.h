@@ -42,9 +42,10 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   // offset) at the start of the launch and advances the offset. The caller holds `mutex_`.
   std::pair<uint64_t, uint64_t> take(uint64_t per_thread);
 
-  // Returns a CPU generator for kernels whose launch is not modelled. It depends only on the seed
-  // and the offset, so that restoring the state repeats its numbers.
-  at::Generator take_host_generator();
+  // Returns a CPU generator for kernels whose launch is not modelled, in which each thread reserves
+  // `per_thread` numbers. It depends only on the seed and the offset, so that restoring the state
+  // repeats its numbers.
+  at::Generator take_host_generator(uint64_t per_thread = 4);
 
  private:
   VirtualGenerator* clone_impl() const override;

@@ -77,10 +77,12 @@ Plans& plans_of(c10::DeviceIndex device) {
   return (*all)[device];
 }
 
+// PyTorch writes the two numbers, which are of 8 bits, as characters.
 Plans& checked_plans(c10::DeviceIndex device, const char* function) {
+  const auto count = static_cast<c10::DeviceIndex>(device_count());
   TORCH_CHECK(
-      0 <= device && device < device_count(), function, ": expected 0 <= device_index < ",
-      device_count(), "], but got device_index=", static_cast<int>(device));
+      0 <= device && device < count, function, ": expected 0 <= device_index < ", count,
+      "], but got device_index=", device);
   return plans_of(device);
 }
 

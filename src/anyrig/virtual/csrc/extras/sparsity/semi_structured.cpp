@@ -165,7 +165,7 @@ std::array<int64_t, 2> places_to_keep(const bool* is_number, int64_t numbers) {
 }
 
 // cuSPARSELt's order of the codes is not documented. Here the codes follow the numbers, two in a
-// byte.
+// byte. GPUs of capability 9 have codes of twice the size for numbers of one byte.
 at::Tensor compress(const at::Tensor& matrix) {
   TORCH_CHECK(matrix.dim() == 2, "expected a matrix, got ", matrix.sizes());
   const auto dtype = matrix.scalar_type();
@@ -174,7 +174,8 @@ at::Tensor compress(const at::Tensor& matrix) {
           dtype == at::kFloat8_e4m3fn,
       "Unsupported dtype for cuSPARSELt compressed matrix");
   const int64_t rows = matrix.size(0);
-  const int64_t sixteenths = is_in_bytes(matrix) ? 10 : 9;
+  const bool has_wide_codes = devices()[current_device()].capability_major == 9;
+  const int64_t sixteenths = !is_in_bytes(matrix) ? 9 : has_wide_codes ? 12 : 10;
   const auto result = at::empty({rows, matrix.size(1) * sixteenths / 16}, matrix.options());
   if (matrix.is_meta()) {
     return result;
@@ -357,10 +358,38 @@ void check_semi_structured_addmm(Arguments arguments, c10::Device device) {
       &arguments[0].toTensor(), arguments[6], device);
 }
 
+void check_semi_structured_linear(Arguments /*arguments*/, c10::Device device) {
+  TORCH_WARN_ONCE(
+      "_sparse_semi_structured_linear is deprecated and will be removed in a future PyTorch "
+      "release.  Please use _sparse_semi_structured_mm/_sparse_semi_structured_addmm instead.");
+  TORCH_CHECK(
+      devices()[device.index()].capability_major == 8,
+      "_sparse_semi_structured_linear: Supported only on GPUs with compute capability 8.x");
+}
+
 void check_cusparselt(Arguments /*arguments*/, c10::Device device) {
   TORCH_CHECK(
       devices()[device.index()].capability_major >= 8,
       "CUDA error: architecture mismatch when calling `cusparseLtInit(&handle)`");
+}
+
+// (compressed, dense, bias, alpha, …)
+void check_compressed_mm(Arguments arguments, c10::Device device) {
+  check_cusparselt(arguments, device);
+  const auto& alpha = arguments[3];
+  TORCH_CHECK(
+      !alpha.isTensor() || !alpha.toTensor().defined() || alpha.toTensor().numel() == 1 ||
+          devices()[device.index()].capability_major != 9,
+      "CUDA error: operation not supported when calling `cusparseLtMatmulDescSetAttribute( &handle, "
+      "&matmul, CUSPARSELT_MATMUL_ALPHA_VECTOR_SCALING, &tensor_alpha_mode, "
+      "sizeof(tensor_alpha_mode))`");
+}
+
+void check_search(Arguments arguments, c10::Device device) {
+  TORCH_WARN_ONCE(
+      "torch._cslt_sparse_mm_search is deprecated and will be removed in a future PyTorch release. "
+      "Please use torch._C._cusparselt.mm_search instead.");
+  check_compressed_mm(arguments, device);
 }
 
 } // namespace
@@ -374,13 +403,14 @@ OperatorRecords semi_structured_records() {
        {.check_limits = check_semi_structured_addmm,
         .host_kernels = {host_kernel(&product_with_sum)}}},
       {{"_sparse_semi_structured_linear"},
-       {.host_kernels = {host_kernel(&semi_structured_linear)}}},
+       {.check_limits = check_semi_structured_linear,
+        .host_kernels = {host_kernel(&semi_structured_linear)}}},
       {{"_cslt_compress"},
        {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&compress)}}},
       {{"_cslt_sparse_mm"},
-       {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&compressed_mm)}}},
+       {.check_limits = check_compressed_mm, .host_kernels = {host_kernel(&compressed_mm)}}},
       {{"_cslt_sparse_mm_search"},
-       {.check_limits = check_cusparselt, .host_kernels = {host_kernel(&fastest_algorithm)}}},
+       {.check_limits = check_search, .host_kernels = {host_kernel(&fastest_algorithm)}}},
   };
 }
 
