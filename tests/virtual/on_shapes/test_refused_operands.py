@@ -249,7 +249,7 @@ REFUSED: dict[str, Refused] = {
     "complex numbers in order": (
         lambda: floats(3, dtype=COMPLEX).sort(),
         RuntimeError,
-        "Sort currently does not support complex dtypes on CUDA.",
+        "Sort does not support complex dtypes on CPU",
     ),
     "the largest complex number": (
         lambda: floats(3, dtype=COMPLEX).max(),

@@ -213,7 +213,6 @@ void run_recurrent_layers(
   }
   const RecurrentLayers all = layers_of(arguments);
   const auto weights = arguments.weights();
-  weights[0].storage(); // cuDNN reads it: a wrapper of torch.func.grad has none, and raises
   const bool by_weights = std::any_of(weights.begin(), weights.end(), [](const auto& weight) {
     return weight.requires_grad();
   });
