@@ -101,6 +101,8 @@ def test_transforms_differentiate_the_steps_alone() -> None:
 
     there = copy.deepcopy(layer).cuda()
     gradient = torch.func.grad(lambda value: total(there, value))
+    with pytest.raises(NotImplementedError, match="Cannot access storage of TensorWrapper"):
+        gradient(x.cuda())
     with torch.backends.cudnn.flags(enabled=False):
         found = gradient(x.cuda())
     expected = torch.func.grad(lambda value: total(layer, value))(x)

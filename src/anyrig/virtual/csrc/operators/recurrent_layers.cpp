@@ -91,11 +91,11 @@ bool runs_in_transform() {
       c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerBackMode);
 }
 
-// Returns whether a GPU runs cuDNN: use_cudnn of aten/src/ATen/native/RNN.cpp. Fake tensors, and
-// transforms, which cuDNN's operator does not support, have the steps alone.
+// Returns whether a GPU runs cuDNN: use_cudnn of aten/src/ATen/native/RNN.cpp. Fake tensors have the
+// steps alone.
 bool runs_cudnn(const LayerArguments& arguments) {
   const at::Tensor& input = arguments.input();
-  if (!is_virtual(input) || input.key_set().has(c10::DispatchKey::Python) || runs_in_transform() ||
+  if (!is_virtual(input) || input.key_set().has(c10::DispatchKey::Python) ||
       !at::globalContext().userEnabledCuDNN() || !arguments.has_expected_dimensions() ||
       input.numel() == 0) {
     return false;
@@ -208,6 +208,11 @@ void run_recurrent_layers(
   };
   const LayerArguments arguments(op, *stack);
   if (!runs_cudnn(arguments)) {
+    run_steps();
+    return;
+  }
+  arguments.weights()[0].storage(); // read by cuDNN; raises for a tensor that torch.func.grad wraps
+  if (runs_in_transform()) {
     run_steps();
     return;
   }
