@@ -164,8 +164,8 @@ TARGETS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     ),
     "out, a sum": (lambda number, target: torch.sum(number[None], dim=0, out=target), NOT_OUT),
     "out, a mean": (lambda number, target: torch.mean(number[None], dim=0, out=target), NOT_OUT),
-    "out, a largest number": (
-        lambda number, target: torch.amax(number[None], dim=0, out=target),
+    "out, a product": (
+        lambda number, target: torch.prod(number[None], dim=0, out=target),
         NOT_OUT,
     ),
 }

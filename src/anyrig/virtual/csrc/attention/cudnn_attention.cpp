@@ -63,7 +63,7 @@ Recipe recipe_of(
     const OptionalTensor& bias,
     bool is_causal,
     std::optional<double> scale) {
-  Recipe recipe{attention_scale(query, scale), {}, {}, {}, {}};
+  Recipe recipe{attention_scale(query, scale), {}, {}, {}};
   if (is_causal) {
     recipe.band.right = 0;
   }

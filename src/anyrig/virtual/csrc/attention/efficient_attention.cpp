@@ -148,7 +148,7 @@ efficient_forward(
   const auto call = make_efficient_call(query, value, sequences, dropout);
 
   const Band band = band_of(mask_type, window);
-  Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
+  Recipe recipe{attention_scale(query, scale), band, {}, {}};
   // CPU tensors, unless a graph is being captured. Filled only with dropout.
   at::Tensor seed = at::empty({}, at::kLong);
   at::Tensor offset = at::empty({}, at::kLong);
@@ -280,7 +280,7 @@ FourTensors efficient_backward(
   }
   const Band band = band_of(mask_type, window);
   if (!shape_only() && query.numel() > 0) {
-    Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
+    Recipe recipe{attention_scale(query, scale), band, {}, {}};
     if (dropout != 0) {
       recipe.dropout = dropout_of(
           dropout, static_cast<uint64_t>(seed.item<int64_t>()),

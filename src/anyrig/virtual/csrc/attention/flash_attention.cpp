@@ -129,7 +129,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
   const auto integers = query.options().dtype(at::kUInt64);
   auto rng_state = at::empty({2}, integers);
   const auto unused = at::empty({}, integers);
-  Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
+  Recipe recipe{attention_scale(query, scale), band, {}, {}};
   if (dropout > 0.0) {
     const auto [seed, offset] =
         reserve_random_numbers(query, static_cast<uint64_t>(batch * heads * 32));
@@ -205,7 +205,7 @@ FlashGradients flash_backward(
   }
   const Band band = band_of(call);
   if (!shape_only() && query.numel() > 0) {
-    Recipe recipe{attention_scale(query, call.scale), band, {}, {}, {}};
+    Recipe recipe{attention_scale(query, call.scale), band, {}, {}};
     if (call.dropout > 0.0) {
       const auto* state = static_cast<const uint64_t*>(twin_of(rng_state).const_data_ptr());
       recipe.dropout = {call.dropout, state[0], state[1]};

@@ -77,7 +77,7 @@ void check_output(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments
 }
 
 // masked_fill__cuda of aten/src/ATen/native/cuda/Indexing.cu.
-void check_mask(c10::ArrayRef<c10::IValue> arguments) {
+void check_filled_mask(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& mask = arguments[1].toTensor();
   TORCH_CHECK(
@@ -174,7 +174,7 @@ void check_devices(
     case DeviceCheck::Output:
       return check_output(plan, arguments);
     case DeviceCheck::Mask:
-      return check_mask(arguments);
+      return check_filled_mask(arguments);
     case DeviceCheck::Addcmul:
       check_as_iterator(plan, arguments);
       return check_addcmul(arguments);

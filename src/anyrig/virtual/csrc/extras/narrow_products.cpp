@@ -18,7 +18,7 @@ constexpr int64_t kThreads = 32;
 constexpr int64_t kNumbersInWord = 8;
 
 // As PyTorch's TORCH_CHECK without a message.
-void check(bool holds, const char* condition) {
+void check_four_bits(bool holds, const char* condition) {
   TORCH_CHECK(
       holds, "Expected ", condition,
       " to be true, but got false.  (Could this error message be improved?  If so, please report "
@@ -30,11 +30,11 @@ void check(bool holds, const char* condition) {
 at::Tensor pack_four_bits(const at::Tensor& weight, int64_t inner_tiles) {
   TORCH_CHECK(weight.dim() == 2, "expected a weight of two dimensions, got ", weight.dim());
   TORCH_CHECK(weight.dtype() == at::kByte, "expected a weight of uint8, got ", weight.dtype());
-  check(
+  check_four_bits(
       inner_tiles == 2 || inner_tiles == 4 || inner_tiles == 8,
       "innerKTiles == 2 || innerKTiles == 4 || innerKTiles == 8");
   const int64_t columns = 2 * weight.size(1);
-  check(
+  check_four_bits(
       columns % (inner_tiles * kTileColumns) == 0,
       "isEvenDivisor(in.size(1) * 2, innerKTiles * kKTileSize)");
   const int64_t tiles = (weight.size(0) + kTileRows - 1) / kTileRows;
@@ -55,7 +55,7 @@ at::Tensor multiply_four_bits(
   TORCH_CHECK(packed.dtype() == at::kInt && packed.dim() == 4, "expected a packed weight");
   const int64_t columns = self.size(1);
   const int64_t rows = packed.numel() * kNumbersInWord / columns;
-  check(
+  check_four_bits(
       group_size == 32 || group_size == 64 || group_size == 128 || group_size == 256,
       "qGroupSize == 32 || qGroupSize == 64 || qGroupSize == 128 || qGroupSize == 256");
   TORCH_CHECK(

@@ -91,11 +91,11 @@ bool runs_in_transform() {
       c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerBackMode);
 }
 
-// Returns whether a GPU runs cuDNN: use_cudnn of aten/src/ATen/native/RNN.cpp. Fake tensors, and
-// transforms, which cuDNN's operator does not support, have the steps alone.
+// Returns whether a GPU runs cuDNN: use_cudnn of aten/src/ATen/native/RNN.cpp. Fake tensors have the
+// steps alone.
 bool runs_cudnn(const LayerArguments& arguments) {
   const at::Tensor& input = arguments.input();
-  if (!is_virtual(input) || input.key_set().has(c10::DispatchKey::Python) || runs_in_transform() ||
+  if (!is_virtual(input) || input.key_set().has(c10::DispatchKey::Python) ||
       !at::globalContext().userEnabledCuDNN() || !arguments.has_expected_dimensions() ||
       input.numel() == 0) {
     return false;
@@ -211,9 +211,13 @@ void run_recurrent_layers(
     run_steps();
     return;
   }
+  arguments.weights()[0].storage(); // read by cuDNN; raises for a tensor that torch.func.grad wraps
+  if (runs_in_transform()) {
+    run_steps();
+    return;
+  }
   const RecurrentLayers all = layers_of(arguments);
   const auto weights = arguments.weights();
-  weights[0].storage(); // cuDNN reads it: a wrapper of torch.func.grad has none, and raises
   const bool by_weights = std::any_of(weights.begin(), weights.end(), [](const auto& weight) {
     return weight.requires_grad();
   });

@@ -74,7 +74,8 @@ void check_product_of_blocks(Arguments arguments, c10::Device /*device*/) {
           "\"/pytorch/aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp\", please report a bug to "
           "PyTorch.");
     };
-    const bool by_vector = arguments[2].isTensor() && arguments[2].toTensor().dim() == 1;
+    const bool by_vector = arguments.size() > 2 && arguments[2].isTensor() &&
+        arguments[2].toTensor().dim() == 1;
     expect(
         values.size(-2) == values.size(-1), by_vector
             ? "mat.values().size(2) == mat.values().size(1)"

@@ -4,6 +4,8 @@
 //
 // Checks and their texts: aten/src/ATen/native/sparse/cuda/SparseSemiStructuredOps.cu,
 // SparseSemiStructuredLinear.cu and cuSPARSELtOps.cpp.
+//
+// Longer than 400 lines: CUTLASS's and cuSPARSELt's operators share the codes and their restoration.
 
 #include "extras/sparsity/semi_structured.h"
 
