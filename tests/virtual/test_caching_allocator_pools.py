@@ -85,9 +85,20 @@ def test_a_single_pool_can_be_emptied(allocator: AllocatorModel) -> None:
         allocator.free(allocator.allocate(1, CAPTURED))
         allocator.end_pool(pool)
         allocator.release_pool(pool)
+    allocator.free(allocator.allocate(3 * MIB))
     allocator.empty_pool(7)
     assert (allocator.has_pool(7), allocator.has_pool(8)) == (False, True)
-    assert allocator.now("reserved_bytes") == 2 * MIB
+    assert allocator.now("reserved_bytes") == 2 * MIB + 20 * MIB
+
+
+def test_the_default_pools_are_not_emptied_during_a_capture(allocator: AllocatorModel) -> None:
+    allocator.free(allocator.allocate(3 * MIB))
+    allocator.begin_pool(7, CAPTURED)
+    allocator.empty_cache()
+    assert allocator.now("reserved_bytes") == 20 * MIB
+    allocator.end_pool(7)
+    allocator.empty_cache()
+    assert allocator.now("reserved_bytes") == 0
 
 
 def test_a_pool_may_never_split(allocator: AllocatorModel) -> None:

@@ -109,7 +109,6 @@ def test_the_statistics_of_pinned_memory() -> None:
     assert [now[counter]["allocated"] for counter in COUNTERS] == [2, 9 * MIB, 2, 9 * MIB]
     assert [now[counter]["freed"] for counter in COUNTERS] == [1, 8 * MIB, FREED, FREED_BYTES]
     assert (now["num_host_alloc"], now["num_host_free"]) == (2, 1)
-    assert [i for i, count in enumerate(now["bucket_allocation"]) if count] == [20, 23]
     if installation() is not None:  # a driver takes time
         untimed = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
         assert (now["host_alloc_time"], now["host_free_time"]) == (untimed, untimed)

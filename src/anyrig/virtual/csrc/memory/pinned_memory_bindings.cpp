@@ -3,8 +3,6 @@
 #include "memory/pinned_memory.h"
 #include "memory/stat_dict.h"
 
-#include <pybind11/stl.h>
-
 #include <cstdint>
 
 namespace anyrig::virtual_gpu {
@@ -32,7 +30,6 @@ py::dict pinned_memory_stats() {
   result["active_bytes"] = stat_dict(stats.active_bytes);
   result["host_alloc_time"] = dict_of_durations(stats.host_alloc_time);
   result["host_free_time"] = dict_of_durations(stats.host_free_time);
-  result["bucket_allocation"] = stats.bucket_allocation;
   return result;
 }
 
