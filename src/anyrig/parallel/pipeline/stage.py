@@ -16,6 +16,7 @@ from .chain import Block
 from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
+from .torch_layers import TorchLayers
 from .weight_gradients import DeferredWeights, compute_weights
 
 # For each value that a stage reads or writes, one gradient for each tensor in the value.
@@ -66,6 +67,7 @@ class Stage:
         self.turn = turn
         self.slots = list_slots(block.module for block in blocks)
         self._last_uses = _last_uses(blocks, writes)
+        self._layers = TorchLayers(block.module for block in blocks)
         self._graphs: dict[int, Graph] = {}
         self._deferred: dict[int, DeferredWeights] = {}
 
@@ -183,7 +185,7 @@ class Stage:
     def _compute(
         self, known: dict[str, Any], replacements: Replacements, deferred: DeferredWeights | None
     ) -> dict[str, Any]:
-        deferring = nullcontext() if deferred is None else deferred.deferring()
+        deferring = nullcontext() if deferred is None else self._layers.deferring(deferred)
         with replaced(replacements), deferring:
             for block, unused in zip(self.blocks, self._last_uses, strict=True):
                 known.update(block.compute(known))
