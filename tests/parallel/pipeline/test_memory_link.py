@@ -115,6 +115,30 @@ def test_what_arrived_does_not_change_when_the_block_is_filled_again() -> None:
     assert len(sender._own) == 1
 
 
+def test_a_block_of_an_evaluation_serves_training() -> None:
+    sender, receiver = make_links()
+    with torch.inference_mode():
+        sender.send([torch.zeros(4)], 0)
+        receiver.take(receiver.expect(0), forms_of([torch.zeros(4)]), soon())
+    sender.finish_sending(soon())
+    sender.send([torch.ones(4)], 1)
+    (found,) = receiver.take(receiver.expect(1), forms_of([torch.zeros(4)]), soon())
+    found.requires_grad_().sum().backward()
+    assert torch.equal(found, torch.ones(4))
+    assert len(sender._own) == 1
+
+
+def test_one_block_takes_messages_of_many_forms() -> None:
+    sender, receiver = make_links()
+    for number, size in enumerate(range(80, 0, -1)):
+        given = [torch.full((size,), 1.0 + number), torch.arange(size)]
+        sender.send(given, 0)
+        found = receiver.take(receiver.expect(0), forms_of(given), soon())
+        assert all(map(torch.equal, found, given))
+        sender.finish_sending(soon())
+    assert len(sender._own) == 1
+
+
 def test_the_sender_waits_until_all_is_taken() -> None:
     sender, receiver = make_links()
     sender.send([torch.zeros(4)], 0)

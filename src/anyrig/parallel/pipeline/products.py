@@ -85,6 +85,19 @@ def _add_to_grad(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
+def use_of_linear(weight: Tensor, bias: Tensor | None) -> Use:
+    """Return the use of a weight, and of a bias, in a linear map of rows."""
+    return Use(weight, bias, _multiply_rows, factors=_factors_of_rows)
+
+
+def _factors_of_rows(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return gradient.mT, rows
+
+
+def _multiply_rows(rows: Tensor, gradient: Tensor) -> Tensor:
+    return gradient.mT @ rows
+
+
 def _use_of_product(weight: Tensor, bias: Tensor | None, factors: Factors) -> Use:
     """Return the use of a weight whose gradient is the product of `factors`."""
 
@@ -135,15 +148,13 @@ def read_product(
 
 
 def _read_linear(is_wanted: Predicate, input: Any, weight: Any, bias: Any = None) -> Product | None:  # noqa: A002
-    if not (is_wanted(weight) and _is_plain(input) and weight.dim() == 2 <= input.dim()):
+    if not (is_wanted(weight) and is_plain(input) and weight.dim() == 2 <= input.dim()):
         return None
     # With a higher-dimensional input, PyTorch may return a view, which _Catch cannot take over.
     return Product(
         input if input.dim() == 2 else input.reshape(-1, input.shape[-1]),
         bias,
-        _use_of_product(
-            weight, bias if is_wanted(bias) else None, lambda rows, gradient: (gradient.mT, rows)
-        ),
+        use_of_linear(weight, bias if is_wanted(bias) else None),
         functional.linear,
         None if input.dim() == 2 else (*input.shape[:-1], weight.shape[0]),
     )
@@ -152,7 +163,7 @@ def _read_linear(is_wanted: Predicate, input: Any, weight: Any, bias: Any = None
 def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> Product | None:
     if others:
         return None
-    if is_wanted(right) and _is_plain(left):
+    if is_wanted(right) and is_plain(left):
         use = _use_of_product(right, None, lambda rows, gradient: (rows.mT, gradient))
         if right.dim() == left.dim() == 2 or (
             right.dim() == left.dim() == 3 and right.shape[0] == left.shape[0]
@@ -161,7 +172,7 @@ def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> 
         if right.dim() == 2 < left.dim():
             shape = (*left.shape[:-1], right.shape[1])
             return Product(left.reshape(-1, left.shape[-1]), None, use, _times_right, shape)
-    elif is_wanted(left) and _is_plain(right) and left.dim() == right.dim() == 2:
+    elif is_wanted(left) and is_plain(right) and left.dim() == right.dim() == 2:
         use = _use_of_product(left, None, lambda columns, gradient: (gradient, columns.mT))
         return Product(right, None, use, _times_left)
     return None
@@ -170,7 +181,7 @@ def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> 
 def _read_addmm(
     is_wanted: Predicate, bias: Any, left: Any, right: Any, **others: Any
 ) -> Product | None:
-    if others or not (is_wanted(right) and _is_plain(left) and isinstance(bias, Tensor)):
+    if others or not (is_wanted(right) and is_plain(left) and isinstance(bias, Tensor)):
         return None
     if bias.dim() != 1 or bias.shape[0] != right.shape[-1]:
         return None
@@ -193,7 +204,7 @@ def _read_convolution(
         dilation: Any = 1,
         groups: int = 1,
     ) -> Product | None:
-        if not (is_wanted(weight) and _is_plain(input) and input.dim() == weight.dim()):
+        if not (is_wanted(weight) and is_plain(input) and input.dim() == weight.dim()):
             return None
         if isinstance(padding, str):
             return None  # "same" pads the two ends differently if the kernel's size is even
@@ -224,7 +235,7 @@ def _add_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.addmm(bias, rows, weight)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Return whether a value is an ordinary tensor: dense, real, and not of a subclass."""
     return (
         type(value) in (Tensor, torch.nn.Parameter)

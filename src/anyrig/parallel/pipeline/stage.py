@@ -16,6 +16,7 @@ from .chain import Block
 from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
+from .torch_layers import TorchLayers
 from .weight_gradients import DeferredWeights, compute_weights
 
 # For each value that a stage reads or writes, one gradient for each tensor in the value.
@@ -66,6 +67,7 @@ class Stage:
         self.turn = turn
         self.slots = list_slots(block.module for block in blocks)
         self._last_uses = _last_uses(blocks, writes)
+        self._layers = TorchLayers(block.module for block in blocks)
         self._graphs: dict[int, Graph] = {}
         self._deferred: dict[int, DeferredWeights] = {}
 
@@ -126,7 +128,7 @@ class Stage:
         deferred = DeferredWeights(leaves) if defer else None
         with torch.enable_grad():
             # A leaf that requires grad may not be changed in place, but its alias may.
-            opened = map_leaves(dict(values), lambda leaf, _: _open(leaf))
+            opened = _map_tensors(dict(values), _open)
             written = self.compute(opened, replacements, recompute, deferred)
             if then is not None:
                 written = then(written)
@@ -164,7 +166,9 @@ class Stage:
             deferred = graph.deferred
             collecting = nullcontext() if deferred is None else deferred.collecting()
             with on_device(self.device), collecting:
-                torch.autograd.backward(outputs, given, inputs=[*inputs, *parameters])
+                # Without `inputs=`, for which the engine would look at each node first. The graph
+                # leads to `inputs` and `parameters` alone: see `refuse_other_leaves`.
+                torch.autograd.backward(outputs, given)
             if deferred is not None:
                 self._deferred[micro_batch] = deferred
         return {name: [one.grad for one in tensors] for name, tensors in graph.inputs.items()}
@@ -183,7 +187,7 @@ class Stage:
     def _compute(
         self, known: dict[str, Any], replacements: Replacements, deferred: DeferredWeights | None
     ) -> dict[str, Any]:
-        deferring = nullcontext() if deferred is None else deferred.deferring()
+        deferring = nullcontext() if deferred is None else self._layers.deferring(deferred)
         with replaced(replacements), deferring:
             for block, unused in zip(self.blocks, self._last_uses, strict=True):
                 known.update(block.compute(known))
@@ -213,12 +217,16 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 def detached(tree: Any) -> Any:
     """Return a value with its tensors outside any graph; each keeps whether it requires grad."""
-    return map_leaves(
-        tree,
-        lambda leaf, _: (
-            leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
-        ),
-    )
+    return _map_tensors(tree, lambda one: one.detach().requires_grad_(one.requires_grad))
+
+
+def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a value with its tensors changed; see `map_leaves`."""
+    if type(tree) is dict and len(tree) == 1:  # most stages read and write one tensor
+        ((name, value),) = tree.items()
+        if isinstance(value, Tensor):
+            return {name: change(value)}
+    return map_leaves(tree, lambda leaf, _: change(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 class _Open(torch.autograd.Function):
@@ -231,10 +239,11 @@ class _Open(torch.autograd.Function):
         return gradients[0]
 
 
-def _open(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor) and leaf.requires_grad:
-        return _Open.apply(leaf)  # type: ignore[no-untyped-call]
-    return leaf
+def _open(tensor: Tensor) -> Tensor:
+    if tensor.requires_grad:
+        opened: Tensor = _Open.apply(tensor)  # type: ignore[no-untyped-call]
+        return opened
+    return tensor
 
 
 def _last_uses(blocks: Sequence[Block], writes: Sequence[str]) -> list[list[str]]:

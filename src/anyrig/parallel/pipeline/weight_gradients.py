@@ -11,6 +11,9 @@ Only the products of `products` are split; they have nearly all of the work on p
 computes all other gradients within the first half. A parameter may be used in both ways: its
 gradient is the sum.
 
+Linear maps, the most frequent product, are one node instead: `_LinearMap` computes the gradient of
+its input itself. A node costs time in Python, and a stage has dozens in each micro-batch.
+
 PyTorch's own pipelining runs autograd a second time, from the nodes at which the paths to inputs
 and to weights part. That has been wrong for nodes with several outputs
 (https://github.com/pytorch/pytorch/issues/170277) and for weights that are used twice
@@ -31,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from .products import PRODUCTS, Compute, Product, Use, read_product
+from .products import PRODUCTS, Compute, Product, Use, is_plain, read_product, use_of_linear
 
 
 class DeferredWeights:
@@ -71,7 +74,7 @@ class DeferredWeights:
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Return the context of the forward pass."""
+        """Return the context of the forward pass; `TorchLayers.deferring` costs less."""
         mode = _ProductMode(self)
         try:
             with mode:
@@ -128,13 +131,65 @@ def compute_weights(passes: Sequence[DeferredWeights]) -> None:
                     use.accumulate_gradients(factor, gradient)
 
 
+class Products:
+    """The products of one forward pass, computed so that the gradients of weights are deferred."""
+
+    def __init__(self, deferred: DeferredWeights) -> None:
+        self._deferred = deferred
+        self._hooks = _saved_tensor_hooks()
+
+    def compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return ``func(*args, **kwargs)``."""
+        if func is functional.linear:
+            return self.linear(*args, **kwargs)
+        return self._compute(func, args, kwargs)
+
+    def linear(self, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
+        """Return ``torch.nn.functional.linear(input, weight, bias)``."""
+        deferred = self._deferred
+        if (
+            not deferred.is_deferrable(weight)
+            or not (bias is None or deferred.is_deferrable(bias))
+            or not is_plain(input)
+            or not weight.dim() == 2 <= input.dim()
+            or torch.is_autocast_enabled(input.device.type)
+            or not self._is_open()
+        ):
+            return self._compute(functional.linear, (input, weight, bias), {})
+        use = use_of_linear(weight, bias)
+        if input.dim() == 2:
+            return _LinearMap.apply(input, weight, bias, (use, deferred))  # type: ignore[no-untyped-call]
+        # With a higher-dimensional input, PyTorch may return a view, which could not be changed in
+        # place if it came from a function of ours.
+        shape = input.shape
+        rows = _LinearMap.apply(  # type: ignore[no-untyped-call]
+            input.reshape(-1, shape[-1]), weight, bias, (use, deferred)
+        )
+        return rows.view(*shape[:-1], weight.shape[0])
+
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_open():
+            product = read_product(func, args, kwargs, self._deferred.is_deferrable)
+            if product is not None:
+                return _compute_product(product, self._deferred)
+        return func(*args, **kwargs)
+
+    def _is_open(self) -> bool:
+        return (
+            torch.is_grad_enabled()
+            and _saved_tensor_hooks() is self._hooks
+            # Private; torch.autograd.Function asks the same. Transforms such as torch.func.grad
+            # have graphs of their own.
+            and not torch._C._are_functorch_transforms_active()
+        )
+
+
 class _ProductMode(TorchFunctionMode):
-    """Computes products in a way that defers the gradients of their weights."""
+    """Finds the products of a forward pass among all calls of PyTorch."""
 
     def __init__(self, deferred: DeferredWeights) -> None:
         super().__init__()
-        self._deferred = deferred
-        self._hooks = _saved_tensor_hooks()
+        self._products = Products(deferred)
         self._names: dict[str, Any] = {}
 
     def end(self) -> None:
@@ -152,45 +207,34 @@ class _ProductMode(TorchFunctionMode):
             return func(*args, **kwargs)  # a compiled part has a backward pass of its own
         if func is functional.multi_head_attention_forward:
             return self._attention(*args, **kwargs)
-        return self._compute(func, args, kwargs)
-
-    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._is_open():
-            product = read_product(func, args, kwargs, self._deferred.is_deferrable)
-            if product is not None:
-                return _compute_product(product, self._deferred)
-        return func(*args, **kwargs)
-
-    def _linear(self, *args: Any, **kwargs: Any) -> Any:
-        return self._compute(functional.linear, args, kwargs)
+        return self._products.compute(func, args, kwargs)
 
     @cached_property
     def _attention(self) -> Callable[..., Any]:
         """`torch.nn.functional.multi_head_attention_forward` with linear maps of this mode.
 
         Within a mode, PyTorch's function would call the mode's handler again, forever, and each of
-        its 40 other calls would come there, too. The copies of the function, and of the two that
-        compute its linear maps of the input, have a `has_torch_function` and a `linear` of their
+        its 40 other calls would come there, too. The copies have a `has_torch_function` of their
         own.
         """
-        original: Any = functional.multi_head_attention_forward
-        names = {**original.__globals__, "has_torch_function": lambda _: False}
-        names["linear"] = self._linear
-        self._names = names
-        # Private; without them, the product with the input's weight would not be deferred, which
-        # the case "attention" of `test_gradients_are_those_of_autograd` would notice.
-        for name in ("_in_projection", "_in_projection_packed"):
-            names[name] = _copy_with(names[name], names)
-        return _copy_with(original, names)
+        attention = attention_with(self._products.linear, has_torch_function=lambda _: False)
+        self._names = attention.__globals__
+        return attention
 
-    def _is_open(self) -> bool:
-        return (
-            torch.is_grad_enabled()
-            and _saved_tensor_hooks() is self._hooks
-            # Private; torch.autograd.Function asks the same. Transforms such as torch.func.grad
-            # have graphs of their own.
-            and not torch._C._are_functorch_transforms_active()
-        )
+
+def attention_with(linear: Callable[..., Any], **names: Any) -> FunctionType:
+    """Return `torch.nn.functional.multi_head_attention_forward` with another `linear`.
+
+    It is a copy, as are the two functions that compute its linear maps of the input. The copies
+    find `linear` and `names` in place of PyTorch's functions of these names.
+    """
+    original: Any = functional.multi_head_attention_forward
+    found = {**original.__globals__, "linear": linear, **names}
+    # Private; without them, the product with the input's weight would not be deferred, which the
+    # case "attention" of `test_gradients_are_those_of_autograd` would notice.
+    for name in ("_in_projection", "_in_projection_packed"):
+        found[name] = copy_with(found[name], found)
+    return copy_with(original, found)
 
 
 def _saved_tensor_hooks() -> Any:
@@ -200,7 +244,7 @@ def _saved_tensor_hooks() -> Any:
     return None if hooks is None else hooks[0]
 
 
-def _copy_with(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+def copy_with(function: FunctionType, names: dict[str, Any]) -> FunctionType:
     """Return a copy of a function that finds global names in `names`."""
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -220,6 +264,37 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
         output, factor, use.weight, product.bias, (product.compute, use, deferred)
     )
     return caught if product.output_shape is None else caught.view(product.output_shape)
+
+
+class _LinearMap(torch.autograd.Function):
+    """A linear map of rows, the gradients of whose weight and bias are deferred."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        product: tuple[Use, DeferredWeights],
+    ) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(rows, weight)
+        ctx.product = product
+        return functional.linear(rows, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        (gradient,) = gradients
+        rows, weight = ctx.saved_tensors
+        use, deferred = ctx.product
+        if gradient is None:
+            return None, None, None, None
+        if torch.is_grad_enabled():
+            return *_differentiable(functional.linear, rows, weight, use.bias, gradient), None
+        of_rows = gradient.mm(weight) if ctx.needs_input_grad[0] else None
+        if deferred.takes(use, rows, gradient):
+            return of_rows, None, None, None
+        return of_rows, *use.gradients(rows, gradient), None
 
 
 class _Catch(torch.autograd.Function):

@@ -51,7 +51,7 @@ class Form:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_value(value: Any, what: str) -> Contents:
+def read_value(value: Any, what: object) -> Contents:
     """Return what is sent for a value; `what` names the value in errors.
 
     Raises:

@@ -28,10 +28,12 @@ class Elsewhere(Tensor):
     Attributes:
         label: the name of the tensor in the module.
         on_rank: the rank that has the tensor; the first one if there are several pipelines.
+        mark: what stands for the gradient; see `elsewhere_gradients`.
     """
 
     label: str
     on_rank: int
+    mark: Elsewhere | None = None
 
     @staticmethod
     def __new__(

@@ -25,13 +25,29 @@ def mark_gradients(parameters: Iterable[Tensor], own: Sequence[Tensor]) -> None:
         return
     for parameter in parameters:
         if isinstance(parameter, Elsewhere) and parameter.requires_grad:
-            parameter.grad = Elsewhere(
-                parameter,
-                f"the gradient of {parameter.label}",
-                parameter.on_rank,
-                parameter.device,
-                parameter.dtype,
-            )
+            parameter.grad = _mark_of(parameter)
+
+
+def _mark_of(parameter: Elsewhere) -> Elsewhere:
+    """Return the mark of a parameter, made once, as each backward pass needs it.
+
+    Another one is made when the parameter has changed its device, dtype or shape.
+    """
+    mark = parameter.mark
+    is_same = (
+        mark is not None
+        and (mark.device, mark.dtype) == (parameter.device, parameter.dtype)
+        and mark.shape == parameter.shape
+    )
+    if mark is None or not is_same:
+        mark = parameter.mark = Elsewhere(
+            parameter,
+            f"the gradient of {parameter.label}",
+            parameter.on_rank,
+            parameter.device,
+            parameter.dtype,
+        )
+    return mark
 
 
 def drop_before_steps() -> None:

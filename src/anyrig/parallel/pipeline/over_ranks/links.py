@@ -15,8 +15,8 @@ messages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -73,6 +73,26 @@ class _Sent:
     work: Any
     receiver: int
     through_host: bool
+
+
+class _Explained:
+    """The context of a wait, which explains its RuntimeError; see `Links.explain`.
+
+    A generator would be shorter, and slower in every message.
+    """
+
+    __slots__ = ("_links", "_place", "_started", "_what")
+
+    def __init__(self, links: Links, place: int | None, what: object) -> None:
+        self._links, self._place, self._what = links, place, what
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, RuntimeError):
+            seconds = time.monotonic() - self._started
+            raise self._links.explain(error, self._place, self._what, seconds) from error
 
 
 @dataclass(eq=False)
@@ -147,7 +167,7 @@ class Links:
                     arriving.works.append(dist.irecv(buffer, self._rank(sender), data, tag))
         return arriving
 
-    def take(self, arriving: Arriving, what: str) -> list[Tensor]:
+    def take(self, arriving: Arriving, what: object) -> list[Tensor]:
         """Return tensors when they have arrived.
 
         Raises:
@@ -165,7 +185,7 @@ class Links:
 
     @waits_for_ranks
     def _take_from_memory(
-        self, arriving: Arriving, number: tuple[int, int], what: str
+        self, arriving: Arriving, number: tuple[int, int], what: object
     ) -> list[Tensor]:
         link = self.memory[self._rank(arriving.sender)]
         with self._explained(arriving.sender, what):
@@ -297,22 +317,17 @@ class Links:
         self._sent.append(_Sent(tensor, work, receiver, group is self.hosts))
 
     @waits_for_ranks
-    def _wait(self, work: Any, place: int | None, what: str) -> None:
+    def _wait(self, work: Any, place: int | None, what: object) -> None:
         with self._explained(place, what):
             work.wait(self._limit)
 
-    @contextmanager
-    def _explained(self, place: int | None, what: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        except RuntimeError as error:
-            seconds = time.monotonic() - started
-            raise self._explain(error, place, what, seconds) from error
+    def _explained(self, place: int | None, what: object) -> _Explained:
+        return _Explained(self, place, what)
 
-    def _explain(
-        self, error: RuntimeError, place: int | None, what: str, seconds: float
+    def explain(
+        self, error: RuntimeError, place: int | None, what: object, seconds: float
     ) -> Exception:
+        """Return the error to raise for one that came while this rank waited for `place`."""
         others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
         ranks = others if place is None else [self._rank(place)]
         named = "other ranks" if place is None else f"rank {ranks[0]}"
@@ -322,7 +337,7 @@ class Links:
                 f"rank {self.group.rank} waited for {named} at {what}, and {failure.decode()}"
             )
         if "timed out" in str(error).lower():
-            return self.board.late(ranks, round(seconds), what, place_of_caller())
+            return self.board.late(ranks, round(seconds), str(what), place_of_caller())
         return RankWaitError(
             f"rank {self.group.rank} waited for {named} at {what}, and the connection ended "
             f"({error}). See the output of {named}",

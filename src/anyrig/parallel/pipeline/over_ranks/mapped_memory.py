@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import secrets
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 NONE = -1  # no file descriptor
 _SECRET_BYTES = 32
+_MOST_VIEWS = 64  # of each block, kept since each message would make them again
 
 
 class Block:
@@ -22,8 +26,23 @@ class Block:
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        self.descriptor = descriptor
+        # Training may fill a block that an evaluation made, with or without inference mode.
+        with torch.inference_mode(False):
+            self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        self.descriptor, self.size = descriptor, size
+        self._views: dict[tuple[int, torch.dtype, Sequence[int]], Tensor] = {}
+
+    def view(self, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+        """Return a part of the memory, from byte `start` on, as a tensor."""
+        key = start, dtype, shape
+        found = self._views.get(key)
+        if found is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            end = start + math.prod(shape) * dtype.itemsize
+            with torch.inference_mode(False):
+                found = self._views[key] = self.data[start:end].view(dtype).view(shape)
+        return found
 
 
 def make_block(size: int) -> Block:

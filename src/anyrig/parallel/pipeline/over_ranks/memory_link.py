@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ....processes.group.board import board_of
@@ -72,16 +71,13 @@ class MemoryLink:
 
     def send(self, tensors: Sequence[Tensor], tag: int) -> None:
         """Send strided tensors in the pass `tag`, without waiting for the other rank."""
-        size = sum(map(_room, tensors))
-        while self._read_note(None):
-            pass
-        block = self._take_block(size)
-        data, start = self._own[block].data, 0
+        size = sum([_room(each.nbytes) for each in tensors])
+        number = self._take_block(size)
+        block, start = self._own[number], 0
         for tensor in tensors:
-            here = data[start : start + tensor.nbytes].view(tensor.dtype)
-            here.view(tensor.shape).copy_(tensor.detach())
-            start += _room(tensor)
-        self._write(tag, block, size, self._own[block].descriptor)
+            block.view(start, tensor.dtype, tensor.shape).copy_(tensor.detach())
+            start += _room(tensor.nbytes)
+        self._write(tag, number, size, block.descriptor)
 
     def expect(self, tag: int) -> tuple[int, int]:
         """Return the number of the next message of the other rank in the pass `tag`."""
@@ -96,14 +92,13 @@ class MemoryLink:
         while number not in self._arrived:
             self._read_note(ends)
         block, size = self._arrived.pop(number)
-        data, start, found = self._theirs[block].data, 0, []
+        expected = sum([_room(form.bytes) for form in forms])
+        if expected != size:
+            raise RuntimeError(f"a message of {size} bytes arrived instead of {expected}")
+        start, found = 0, []
         for form in forms:
-            tensor = torch.empty(form.shape, dtype=form.dtype, device="cpu")
-            there = data[start : start + tensor.nbytes].view(form.dtype)
-            found.append(tensor.copy_(there.view(form.shape)))
-            start += _room(tensor)
-        if start != size:
-            raise RuntimeError(f"a message of {size} bytes arrived instead of {start}")
+            found.append(self._theirs[block].view(start, form.dtype, form.shape).clone())
+            start += _room(form.bytes)
         self._write(number[0], block, NONE, NONE)
         return found
 
@@ -123,13 +118,20 @@ class MemoryLink:
 
     def _take_block(self, size: int) -> int:
         """Return the smallest free block of at least `size` bytes, or a new one."""
-        fitting = [each for each in self._free if len(self._own[each].data) >= size]
-        if fitting:
-            chosen = min(fitting, key=lambda each: len(self._own[each].data))
+        chosen = self._find_block(size)
+        if chosen is None:  # only now look which blocks the other rank has read meanwhile
+            while self._read_note(None):
+                pass
+            chosen = self._find_block(size)
+        if chosen is not None:
             self._free.remove(chosen)
             return chosen
         self._own.append(make_block(size))
         return len(self._own) - 1
+
+    def _find_block(self, size: int) -> int | None:
+        fitting = [each for each in self._free if self._own[each].size >= size]
+        return min(fitting, key=lambda each: self._own[each].size, default=None)
 
     def _write(self, *note: int) -> None:
         try:
@@ -177,8 +179,9 @@ def _close_descriptor(block: Block) -> None:
         block.descriptor = NONE
 
 
-def _room(tensor: Tensor) -> int:
-    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+def _room(size: int) -> int:
+    """Return how many bytes of a block a tensor of `size` bytes takes."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def open_memory_links(group: Group, name: str) -> dict[int, MemoryLink]:

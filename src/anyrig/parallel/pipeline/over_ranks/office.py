@@ -63,7 +63,7 @@ class Office:
             self._within[message] = value
             return
         self._open()
-        contents = read_value(value, str(message))
+        contents = read_value(value, message)
         before = self._known.get(message)
         self._known[message] = contents.text
         if before is not None and before != contents.text:
@@ -83,7 +83,7 @@ class Office:
         self._open()
         while message not in self._arriving:
             self._post(sender)
-        tensors = self._links.take(self._arriving.pop(message), str(message))
+        tensors = self._links.take(self._arriving.pop(message), message)
         self._post_ahead(sender)
         return make_value(self._known[message], tensors)
 

@@ -78,6 +78,7 @@ class PipelineRank(StagedModule):
 
     _pipeline: RankPipeline
     _schedules: dict[tuple[str, int], Schedule | None]
+    _tasks: dict[tuple[str, int], list[list[Task]]]
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class PipelineRank(StagedModule):
     ) -> None:
         super().__init__(module, layout, loss, options, micro_batches)
         self._begin()
-        self.__dict__.update(_pipeline=pipeline, _schedules={})
+        self.__dict__.update(_pipeline=pipeline, _schedules={}, _tasks={})
 
     @property
     def pipeline_row(self) -> Row:
@@ -261,11 +262,14 @@ class PipelineRank(StagedModule):
 
     def _tasks_of(self, name: str, micro_batches: int) -> list[list[Task]]:
         """Return each device's tasks of a schedule, in the order of `issue_order`."""
-        places = self._pipeline.stages.traffic.device_of_stage
-        tasks: list[list[Task]] = [[] for _ in self._pipeline.links.row.ranks]
-        for task in issue_order(make_schedule(name, len(places), micro_batches)):
-            tasks[places[task.stage]].append(task)
-        return tasks
+        key = name, micro_batches
+        if key not in self._tasks:
+            places = self._pipeline.stages.traffic.device_of_stage
+            tasks: list[list[Task]] = [[] for _ in self._pipeline.links.row.ranks]
+            for task in issue_order(make_schedule(name, len(places), micro_batches)):
+                tasks[places[task.stage]].append(task)
+            self._tasks[key] = tasks
+        return self._tasks[key]
 
     def _schedule_of(self, name: str, micro_batches: int) -> Schedule | None:
         """Return the schedule of training steps; None if backward passes run later."""

@@ -78,7 +78,10 @@ def begin_adding_losses(
                 "same kind of value for every part of a batch"
             )
         if first.reduced:
-            totals[0] = torch.stack([part.value.detach().double() for part in parts]).sum()
+            values = [part.value.detach() for part in parts]
+            if len({value.dtype for value in values}) > 1:
+                values = [value.double() for value in values]
+            totals[0] = torch.stack(values).sum(dtype=torch.float64)
             count = combine_counts(parts, device)
             if count is not None:
                 totals[1], totals[2] = count, 1.0
