@@ -12,17 +12,18 @@
 
 #include "dispatch/twin.h"
 #include "memory/memory.h"
+#include "operators/recurrent_arguments.h"
+#include "operators/recurrent_second_backward.h"
+#include "operators/recurrent_steps.h"
 #include "temporaries/recurrent_memory.h"
 #include "time/clock.h"
 #include "time/records/recurrent_record.h"
 #include "time/running_operator.h"
 #include "time/streams.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros_like.h>
@@ -32,9 +33,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 namespace anyrig::virtual_gpu {
@@ -46,75 +45,6 @@ using torch::autograd::variable_list;
 constexpr const char* kLayers[] = {
     "lstm.input",     "lstm.data",     "gru.input",      "gru.data",
     "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"};
-
-// The arguments of one call. Those of packed sequences begin with (data, batch sizes), the others
-// with the input alone; then follow the same: states, weights, …
-class LayerArguments {
- public:
-  LayerArguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
-      : name_(op.schema().name()),
-        values_(torch::jit::last(stack, op.schema().arguments().size())),
-        is_packed_(op.schema().overload_name() == "data") {}
-
-  const at::Tensor& input() const { return values_[0].toTensor(); }
-  std::vector<at::Tensor> states() const {
-    return value(1).isTensor() ? std::vector<at::Tensor>{value(1).toTensor()}
-                               : value(1).toTensorVector();
-  }
-  std::vector<at::Tensor> weights() const { return value(2).toTensorVector(); }
-  // Returns input, states and weights.
-  variable_list tensors() const {
-    variable_list all{input()};
-    for (const auto& part : {states(), weights()}) {
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
-  // Returns the arguments with other tensors in the place of those.
-  torch::jit::Stack with_tensors(const variable_list& tensors) const {
-    torch::jit::Stack stack(values_.begin(), values_.end());
-    const size_t shift = is_packed_ ? 1 : 0, count = states().size();
-    const auto first_weight = tensors.begin() + 1 + static_cast<int64_t>(count);
-    stack[0] = tensors[0];
-    if (value(1).isTensor()) {
-      stack[shift + 1] = tensors[1];
-    } else {
-      stack[shift + 1] = c10::List<at::Tensor>(variable_list(tensors.begin() + 1, first_weight));
-    }
-    stack[shift + 2] = c10::List<at::Tensor>(variable_list(first_weight, tensors.end()));
-    return stack;
-  }
-  bool is_batch_first() const { return !is_packed_ && value(8).toBool(); }
-  double layers() const { return static_cast<double>(value(4).toInt()); }
-  bool drops_out() const { return value(5).toDouble() > 0 && trains(); }
-  bool trains() const { return value(6).toBool(); }
-  bool is_bidirectional() const { return value(7).toBool(); }
-
-  double steps() const {
-    const int64_t dimension = is_batch_first() ? 1 : 0;
-    return static_cast<double>(
-        is_packed_ ? values_[1].toTensor().numel() : input().size(dimension));
-  }
-
-  double gates() const {
-    const std::string_view name = name_;
-    return name == "aten::lstm" ? 4 : name == "aten::gru" ? 3 : 1;
-  }
-
-  bool has_expected_dimensions() const {
-    const auto tensors = weights();
-    return input().dim() == (is_packed_ ? 2 : 3) && tensors.size() >= 2 && tensors[0].dim() == 2 &&
-        tensors[1].dim() == 2;
-  }
-
- private:
-  // Returns argument `i` of the layers without packed sequences.
-  const c10::IValue& value(size_t i) const { return values_[is_packed_ ? i + 1 : i]; }
-
-  const std::string& name_;
-  c10::ArrayRef<c10::IValue> values_;
-  bool is_packed_;
-};
 
 // Returns the dtype in which cuDNN computes: autocast casts the operands of its operator.
 at::ScalarType dtype_of(const at::Tensor& input) {
@@ -177,83 +107,6 @@ RecurrentLayers layers_of(const LayerArguments& arguments) {
 void charge(const char* name, c10::DeviceIndex device, const Works& works) {
   const RunningOperator running(name);
   Clock::get().run(current_stream(device), works);
-}
-
-// While an instance is alive, the host's generator draws from a seed of the GPU's, so that dropout
-// leaves the program's numbers on the host alone.
-class SeededHost {
- public:
-  explicit SeededHost(c10::DeviceIndex device) {
-    auto gpu = at::globalContext().defaultGenerator(c10::Device(kDeviceType, device));
-    auto host = at::detail::getDefaultCPUGenerator();
-    uint64_t seed = 0;
-    {
-      const std::lock_guard<std::mutex> guard(gpu.mutex());
-      const uint64_t offset = gpu.get_offset();
-      seed = gpu.current_seed() + offset;
-      gpu.set_offset(offset + 4);
-    }
-    const std::lock_guard<std::mutex> guard(host.mutex());
-    before_ = host.get_state();
-    host.set_current_seed(seed);
-  }
-  ~SeededHost() {
-    auto host = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> guard(host.mutex());
-    host.set_state(before_);
-  }
-  SeededHost(const SeededHost&) = delete;
-  SeededHost& operator=(const SeededHost&) = delete;
-
- private:
-  at::Tensor before_;
-};
-
-// The steps on the host.
-struct HostSteps {
-  variable_list leaves;
-  variable_list results;
-};
-
-HostSteps run_host_steps(
-    const c10::OperatorHandle& op,
-    const LayerArguments& arguments,
-    const variable_list& tensors,
-    at::ScalarType dtype,
-    bool differentiates) {
-  const c10::impl::ExcludeDispatchKeyGuard no_modes(
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  const bool has_values = !shape_only();
-  const at::AutoGradMode mode(differentiates && has_values);
-  HostSteps steps;
-  variable_list operands;
-  for (const auto& tensor : tensors) {
-    at::Tensor leaf = twin_of(tensor).detach();
-    if (has_values) {
-      leaf = leaf.clone().set_requires_grad(differentiates && tensor.requires_grad());
-    }
-    steps.leaves.push_back(leaf);
-    operands.push_back(leaf.to(dtype));
-  }
-  std::optional<SeededHost> seeded;
-  if (has_values && arguments.drops_out()) {
-    seeded.emplace(arguments.input().device().index());
-  }
-  // The program's hooks are for the tensors that the operator itself saves.
-  const auto hooks = at::SavedTensorDefaultHooks::get_tls_state();
-  at::SavedTensorDefaultHooks::set_tls_state({});
-  auto stack = arguments.with_tensors(operands);
-  try {
-    op.callBoxed(stack);
-  } catch (...) {
-    at::SavedTensorDefaultHooks::set_tls_state(hooks);
-    throw;
-  }
-  at::SavedTensorDefaultHooks::set_tls_state(hooks);
-  for (const auto& result : stack) {
-    steps.results.push_back(result.toTensor());
-  }
-  return steps;
 }
 
 void copy_values(const at::Tensor& from, const at::Tensor& to) {
@@ -380,42 +233,6 @@ variable_list run_backward(
     }
   }
   gradients.resize(tensors.size());
-  return gradients;
-}
-
-constexpr const char* kNoSecondBackward =
-    "the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported "
-    "for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, please disable the "
-    "CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
-    "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)";
-
-// Passes the gradients on, which depend on those of the results.
-struct SecondBackward : torch::autograd::Function<SecondBackward> {
-  static variable_list forward(
-      AutogradContext* /*context*/, variable_list gradients, at::TensorList /*of_results*/) {
-    return gradients;
-  }
-  static variable_list backward(AutogradContext* /*context*/, variable_list /*gradients*/) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, kNoSecondBackward);
-  }
-};
-
-variable_list without_second_backward(variable_list gradients, const variable_list& of_results) {
-  const auto defined = [](const variable_list& all) {
-    variable_list found;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(found), [](const auto& tensor) {
-      return tensor.defined();
-    });
-    return found;
-  };
-  const auto results = defined(of_results);
-  auto wrapped = SecondBackward::apply(defined(gradients), at::TensorList(results));
-  auto next = wrapped.begin();
-  for (auto& gradient : gradients) {
-    if (gradient.defined()) {
-      gradient = *next++;
-    }
-  }
   return gradients;
 }
 

@@ -10,7 +10,8 @@
 //
 //   matrix units, NCHW    copies of all operands in NHWC, whose channels are padded to 16 bytes: such
 //                         kernels read and write NHWC. A 1×1 kernel is the same in both. With stride 1
-//                         and planes of a multiple of 4 pixels it is a product in place
+//                         and planes of a multiple of 4 pixels (of 16 bytes for the gradient of the
+//                         weight) it is a product in place
 //   matrix units, NHWC    copies of operands whose channels are not a multiple of 16 bytes
 //   gradient of a weight  in addition, sums in float32 of parts of the batch, so that there are about
 //                         as many blocks as multiprocessors; of a product in place, one for each image
@@ -147,8 +148,9 @@ struct ConvolvedLayer {
   }
 
   int64_t matrix_unit_bytes(Pass pass) const {
+    const int64_t plane = input.numel() / (input.size(0) * input.size(1));
     const bool is_product = kernel_elements() == 1 && is_dense && !is_padded && groups == 1 &&
-        input.numel() / (input.size(0) * input.size(1)) % 4 == 0;
+        (pass == Pass::Weight ? bytes_of(plane) % 16 == 0 : plane % 4 == 0);
     if (is_product && !is_last()) {
       return pass == Pass::Weight ? input.size(0) * weight.numel() * kSumBytes : 0;
     }

@@ -1,9 +1,8 @@
 // The memory of cuDNN's recurrent operator beside its operands and results.
 //
 // Only cuDNN knows the sizes (cudnnGetRNNTempSpaceSizes). Those here follow what an H100 allocated
-// with PyTorch 2.11 and cuDNN 9.19, in 31 configurations of LSTM, GRU and RNN: the reserve is equal in
-// 30 of them. The workspace is equal for most LSTMs of one direction, and within 15 % for large GRUs;
-// of small RNNs, cuDNN asks for up to twice as much.
+// with PyTorch 2.11 and cuDNN 9.19, in 43 configurations: the reserve is equal in all. The workspace of
+// LSTMs is within 5 %, of GRUs within 14 %; of small plain RNNs it is up to 44 % too small.
 #pragma once
 
 #include "time/records/recurrent_record.h"
