@@ -25,6 +25,7 @@ class DriverMemory:
 
     Attributes:
         context_bytes: the CUDA context.
+        cublas_handle_bytes: a handle of cuBLAS, one for each thread with products.
         connection_bytes: NCCL's buffers for one channel to one other rank.
         ring_channels: NCCL's channels of a collective.
         message_channels: NCCL's channels to one rank for sends, receives and all-to-all.
@@ -32,6 +33,7 @@ class DriverMemory:
     """
 
     context_bytes: int
+    cublas_handle_bytes: int
     connection_bytes: int
     ring_channels: int
     message_channels: int
@@ -42,14 +44,16 @@ def driver_memory_of(spec: Spec) -> DriverMemory:
     """Return what a process takes on a GPU with the facts `spec`; see `driver_memory.toml`."""
     by_link = "pcie" if spec.link == "pcie" else spec.architecture
     context = _entry("context", spec.key, spec.architecture)
+    handle = _entry("cublas_handle", spec.key, spec.architecture)
     connection = _entry("connection")
     rings, messages = _entry("ring_channels", by_link), _entry("message_channels", by_link)
     return DriverMemory(
         context_bytes=context["mib"] * _MIB,
+        cublas_handle_bytes=handle["mib"] * _MIB,
         connection_bytes=connection["mib"] * _MIB,
         ring_channels=rings["channels"],
         message_channels=messages["channels"],
-        sources=tuple(entry["source"] for entry in (context, connection, rings, messages)),
+        sources=tuple(entry["source"] for entry in (context, handle, connection, rings, messages)),
     )
 
 

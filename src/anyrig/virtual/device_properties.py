@@ -21,7 +21,9 @@ _SHARED_MEMORY_OPT_IN = {
 
 
 # Properties that the data sheets behind anyrig's hardware facts do not give.
-_UNKNOWN = frozenset({"L2_cache_size", "clock_rate", "memory_clock_rate", "memory_bus_width"})
+_UNKNOWN = frozenset({"memory_clock_rate", "memory_bus_width"})
+# Those that they give for most GPUs.
+_OFTEN_KNOWN = frozenset({"L2_cache_size", "clock_rate"})
 
 
 class DeviceUuid:
@@ -60,6 +62,10 @@ class DeviceProperties:
         self.multi_processor_count: int = facts.multiprocessors
         self.gcnArchName: str = facts.name  # PyTorch repeats the name where the GPU is not AMD's
         self.uuid = DeviceUuid(facts.uuid)
+        if facts.gpu.l2_bytes:
+            self.L2_cache_size = int(facts.gpu.l2_bytes)
+        if facts.gpu.clock_hertz:
+            self.clock_rate = round(facts.gpu.clock_hertz / 1000)  # kHz, as CUDA
         self.pci_bus_id: int = facts.position + 1  # bus 0 belongs to the host
         capability = (self.major, self.minor)
         self.max_threads_per_multi_processor = _THREADS_PER_MULTIPROCESSOR.get(
@@ -72,7 +78,7 @@ class DeviceProperties:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name in _UNKNOWN:
+        if name in _UNKNOWN | _OFTEN_KNOWN:
             raise AttributeError(
                 f"virtual GPUs do not know the {name} of {self.name}: the data sheets behind "
                 f"anyrig's hardware facts do not give it. Supply a value, as in "

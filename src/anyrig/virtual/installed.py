@@ -281,6 +281,7 @@ def _facts(
     if device.spec is not None:
         taken = driver_memory_of(device.spec)
         facts.driver_memory.context_bytes = taken.context_bytes
+        facts.driver_memory.cublas_handle_bytes = taken.cublas_handle_bytes
         facts.driver_memory.connection_bytes = taken.connection_bytes
         facts.driver_memory.ring_channels = taken.ring_channels
         facts.driver_memory.message_channels = taken.message_channels

@@ -110,6 +110,7 @@ def test_threads_and_shared_memory_are_those_of_the_programming_guide(
         multiprocessors=1,
         uuid="GPU-00000000-0000-0000-0000-000000000000",
         position=4,
+        gpu=SimpleNamespace(l2_bytes=0.0, clock_hertz=0.0),
     )
     properties = DeviceProperties(facts)
     assert properties.max_threads_per_multi_processor == threads
@@ -142,9 +143,10 @@ def test_what_a_device_is_called_and_has() -> None:
     assert properties.shared_memory_per_multiprocessor == 164 * 1024
     assert "NVIDIA A100" in repr(properties)
     assert f"pci_bus_id={properties.pci_bus_id}, pci_device_id=0" in repr(properties)
-    with pytest.raises(AttributeError, match=r"do not know the L2_cache_size of NVIDIA A100"):
-        properties.L2_cache_size  # noqa: B018
-    assert getattr(properties, "clock_rate", None) is None
+    assert (properties.L2_cache_size, properties.clock_rate) == (40 * 2**20, 1_410_000)
+    with pytest.raises(AttributeError, match=r"do not know the memory_bus_width of NVIDIA A100"):
+        properties.memory_bus_width  # noqa: B018
+    assert getattr(properties, "memory_clock_rate", None) is None
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.can_device_access_peer(0, 1)
     assert not torch.cuda.can_device_access_peer(1, 1)

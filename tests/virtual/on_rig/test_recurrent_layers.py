@@ -75,6 +75,31 @@ def test_a_result_that_cudnn_needs_may_not_be_changed_in_place() -> None:
     assert x.grad is not None
 
 
+def test_there_is_no_second_derivative() -> None:
+    layer, x = layer_of(nn.GRU).cuda(), inputs().cuda().requires_grad_()
+    (first,) = torch.autograd.grad(layer(x)[0].pow(2).sum(), x, create_graph=True)
+    words = re.escape("the derivative for '_cudnn_rnn_backward' is not implemented")
+    with pytest.raises(NotImplementedError, match=words):
+        first.sum().backward()
+
+
+def test_dropout_draws_from_the_gpus_generator() -> None:
+    layer = nn.LSTM(4, 6, num_layers=2, dropout=0.5, dtype=torch.float64).cuda()
+    x = inputs().cuda()
+
+    def draw() -> Tensor:
+        result: Tensor = layer(x)[0]
+        return result
+
+    host = torch.get_rng_state()
+    torch.cuda.manual_seed(3)
+    first, second = draw(), draw()
+    assert not torch.equal(first, second)
+    torch.cuda.manual_seed(3)
+    assert torch.equal(draw(), first)
+    assert torch.equal(torch.get_rng_state(), host)
+
+
 def test_inference_mode() -> None:
     layer, x = layer_of(nn.LSTM), inputs()
     with torch.inference_mode():

@@ -1,4 +1,7 @@
-"""Kernels allocate temporary memory as on a GPU: order and sizes, recorded from the allocator."""
+"""Kernels allocate temporary memory as on a GPU: order and sizes, recorded from the allocator.
+
+Longer than 400 lines: a test or two for each kind of kernel, all recorded in the same way.
+"""
 
 from __future__ import annotations
 
@@ -157,9 +160,7 @@ def test_long_segments_of_an_embedding_are_added_atomically() -> None:
     gradient, kinds = take(4096, 1024), take(4096, dtype=torch.long).zero_()
 
     def backward(of: torch.Tensor) -> list[int]:
-        return requests(
-            lambda: torch.ops.aten.embedding_dense_backward(of, kinds, 2, -1, False)
-        )
+        return requests(lambda: torch.ops.aten.embedding_dense_backward(of, kinds, 2, -1, False))
 
     counted = [8192, 32_768, 8, 32_768, 1279, 16, 16, 1279, 8, 3288]
     assert backward(gradient)[4:] == [*counted, 3288]
@@ -217,9 +218,7 @@ def test_the_gradient_of_a_softmax_is_multiplied_by_its_result_first() -> None:
     weights, gradient = take(32, 64).softmax(-1), take(32, 64)
 
     def backward(of: torch.Tensor) -> list[tuple[str, int]]:
-        return events(
-            lambda: torch.ops.aten._softmax_backward_data(of, weights, 1, torch.float32)
-        )
+        return events(lambda: torch.ops.aten._softmax_backward_data(of, weights, 1, torch.float32))
 
     result, product, copy = [("+", 8192)] * 3
     assert backward(gradient) == [result, product, ("-", 8192)]
@@ -244,6 +243,45 @@ def test_cudnn_attention_has_workspaces() -> None:
             *(None, None, None, 1024, 1024, 0.0, False),
         )
     ) == [result_bytes] * 3 + [51_118_336]
+
+
+def test_blocks_of_batch_normalization_meet_in_a_buffer() -> None:
+    # Recorded on an H100 with PyTorch 2.11: the last stage of ResNet-50 with channels last.
+    images = take(256, 512, 7, 7, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    weight, bias, mean, variance = (take(512) for _ in range(4))
+
+    def normalize(of: torch.Tensor) -> Any:
+        return torch.native_batch_norm(of, weight, bias, mean, variance, True, 0.1, 1e-5)
+
+    image_bytes = 256 * 512 * 49 * 2
+    assert events(lambda: normalize(images))[:7] == [
+        *[("+", image_bytes), ("+", 2048), ("+", 2048)],
+        *[("+", 401_408), ("+", 64), ("-", 64), ("-", 401_408)],
+    ]
+    assert requests(lambda: normalize(images.contiguous()))[1:] == [image_bytes, 2048, 2048]
+    _, *saved = normalize(images)
+
+    def backward() -> Any:
+        return torch.ops.aten.native_batch_norm_backward(
+            images, images, weight, mean, variance, *saved, True, 1e-5, [True] * 3
+        )
+
+    assert sorted(requests(backward)) == sorted([2048] * 4 + [200_704, 64, image_bytes])
+
+
+def test_recurrent_layers_have_a_reserve_and_workspaces() -> None:
+    # Recorded on an H100 with PyTorch 2.11 and cuDNN 9.19, but for the order of the releases.
+    layer = torch.nn.LSTM(128, 512).cuda()
+    steps, state, result = take(64, 32, 128).requires_grad_(), 65_536, 4_194_304
+    workspace, reserve = 36_307_456, 20_971_776
+    forward = [state, state, result, state, state, workspace, reserve]
+    assert requests(lambda: layer(steps)[0]) == forward
+    with torch.no_grad():
+        assert requests(lambda: layer(steps)[0]) == forward
+    output, gradient = layer(steps)[0], take(64, 32, 512)
+    backward = requests(lambda: output.backward(gradient))
+    weights = 5_259_264
+    assert backward == [state, state, 1_048_576, state, state, workspace, weights, workspace]
 
 
 def test_wrong_indices_are_the_operators_error() -> None:
@@ -411,20 +449,65 @@ def test_a_permutation_sorts_random_keys() -> None:
     assert requests(lambda: torch.randperm(100_000, device="cuda"))[-1] == sort
 
 
+def convolution_backward(
+    gradient: torch.Tensor, images: torch.Tensor, weight: torch.Tensor, padding: int
+) -> Any:
+    return torch.ops.aten.convolution_backward(
+        *(gradient, images, weight, [weight.size(0)], [1, 1], [padding] * 2, [1, 1]),
+        *(False, [0, 0], 1, [True, True, False]),
+    )
+
+
 def test_matrix_units_convolve_copies_with_padded_channels() -> None:
-    images, weight = take(2, 3, 8, 8), take(4, 3, 3, 3)
+    # As an H100 did, which adds counters of its kernels: 8 images of 30 channels, 31 by 31.
+    images, weight = take(8, 30, 31, 31), take(50, 30, 3, 3)
     convolve = torch.nn.functional.conv2d
-    workspace = 2 * (2 * 4 * 64 * 4) + 4 * 4 * 9 * 4
+    gradient, pixels = take(8, 50, 31, 31), 8 * 31 * 31
+    copies = 4 * (pixels * (32 + 52) + 32 * 52 * 9)
+    assert copies == 2_643_088 - 16
     assert events(lambda: convolve(images, weight, padding=1)) == [
-        ("+", 2048),
-        ("+", workspace),
-        ("-", workspace),
+        ("+", pixels * 50 * 4),
+        ("+", copies),
+        ("-", copies),
     ]
-    last = images.to(memory_format=torch.channels_last)
-    assert requests(lambda: convolve(last, weight, padding=1)) == [2048, 432]  # the weight's copy
+    # The gradient of the weight has sums of its own for each part of the batch.
+    parts = 2
+    assert requests(lambda: convolution_backward(gradient, images, weight, 1)) == [
+        *(pixels * 30 * 4, copies),
+        *(54_000, copies + parts * 54_000),
+    ]
     halves = images.half(), weight.half()
-    workspace = 2 * 8 * 64 * 2 + 2 * 8 * 64 * 2 + 4 * 8 * 9 * 2
-    assert requests(lambda: convolve(*halves, padding=1)) == [1024, workspace]
+    copies = 2 * (pixels * (32 + 56) + 32 * 56 * 9)
+    assert copies == 1_385_360 - 16
+    assert requests(lambda: convolve(*halves, padding=1)) == [768_800, copies]
+    # A kernel for images reads three channels unpadded.
+    images, weight = take(2, 3, 8, 8), take(4, 3, 3, 3)
+    copies = 4 * (2 * 64 * (3 + 4) + 4 * 3 * 9)
+    assert requests(lambda: convolve(images, weight, padding=1)) == [2048, copies]
+
+
+def test_channels_last_needs_copies_of_odd_channels_alone() -> None:
+    def of_channels(count: int) -> list[int]:
+        images = take(8, count, 31, 31, dtype=torch.half).to(memory_format=torch.channels_last)
+        weight = take(64, count, 3, 3, dtype=torch.half).to(memory_format=torch.channels_last)
+        return requests(lambda: torch.conv2d(images, weight, padding=1))[1:]
+
+    pixels = 8 * 31 * 31
+    assert of_channels(64) == []
+    assert of_channels(30) == [2 * (pixels * 32 + 64 * 32 * 9)]
+
+
+def test_a_convolution_of_single_pixels_is_a_product_in_place() -> None:
+    # As on an H100: one sum for each image. Planes of an odd number of pixels are copied.
+    images, weight = take(64, 64, 56, 56), take(256, 64, 1, 1)
+    gradient = take(64, 256, 56, 56)
+    assert requests(lambda: torch.conv2d(images, weight)) == [205_520_896]
+    assert requests(lambda: convolution_backward(gradient, images, weight, 0)) == [
+        *(51_380_224, 65_536),
+        64 * 65_536,
+    ]
+    odd, weight = take(64, 128, 7, 7), take(32, 128, 1, 1)
+    assert requests(lambda: torch.conv2d(odd, weight))[1:] == [4 * 64 * 49 * (128 + 32)]
 
 
 def test_without_matrix_units_a_filter_is_transformed() -> None:
@@ -453,6 +536,19 @@ def test_each_pass_of_a_convolution_has_its_workspace() -> None:
         ("-", workspace),
         ("+", 16),
     ]
+
+
+def test_cublaslt_has_a_workspace_of_its_own() -> None:
+    torch._C._cuda_clearCublasWorkspaces()
+    bias, matrix = take(64), take(64, 64)
+    product = requests(lambda: matrix @ matrix)
+    sums = [requests(lambda: torch.addmm(bias, matrix, matrix)) for _ in range(2)]
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if version < (2, 15):
+        light = [MIB] if version >= (2, 11) else []
+        assert len(product) == 2
+        assert product[0] == 16_384
+        assert sums == [[16_384, *light], [16_384]]
 
 
 def test_a_transform_works_in_a_copy_of_its_data() -> None:

@@ -200,6 +200,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<DriverMemory>(m, "DriverMemory")
       .def(py::init<>())
       .def_readwrite("context_bytes", &DriverMemory::context_bytes)
+      .def_readwrite("cublas_handle_bytes", &DriverMemory::cublas_handle_bytes)
       .def_readwrite("connection_bytes", &DriverMemory::connection_bytes)
       .def_readwrite("ring_channels", &DriverMemory::ring_channels)
       .def_readwrite("message_channels", &DriverMemory::message_channels);

@@ -19,6 +19,7 @@ inline constexpr int kMaxDevices = 64;
 // What a process takes of a GPU outside the caching allocator; nothing of a plain GPU.
 struct DriverMemory {
   int64_t context_bytes = 0;
+  int64_t cublas_handle_bytes = 0; // one for each thread with products
   int64_t connection_bytes = 0; // of NCCL, for one channel to one other rank
   int ring_channels = 0;
   int message_channels = 0;

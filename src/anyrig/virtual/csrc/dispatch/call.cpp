@@ -99,7 +99,9 @@ void OperatorCall::run() {
     update_known_values();
   }
   if (plan_.uses_cublas) {
-    provide_cublas_workspace(device_.index());
+    const bool has_bias =
+        plan_.record->adds_bias && !operands_.empty() && operands_[0].owner.dim() == 1;
+    provide_cublas_workspace(device_.index(), /*is_light=*/has_bias);
   }
   if (temporaries_.has_value()) {
     temporaries_->end();

@@ -157,6 +157,8 @@ struct OperatorRecord {
 
   // What CUDA keeps: a workspace of cuBLAS.
   bool uses_cublas = false;
+  // Whether the first operand may be a bias, which cuBLASLt adds.
+  bool adds_bias = false;
 };
 
 // Operators that share a record, by their names without "aten::": of all overloads ("native_norm"),

@@ -1,15 +1,22 @@
-// Recurrent layers: nn.LSTM, nn.GRU and nn.RNN. They are computed step by step, by PyTorch's code
-// for devices without cuDNN, and take the time of cuDNN's operator (records/recurrent_record.h).
+// Recurrent layers: nn.LSTM, nn.GRU and nn.RNN, as cuDNN's operator: one node of the graph, which
+// takes its time (records/recurrent_record.h) and its memory (temporaries/recurrent_memory.h). The
+// values come from PyTorch's steps for the host, a graph of its own:
 //
-//   forward     [steps: take no time]  charge
-//   backward    charge: RecurrentBackward  [the nodes of the steps: take no time]
-
+//   the program's graph    input, states, weights ─▶ RecurrentFunction ─▶ results
+//                                │ copies                ▲ values
+//   the host's graph             └──▶ step ─▶ step ─▶ step
+//
+// In ShapeOnly, the steps compute shapes alone, and there is no host's graph.
 
 #include "operators/kernels.h"
 
 #include "dispatch/twin.h"
+#include "memory/memory.h"
+#include "operators/recurrent_arguments.h"
+#include "operators/recurrent_second_backward.h"
+#include "operators/recurrent_steps.h"
+#include "temporaries/recurrent_memory.h"
 #include "time/clock.h"
-#include "time/fused_nodes.h"
 #include "time/records/recurrent_record.h"
 #include "time/running_operator.h"
 #include "time/streams.h"
@@ -17,13 +24,16 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 namespace anyrig::virtual_gpu {
@@ -35,48 +45,6 @@ using torch::autograd::variable_list;
 constexpr const char* kLayers[] = {
     "lstm.input",     "lstm.data",     "gru.input",      "gru.data",
     "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"};
-
-// The arguments of one call. Those of packed sequences begin with (data, batch sizes), the others
-// with the input alone; then follow the same: states, weights, …
-class LayerArguments {
- public:
-  LayerArguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
-      : name_(op.schema().name()),
-        values_(torch::jit::last(stack, op.schema().arguments().size())),
-        is_packed_(op.schema().overload_name() == "data") {}
-
-  const at::Tensor& input() const { return values_[0].toTensor(); }
-  std::vector<at::Tensor> weights() const { return value(2).toTensorVector(); }
-  double layers() const { return static_cast<double>(value(4).toInt()); }
-  bool drops_out() const { return value(5).toDouble() > 0 && trains(); }
-  bool trains() const { return value(6).toBool(); }
-  bool is_bidirectional() const { return value(7).toBool(); }
-
-  double steps() const {
-    const int64_t dimension = !is_packed_ && value(8).toBool() ? 1 : 0;
-    return static_cast<double>(
-        is_packed_ ? values_[1].toTensor().numel() : input().size(dimension));
-  }
-
-  double gates() const {
-    const std::string_view name = name_;
-    return name == "aten::lstm" ? 4 : name == "aten::gru" ? 3 : 1;
-  }
-
-  bool has_expected_dimensions() const {
-    const auto tensors = weights();
-    return input().dim() == (is_packed_ ? 2 : 3) && tensors.size() >= 2 && tensors[0].dim() == 2 &&
-        tensors[1].dim() == 2;
-  }
-
- private:
-  // Returns argument `i` of the layers without packed sequences.
-  const c10::IValue& value(size_t i) const { return values_[is_packed_ ? i + 1 : i]; }
-
-  const std::string& name_;
-  c10::ArrayRef<c10::IValue> values_;
-  bool is_packed_;
-};
 
 // Returns the dtype in which cuDNN computes: autocast casts the operands of its operator.
 at::ScalarType dtype_of(const at::Tensor& input) {
@@ -95,7 +63,11 @@ bool runs_in_transform() {
 // steps alone.
 bool runs_cudnn(const LayerArguments& arguments) {
   const at::Tensor& input = arguments.input();
-  if (!is_virtual(input) || input.key_set().has(c10::DispatchKey::Python) ||
+  const auto tensors = arguments.tensors();
+  const bool are_together = std::all_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
+    return is_virtual(tensor) && tensor.device() == input.device();
+  });
+  if (!are_together || input.key_set().has(c10::DispatchKey::Python) ||
       !at::globalContext().userEnabledCuDNN() || !arguments.has_expected_dimensions() ||
       input.numel() == 0) {
     return false;
@@ -137,68 +109,208 @@ void charge(const char* name, c10::DeviceIndex device, const Works& works) {
   Clock::get().run(current_stream(device), works);
 }
 
-// What the backward pass of a call needs.
-struct LayerBackward : torch::CustomClassHolder {
-  Works works;
-  NodeSpan steps;
-  c10::DeviceIndex device = 0;
+void copy_values(const at::Tensor& from, const at::Tensor& to) {
+  if (!shape_only() && from.defined()) {
+    twin_of(to).copy_(from.detach());
+  }
+}
+
+int64_t total_elements(const at::TensorList& tensors) {
+  int64_t elements = 0;
+  for (const auto& tensor : tensors) {
+    elements += tensor.numel();
+  }
+  return elements;
+}
+
+// Allocates what the operator copies to have it dense, step by step.
+c10::DataPtr allocate_dense(const at::Tensor& tensor, bool is_batch_first) {
+  const at::Tensor in_steps = is_batch_first ? tensor.transpose(0, 1) : tensor;
+  return in_steps.is_contiguous()
+      ? c10::DataPtr()
+      : allocate_workspace(tensor.nbytes(), tensor.device().index());
+}
+
+// Returns an empty tensor that is dense step by step.
+at::Tensor empty_in_steps(at::IntArrayRef sizes, const at::TensorOptions& options, bool is_batch_first) {
+  if (!is_batch_first) {
+    return at::empty(sizes, options);
+  }
+  return at::empty_strided(sizes, {sizes[2], sizes[0] * sizes[2], 1}, options);
+}
+
+// One call of the operator, from the forward pass to the backward pass.
+struct LayerCall : torch::CustomClassHolder {
+  RecurrentLayers layers;
+  at::ScalarType dtype = at::kFloat;
+  size_t states = 1;
   bool trains = true;
+  bool is_batch_first = false;
+  bool by_weights = false;
+  HostSteps steps;
 };
 
-// Passes the gradients of the results on to the nodes of the steps.
-struct RecurrentBackward : torch::autograd::Function<RecurrentBackward> {
-  static variable_list forward(
-      AutogradContext* context,
-      c10::intrusive_ptr<LayerBackward> layers,
-      at::TensorList results) {
-    context->set_materialize_grads(false);
-    context->saved_data["layers"] = c10::IValue::make_capsule(std::move(layers));
-    Clock::get().note_node();
-    variable_list same;
-    for (const auto& result : results) {
-      same.push_back(result.detach());
+struct Results {
+  variable_list results;
+  variable_list kept; // for the backward pass
+};
+
+// Computes the results, and allocates as _cudnn_rnn of aten/src/ATen/native/cudnn/RNN.cpp does.
+Results run_forward(const LayerCall& call, const at::Tensor& input, at::TensorList weights) {
+  const c10::DeviceIndex device = input.device().index();
+  const auto options = input.options().dtype(call.dtype).requires_grad(false);
+  const auto bytes = options.dtype(at::kByte);
+  Results all;
+  if (input.scalar_type() != call.dtype) { // autocast
+    all.kept.push_back(at::empty(input.sizes(), options));
+    all.kept.push_back(at::empty({total_elements(weights)}, options));
+  }
+  const auto dense = allocate_dense(input, call.is_batch_first);
+  for (const auto& value : call.steps.results) {
+    const bool is_output = all.results.empty();
+    all.results.push_back(empty_in_steps(
+        value.sizes(), options.dtype(value.scalar_type()), is_output && call.is_batch_first));
+    copy_values(value, all.results.back());
+  }
+  if (call.dtype == at::kBFloat16 && input.scalar_type() == call.dtype) {
+    // torch.backends.cudnn.is_acceptable: the weights are not one piece of memory, so all are copied.
+    all.kept.push_back(at::empty({total_elements(weights)}, options));
+  }
+  const auto workspace = allocate_workspace(
+      static_cast<size_t>(recurrent_workspace_bytes(call.layers)), device);
+  if (call.trains) {
+    all.kept.push_back(at::empty({recurrent_reserve_bytes(call.layers)}, bytes));
+  }
+  return all;
+}
+
+// Computes the gradients, and allocates as _cudnn_rnn_backward does.
+variable_list run_backward(
+    const LayerCall& call,
+    const variable_list& tensors,
+    const variable_list& results,
+    const variable_list& of_results,
+    const variable_list& of_leaves) {
+  const at::Tensor& input = tensors[0];
+  const auto options = input.options().dtype(call.dtype).requires_grad(false);
+  const auto workspace = [&] {
+    return allocate_workspace(
+        static_cast<size_t>(recurrent_workspace_bytes(call.layers)),
+        input.device().index());
+  };
+  variable_list zeros, gradients;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!of_results[i].defined()) {
+      zeros.push_back(at::empty(results[i].sizes(), options));
     }
-    context->save_for_backward({same[0]}); // cuDNN reads it: refuse a result changed in place
-    return same;
+  }
+  const auto add = [&](const at::Tensor& like, bool in_steps) {
+    gradients.push_back(empty_in_steps(like.sizes(), like.options().requires_grad(false), in_steps));
+    copy_values(of_leaves[gradients.size() - 1], gradients.back());
+  };
+  {
+    const auto dense = allocate_dense(input, call.is_batch_first);
+    const auto dense_gradient = of_results[0].defined()
+        ? allocate_dense(of_results[0], call.is_batch_first)
+        : c10::DataPtr();
+    add(input, call.is_batch_first);
+    for (size_t i = 0; i < call.states; ++i) {
+      add(tensors[1 + i], false);
+    }
+    workspace();
+  }
+  if (call.by_weights) {
+    const auto weights = at::TensorList(tensors).slice(1 + call.states);
+    const auto dense = allocate_dense(input, call.is_batch_first);
+    const auto all = at::empty(
+        {total_elements(weights)}, weights[0].options().requires_grad(false));
+    workspace();
+    int64_t first = 0;
+    for (const auto& weight : weights) {
+      gradients.push_back(all.narrow(0, first, weight.numel()).view(weight.sizes()));
+      copy_values(of_leaves[gradients.size() - 1], gradients.back());
+      first += weight.numel();
+    }
+  }
+  gradients.resize(tensors.size());
+  return gradients;
+}
+
+// Its tensors are the input, the states and the weights.
+struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
+  static variable_list forward(
+      AutogradContext* context, c10::intrusive_ptr<LayerCall> call, at::TensorList tensors) {
+    context->set_materialize_grads(false);
+    Clock::get().note_node();
+    const Clock::Pause pause;
+    Results all = run_forward(*call, tensors[0], tensors.slice(1 + call->states));
+    variable_list saved = tensors.vec();
+    saved.insert(saved.end(), all.results.begin(), all.results.end());
+    saved.insert(saved.end(), all.kept.begin(), all.kept.end());
+    context->save_for_backward(std::move(saved));
+    context->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
+    return all.results;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    context->get_saved_variables();
-    const auto capsule = context->saved_data.at("layers").toCapsule();
-    const auto& layers = static_cast<const LayerBackward&>(*capsule);
-    TORCH_CHECK(layers.trains, "cudnn RNN backward can only be called in training mode");
-    charge("aten::_cudnn_rnn_backward", layers.device, layers.works);
-    fuse_nodes(layers.steps);
-    gradients.insert(gradients.begin(), at::Tensor()); // of the first argument
+  static variable_list backward(AutogradContext* context, variable_list of_results) {
+    const auto saved = context->get_saved_variables();
+    const auto capsule = context->saved_data.at("call").toCapsule();
+    auto& call = static_cast<LayerCall&>(*capsule);
+    TORCH_CHECK(call.trains, "cudnn RNN backward can only be called in training mode");
+    const size_t operands = call.steps.leaves.size(), results = call.steps.results.size();
+    const variable_list tensors(saved.begin(), saved.begin() + static_cast<int64_t>(operands));
+    charge(
+        "aten::_cudnn_rnn_backward", tensors[0].device().index(),
+        recurrent_backward(call.layers, call.by_weights));
+    const Clock::Pause pause;
+    const auto of_leaves = differentiate(call, of_results);
+    const auto first_result = saved.begin() + static_cast<int64_t>(operands);
+    auto gradients = run_backward(
+        call, tensors, {first_result, first_result + static_cast<int64_t>(results)}, of_results,
+        of_leaves);
+    if (at::GradMode::is_enabled()) {
+      gradients = without_second_backward(std::move(gradients), of_results);
+    }
+    gradients.insert(gradients.begin(), at::Tensor()); // of the call
     return gradients;
   }
+
+ private:
+  // Returns the gradients of the leaves on the host.
+  static variable_list differentiate(LayerCall& call, const variable_list& of_results) {
+    variable_list of_leaves(call.steps.leaves.size());
+    if (shape_only()) {
+      return of_leaves;
+    }
+    variable_list results, gradients, leaves;
+    for (size_t i = 0; i < of_results.size(); ++i) {
+      if (of_results[i].defined()) {
+        results.push_back(call.steps.results[i]);
+        gradients.push_back(twin_of(of_results[i]).detach().clone());
+      }
+    }
+    for (const auto& leaf : call.steps.leaves) {
+      if (leaf.requires_grad()) {
+        leaves.push_back(leaf);
+      }
+    }
+    const bool keeps = torch::autograd::get_current_graph_task_keep_graph();
+    auto found = torch::autograd::grad(
+        results, leaves, gradients, keeps, /*create_graph=*/false, /*allow_unused=*/true);
+    auto next = found.begin();
+    for (size_t i = 0; i < of_leaves.size(); ++i) {
+      if (call.steps.leaves[i].requires_grad()) {
+        of_leaves[i] = *next++;
+      }
+    }
+    return of_leaves;
+  }
 };
 
-void add_backward(
-    const RecurrentLayers& all,
-    bool by_weights,
-    bool trains,
-    NodeSpan steps,
-    c10::DeviceIndex device,
-    torch::jit::Stack* stack,
-    size_t count) {
-  variable_list results;
-  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
-    results.push_back((*stack)[i].toTensor());
-    if (!results.back().requires_grad() || results.back()._fw_grad(/*level=*/0).defined()) {
-      return;
-    }
-  }
-  auto layers = c10::make_intrusive<LayerBackward>();
-  layers->works = recurrent_backward(all, by_weights);
-  layers->steps = steps;
-  layers->device = device;
-  layers->trains = trains;
-  auto with_node = RecurrentBackward::apply(std::move(layers), at::TensorList(results));
-  torch::jit::drop(*stack, count);
-  for (auto& result : with_node) {
-    stack->emplace_back(std::move(result));
-  }
+bool has_forward_gradient(const variable_list& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+    return tensor._fw_grad(/*level=*/0).defined();
+  });
 }
 
 void run_recurrent_layers(
@@ -216,21 +328,41 @@ void run_recurrent_layers(
     run_steps();
     return;
   }
-  const RecurrentLayers all = layers_of(arguments);
-  const auto weights = arguments.weights();
-  const bool by_weights = std::any_of(weights.begin(), weights.end(), [](const auto& weight) {
-    return weight.requires_grad();
-  });
-  const bool trains = arguments.trains();
+  const auto tensors = arguments.tensors();
   const c10::DeviceIndex device = arguments.input().device().index();
-  NodeSpan steps = NodeSpan::begin();
-  {
-    const Clock::Pause pause;
-    run_steps(); // takes the arguments from the stack
+  const CurrentDevice guard(device);
+  auto call = c10::make_intrusive<LayerCall>();
+  call->layers = layers_of(arguments);
+  if (has_forward_gradient(tensors)) {
+    {
+      const Clock::Pause pause;
+      run_steps();
+    }
+    charge("aten::_cudnn_rnn", device, recurrent_forward(call->layers));
+    return;
   }
-  steps.finish();
-  charge("aten::_cudnn_rnn", device, recurrent_forward(all));
-  add_backward(all, by_weights, trains, steps, device, stack, op.schema().returns().size());
+  const auto needs_gradient = [](const auto& tensor) { return tensor.requires_grad(); };
+  const auto weights = arguments.weights();
+  const bool differentiates = at::GradMode::is_enabled() &&
+      std::any_of(tensors.begin(), tensors.end(), needs_gradient);
+  call->dtype = dtype_of(arguments.input());
+  call->states = arguments.states().size();
+  call->trains = arguments.trains();
+  call->is_batch_first = arguments.is_batch_first();
+  call->by_weights = std::any_of(weights.begin(), weights.end(), needs_gradient);
+  call->steps = run_host_steps(op, arguments, tensors, call->dtype, differentiates);
+  charge("aten::_cudnn_rnn", device, recurrent_forward(call->layers));
+  variable_list results;
+  if (differentiates) {
+    results = RecurrentFunction::apply(std::move(call), at::TensorList(tensors));
+  } else {
+    const Clock::Pause pause;
+    results = run_forward(*call, tensors[0], weights).results;
+  }
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  for (auto& result : results) {
+    stack->emplace_back(std::move(result));
+  }
 }
 
 } // namespace

@@ -1,6 +1,8 @@
 #include "temporaries/cublas_workspace.h"
 
 #include "device/backward_threads.h"
+#include "device/override.h"
+#include "memory/card_memory.h"
 #include "memory/memory.h"
 #include "time/streams.h"
 
@@ -83,11 +85,31 @@ c10::DataPtr make_workspace(c10::DeviceIndex device) {
   return allocate_workspace(workspace_bytes(device), device);
 }
 
+// PyTorch 2.11 keeps a workspace for cuBLASLt in addition, as an H100 showed; whether earlier
+// versions do was not measured.
+constexpr size_t kLightBytes = 1024 * 1024;
+constexpr bool kKeepsLight = ANYRIG_TORCH_FROM(11);
+
 struct Workspace {
   c10::DataPtr memory;
+  c10::DataPtr light; // of cuBLASLt
+  bool has_light = false;
   size_t bytes = 0;
   int64_t chosen = kNoWorkspace; // `chosen_bytes` when it was made
 };
+
+// Takes what cuBLAS takes for a handle outside the caching allocator, until the process ends.
+void reserve_handle(c10::DeviceIndex device) {
+  const int64_t bytes = devices()[device].driver_memory.cublas_handle_bytes;
+  if (bytes == 0) {
+    return;
+  }
+  auto memory = CardMemory::try_reserve(device, static_cast<size_t>(bytes), CardUse::Context);
+  TORCH_CHECK(
+      memory.has_value(),
+      "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`");
+  new CardMemory(std::move(*memory));
+}
 
 // The handles that a thread holds.
 struct Handles {
@@ -97,6 +119,7 @@ struct Handles {
   c10::StreamId last_stream = 0;
   int64_t last_chosen = kNoWorkspace;
   uint64_t last_clearing = 0;
+  bool last_is_light = false; // whether the last one has that of cuBLASLt
 };
 
 class Workspaces {
@@ -108,14 +131,15 @@ class Workspaces {
     }
   }
 
-  void provide(c10::DeviceIndex device, Handles& handles) {
+  void provide(c10::DeviceIndex device, bool is_light, Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
     const c10::StreamId stream = current_stream(device).id();
     // As in PyTorch, the variable CUBLAS_WORKSPACE_CONFIG counts when a workspace is made.
     const int64_t chosen = chosen_bytes.load(std::memory_order_relaxed);
     if (C10_LIKELY(
             handles.last_device == device && handles.last_stream == stream &&
-            handles.last_chosen == chosen && handles.last_clearing == clearings_)) {
+            handles.last_chosen == chosen && handles.last_clearing == clearings_ &&
+            (handles.last_is_light || !is_light))) {
       return;
     }
     if (handles.by_device.count(device) == 0) {
@@ -130,6 +154,11 @@ class Workspaces {
       }
       held.chosen = chosen;
     }
+    if (is_light && !held.has_light) {
+      held.light = allocate_workspace(kLightBytes, device);
+      held.has_light = true;
+    }
+    handles.last_is_light = held.has_light;
     handles.last_device = device;
     handles.last_stream = stream;
     handles.last_chosen = chosen;
@@ -146,6 +175,7 @@ class Workspaces {
   int take_handle(c10::DeviceIndex device) {
     auto& idle = idle_handles_[device];
     if (idle.empty()) {
+      reserve_handle(device);
       return next_handle_[device]++;
     }
     const int handle = idle.back();
@@ -182,7 +212,7 @@ Handles& handles_of_caller() {
 
 } // namespace
 
-void provide_cublas_workspace(c10::DeviceIndex device) {
+void provide_cublas_workspace(c10::DeviceIndex device, bool is_light) {
   if (Uncounted::is_active()) {
     return; // a CUDA graph allocates its workspace itself
   }
@@ -190,7 +220,7 @@ void provide_cublas_workspace(c10::DeviceIndex device) {
     make_workspace(device);
     return;
   }
-  workspaces().provide(device, handles_of_caller());
+  workspaces().provide(device, is_light && kKeepsLight, handles_of_caller());
 }
 
 size_t cublas_workspace_bytes() {

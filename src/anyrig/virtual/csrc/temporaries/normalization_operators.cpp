@@ -1,5 +1,5 @@
 // The temporaries of normalizations and of norms of lists: {layer_norm_kernel,group_norm_kernel,
-// ForeachReduceOp}.cu in aten/src/ATen/native/cuda.
+// ForeachReduceOp,Normalization}.cu and Normalization.cuh in aten/src/ATen/native/cuda.
 #include "random/random_source.h"
 #include "temporaries/reduction.h"
 
@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 
 namespace anyrig::virtual_gpu {
@@ -109,6 +110,68 @@ Temporaries of_group_norm_backward(const c10::FunctionSchema& schema, Arguments 
   return temporaries;
 }
 
+bool has_channels_last(const at::Tensor& tensor) {
+  return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+      tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d) ||
+      (tensor.is_contiguous() && tensor.stride(1) == 1);
+}
+
+// Blocks of PyTorch's kernels for channels-last tensors meet in a buffer, with a counter for each
+// column of blocks (flexible_launch_configs). `numbers` are those of each channel and block.
+void stage_channels(Temporaries& temporaries, const at::Tensor& input, int64_t numbers) {
+  constexpr int64_t kThreads = 512, kElementsPerThread = 16, kWidth = 32;
+  constexpr int64_t kMostBlocks = 128, kFewestBlocks = 8;
+  const int64_t channels = input.size(1), rows = input.numel() / channels;
+  const auto parts = [](int64_t count, int64_t part) { return (count + part - 1) / part; };
+  int64_t across = std::min(last_power_of_2(channels), kWidth);
+  const int64_t down =
+      std::min(last_power_of_2(parts(rows, kElementsPerThread)), kThreads / across);
+  if (across * down != kThreads) {
+    across = std::min(last_power_of_2(channels), kThreads / down);
+  }
+  const int64_t blocks = std::min(parts(rows, down * kElementsPerThread), kMostBlocks);
+  if (blocks < kFewestBlocks) {
+    return;
+  }
+  const int64_t element = accumulated_bytes(input.scalar_type());
+  const int staging = temporaries.allocate(numbers * channels * blocks * element);
+  temporaries.free(temporaries.allocate(parts(channels, across) * 4));
+  temporaries.free(staging);
+}
+
+bool uses_channels_last_kernels(const at::Tensor& input) {
+  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+  return input.dim() >= 2 && input.numel() > 0 && input.numel() < kLargest &&
+      has_channels_last(input);
+}
+
+// batch_norm_stats_channels_last_cuda_template. cuDNN's batch normalization is another operator.
+Temporaries of_batch_norm(const c10::FunctionSchema& schema, Arguments arguments) {
+  const auto& input = arguments[0].toTensor();
+  Temporaries temporaries;
+  if (arguments[*schema.argumentIndexWithName("training")].toBool() &&
+      uses_channels_last_kernels(input)) {
+    stage_channels(temporaries, input, 4);
+  }
+  return temporaries;
+}
+
+// batch_norm_backward_reduce_cuda_channels_last_template. A GPU allocates the gradients of the
+// parameters before the staging buffer.
+Temporaries of_batch_norm_backward(const c10::FunctionSchema& schema, Arguments arguments) {
+  const auto& input = arguments[1].toTensor();
+  Temporaries temporaries;
+  if (arguments[*schema.argumentIndexWithName("train")].toBool() &&
+      uses_channels_last_kernels(input) && has_channels_last(arguments[0].toTensor())) {
+    const int64_t sums = input.size(1) * accumulated_bytes(input.scalar_type());
+    temporaries.allocate(sums);
+    temporaries.allocate(sums);
+    stage_channels(temporaries, input, 2);
+    temporaries.results_follow();
+  }
+  return temporaries;
+}
+
 // foreach_tensor_norm_cuda and foreach_tensor_max_cuda: one number for each chunk, in the order of
 // the tensors.
 Temporaries of_list(const c10::FunctionSchema& schema, Arguments arguments) {
@@ -135,6 +198,9 @@ TemporariesOf normalization_temporaries_of(const std::string& name) {
       {"native_layer_norm_backward", &of_layer_norm_backward},
       {"native_group_norm", &of_group_norm},
       {"native_group_norm_backward", &of_group_norm_backward},
+      {"native_batch_norm", &of_batch_norm},
+      {"_native_batch_norm_legit", &of_batch_norm},
+      {"native_batch_norm_backward", &of_batch_norm_backward},
       {"_foreach_norm", &of_list},
       {"_foreach_max", &of_list},
   };

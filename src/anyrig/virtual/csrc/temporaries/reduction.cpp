@@ -32,15 +32,6 @@ int64_t divide_up(int64_t number, int64_t divisor) {
   return (number + divisor - 1) / divisor;
 }
 
-// Returns the largest power of 2 up to `number`, and 1 for 0.
-int64_t last_power_of_2(int64_t number) {
-  int64_t power = 1;
-  while (2 * power <= number) {
-    power *= 2;
-  }
-  return power;
-}
-
 // The dtype in which sums are accumulated: acc_type and opmath_type.
 at::ScalarType accumulation_dtype(at::ScalarType dtype) {
   if (dtype == at::kHalf || dtype == at::kBFloat16) {
@@ -217,6 +208,14 @@ bool accumulates_in_result(
 }
 
 } // namespace
+
+int64_t last_power_of_2(int64_t number) {
+  int64_t power = 1;
+  while (2 * power <= number) {
+    power *= 2;
+  }
+  return power;
+}
 
 Temporaries reduction_temporaries(
     const BlockReduction& reduction,

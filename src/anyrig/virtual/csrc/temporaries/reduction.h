@@ -8,6 +8,9 @@
 
 namespace anyrig::virtual_gpu {
 
+// Returns the largest power of 2 up to `number`, and 1 for 0.
+int64_t last_power_of_2(int64_t number);
+
 // What a thread accumulates: arg_t of ATen/native/cuda/Reduce.cuh.
 enum class Accumulator {
   Sum,            // in the wider dtype of acc_type

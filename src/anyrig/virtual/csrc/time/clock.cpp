@@ -3,7 +3,6 @@
 
 #include "time/cost/copy_cost.h"
 #include "time/cost/cost.h"
-#include "time/fused_nodes.h"
 #include "time/running_operator.h"
 #include "time/streams.h"
 
@@ -65,7 +64,7 @@ Clock& Clock::get() {
 }
 
 bool Clock::charges() const {
-  return enabled() && !paused && !runs_fused_node();
+  return enabled() && !paused;
 }
 
 double Clock::launch(

@@ -75,8 +75,7 @@ class Clock {
   // If false, work takes no time and is done when it is launched.
   void set_enabled(bool enabled) { enabled_ = enabled; }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  // Returns whether the calling thread's work takes time: the clock is enabled, no Pause is alive,
-  // and no other node charges the work of the running one (fused_nodes.h).
+  // Returns whether the calling thread's work takes time: the clock is enabled and no Pause is alive.
   bool charges() const;
 
   // Runs the kernels of one call on `stream`, one after the other.
