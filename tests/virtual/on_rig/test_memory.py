@@ -453,7 +453,8 @@ def test_memory_without_a_tensor_belongs_to_its_stream() -> None:
     side = torch.cuda.Stream()
     for stream, handle in ((None, 0), (side, side.cuda_stream), (side.cuda_stream,) * 2):
         address = torch.cuda.caching_allocator_alloc(1000, stream=stream)
-        (segment,) = torch.cuda.memory_snapshot()
+        segments = torch.cuda.memory_snapshot()
+        (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
         assert (segment["stream"], segment["allocated_size"]) == (handle, 1024)
         torch.cuda.caching_allocator_delete(address)
         torch.cuda.empty_cache()
