@@ -15,6 +15,11 @@ from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording, track
 from forked_programs import run_forked
 
+# PyTorch from 2.11 to 2.14 keeps a workspace of 1 MiB for cuBLASLt, from an earlier program.
+FREE = (
+    "454.75" if (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else "453.75"
+)
+
 HERE = Path(__file__).parent
 # A part of the first line for each program of `failing_programs`.
 EXPECTED = {
@@ -24,7 +29,7 @@ EXPECTED = {
     "cache_list": "cache keeps",
     "kept_losses": "total is a tensor with a graph",
     "kept_outputs": "outputs keeps",
-    "fragmentation": "453.75 MiB are free, but no free block has 300.00 MiB",
+    "fragmentation": f"{FREE} MiB are free, but no free block has 300.00 MiB",
     "another_process": "other processes hold 800.00 MiB of the device's 1.00 GiB",
     "evaluation_with_gradients": "a model in evaluation mode keeps",
     "growing_recurrent_state": "carries its graph from pass to pass",
@@ -37,7 +42,7 @@ REMEDIES = {
     "cache_list": "up to 800.00 MiB: release cache: remove the tensors that are no longer needed",
     "kept_losses": "up to 640.00 MiB: release total: add loss.item() or loss.detach() instead",
     "kept_outputs": "up to 976.00 MiB: release outputs: append output.detach()",
-    "fragmentation": "up to 453.75 MiB: expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable",
+    "fragmentation": f"up to {FREE} MiB: expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable",
     "evaluation_with_gradients": "up to 896.00 MiB: the line above: evaluate it under torch.no_gr",
     "growing_recurrent_state": "up to 884.00 MiB: release c: call c.detach_()",
 }
