@@ -156,6 +156,16 @@ def test_a_softmax_along_columns_goes_from_row_to_row(access: str) -> None:
     assert seconds_of(facts, "memory", access=ACCESSES.index(access), rows=7) == exactly(14 * US)
 
 
+def test_many_columns_of_a_softmax_hinder_each_other() -> None:
+    facts = gpu(softmax_column_cycles=2000, softmax_column_element_cycles=[20, 10])
+    fields = {"rows": 7, "elements": 1e6}
+    forward, backward = (
+        seconds_of(facts, "memory", access=ACCESSES.index(access), **fields)
+        for access in ("softmax", "softmax_backward")
+    )
+    assert (forward, backward) == (exactly(2e-3), exactly(1e-3))
+
+
 # 10 images of 128 channels and 16 x 8 points, a kernel of 1 x 1: 1280 x 128 results, k = 100.
 POINTWISE = {
     "batch": 10, "in_channels": 100, "out_channels": 128, "in_h": 16, "in_w": 8, "out_h": 16,

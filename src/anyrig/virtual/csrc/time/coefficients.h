@@ -87,6 +87,9 @@ struct MemoryCoefficients {
   double factorization_cycles = 0; // for each column of a Cholesky factorization
   double column_cycles = 0; // for each row of a reduction along columns
   double softmax_column_cycles = 0; // for each row of a softmax along columns
+  // Of a multiprocessor, for each element of a softmax along columns, forward and backward; 0: no
+  // limit
+  std::array<double, 2> softmax_column_element_cycles{};
   double join_seconds = 0; // of a reduction whose blocks add up their parts
 };
 
@@ -199,6 +202,9 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("memory.factorization_cycles", &all.memory.factorization_cycles, size_t{1});
   visit("memory.column_cycles", &all.memory.column_cycles, size_t{1});
   visit("memory.softmax_column_cycles", &all.memory.softmax_column_cycles, size_t{1});
+  visit(
+      "memory.softmax_column_element_cycles",
+      all.memory.softmax_column_element_cycles.data(), size_t{2});
   visit("memory.join_seconds", &all.memory.join_seconds, size_t{1});
   visit("memory.kernel_floor_seconds", &all.kernel_floor_seconds, size_t{1});
   visit("copy.pcie_fraction", &all.copy.pcie_fraction, size_t{1});

@@ -13,6 +13,17 @@ double moving_seconds(const GpuFacts& gpu, double bytes, double footprint_bytes,
   return quotient(bytes * (1 - cached + cached / coefficients.cache_speedup), rate);
 }
 
+// Softmax along columns: few columns wait for each row, and many hinder each other.
+double column_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
+  const auto& coefficients = gpu.coefficients.memory;
+  const bool is_backward = shape.access == Access::SoftmaxBackward;
+  return std::max(
+      quotient(shape.rows * coefficients.softmax_column_cycles, gpu.clock_hertz),
+      quotient(
+          shape.elements * coefficients.softmax_column_element_cycles[is_backward ? 1 : 0],
+          gpu.multiprocessors * gpu.clock_hertz));
+}
+
 // A block of threads works on each row, and starts and ends with a latency. The columns of a
 // factorization wait for each other. A thread adds up a part of a column, row by row.
 double row_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
@@ -25,7 +36,7 @@ double row_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
               quotient(shape.rows * coefficients.column_cycles, gpu.clock_hertz);
     case Access::Softmax:
     case Access::SoftmaxBackward:
-      return quotient(shape.rows * coefficients.softmax_column_cycles, gpu.clock_hertz);
+      return shape.rows == 0 ? 0 : column_seconds(gpu, shape);
     case Access::Normalization:
     case Access::NormalizationBackward:
       return quotient(
