@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from torch.utils.cpp_extension import include_paths
 
 from anyrig.errors import BuildError, NoCompilerError
 from anyrig.virtual import compiler
@@ -161,6 +164,34 @@ def test_each_narrow_header_stands_for_one_of_pytorch() -> None:
     assert [
         name for name in names if not (compiler._pytorch_folder() / "include" / name).exists()
     ] == []
+
+
+def test_the_narrow_header_has_what_headers_of_distributed_call() -> None:
+    # Whether another source of a unit includes it first depends on the number of units.
+    narrow = SOURCES / compiler._NARROW_HEADERS / "ATen/Functions.h"
+    headers = [Path(folder) for folder in include_paths()]
+    called = {
+        name
+        for folder in headers
+        for file in (folder / "torch/csrc/distributed/c10d").glob("*.hpp")
+        for name in re.findall(r"\bat::(\w+)\(", file.read_text(encoding="utf-8"))
+        if any((other / f"ATen/ops/{name}.h").is_file() for other in headers)
+    }
+    included = set(re.findall(r"<ATen/ops/(\w+)\.h>", narrow.read_text(encoding="utf-8")))
+    assert {"cat", "empty_strided"} <= called <= included
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("units", range(compiler._LEAST_UNITS, compiler._MOST_UNITS + 1))
+def test_the_sources_compile_in_any_number_of_units(units: int, tmp_path: Path) -> None:
+    # A source that lacks an include compiles where another one of its unit has it.
+    folders = ["-iquote", str(SOURCES), "-isystem", str(SOURCES / compiler._NARROW_HEADERS)]
+    flags = [*compile_flags(), *folders, *compiler._header_flags(), "-fsyntax-only"]
+    for file in compiler._write_units(SOURCES, units, tmp_path):
+        checked = subprocess.run(
+            ["g++", *flags, str(file)], capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stderr[-4000:]
 
 
 def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,9 @@ def test_cpu_tensors_cannot_draw_from_a_gpu_generator() -> None:
     ):
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
             draw()
-    words = "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type"
+    words = (
+        "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type"
+    )
     with pytest.raises(RuntimeError, match=f"{words} cpu and cpu"):
         torch.bernoulli(probabilities, generator=generator)
 

@@ -91,7 +91,9 @@ def test_other_gpus_than_of_capability_8_are_refused_by_cutlass() -> None:
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
     with pytest.raises(RuntimeError, match=r"Supported only on GPUs with compute capability 8\.x"):
         torch._sparse_semi_structured_mm(kept, meta, other)
-    with pytest.raises(RuntimeError, match="_sparse_semi_structured_linear: Supported only on GPUs"):
+    with pytest.raises(
+        RuntimeError, match="_sparse_semi_structured_linear: Supported only on GPUs"
+    ):
         torch._sparse_semi_structured_linear(other.t(), kept, meta)
 
 

@@ -6,6 +6,7 @@
 #include "memory/known_values.h"
 #include "time/capture.h"
 #include "time/clock.h"
+#include "time/records/operator_work.h"
 #include "time/streams.h"
 #include "time/work.h"
 
