@@ -5,6 +5,7 @@
 
 #include "dispatch/twin.h"
 #include "time/clock.h"
+#include "time/records/operator_work.h"
 #include "time/streams.h"
 #include "time/work.h"
 
