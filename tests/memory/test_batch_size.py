@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,10 @@ class Training:
 def small_gpu() -> Any:
     """Let PyTorch reserve 64 MiB more of the first GPU than now; return the bytes for tensors."""
     one = torch.ones(1, 1, device="cuda", requires_grad=True)
-    one.mm(one).backward()  # cuBLAS keeps a workspace for each direction, up to 32 MiB
+    with warnings.catch_warnings():
+        # PyTorch's thread for backward passes begins without a context, and cuBLAS sets it.
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA")
+        one.mm(one).backward()  # cuBLAS keeps a workspace for each direction, up to 32 MiB
     gc.collect()
     torch.cuda.empty_cache()
     total_bytes = torch.cuda.get_device_properties(0).total_memory

@@ -149,7 +149,8 @@ def test_what_a_plan_says() -> None:
     assert [cost.name for cost in plan.costs] == [f"waves.{number}" for number in range(4)]
     assert plan.costs[1].saved_bytes == 2 * MIB
     assert [cost.name for cost in plan.costs if cost.recomputed] == [name]
-    assert plan.extra_seconds == plan.costs[0].seconds > 0
+    (seconds,) = [cost.seconds for cost in plan.costs if cost.recomputed]
+    assert plan.extra_seconds == seconds > 0
     assert 0 < plan.extra_percent < 20
     text = str(plan)
     assert "recompute 1 of 4 blocks: the least time within" in text
@@ -432,6 +433,8 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
         model.zero_grad()
 
     names = [f"layers.{number}" for number in range(4)]
+    # The first recomputation makes cuBLASLt's workspace for the thread of the backward pass.
+    peak_with(model, names, step)
     peaks = [peak_with(model, names[:count], step) for count in range(5)]
     assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
     steps.clear()

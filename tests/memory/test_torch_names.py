@@ -73,6 +73,7 @@ def test_a_storage_lives_as_long_as_its_python_object() -> None:
 
 @pytest.mark.gpus(1)
 def test_the_allocator_records_labels() -> None:
+    torch.cuda.init()  # before, PyTorch looks up an allocator that is not there, and crashes
     assert not torch._C._cuda_isHistoryEnabled()
     torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
     try:

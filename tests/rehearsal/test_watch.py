@@ -12,6 +12,7 @@ from torch import nn
 import anyrig
 
 
+@pytest.mark.virtual_only("a rehearsal runs on virtual GPUs")
 @pytest.mark.gpus(1)
 def test_a_notebook_shows_the_page_of_a_report_in_a_frame() -> None:
     model = nn.Linear(64, 64).cuda()

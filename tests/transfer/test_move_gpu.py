@@ -73,7 +73,10 @@ def test_module_and_optimizer(gpu: torch.device) -> None:
 # Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 @pytest.mark.gpus(1)
-def test_packed_sequence_is_computed_on_as_on_the_cpu(gpu: torch.device) -> None:
+def test_packed_sequence_is_computed_on_as_on_the_cpu(
+    gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the CPU computes in float32
     packed = pack_sequence([torch.randn(2, 3), torch.randn(4, 3)], enforce_sorted=False)
     rnn = torch.nn.RNN(3, 5)
     expected, lengths = pad_packed_sequence(rnn(packed)[0])

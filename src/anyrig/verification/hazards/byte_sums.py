@@ -27,6 +27,8 @@ def sum_bytes(tensor: Tensor) -> Sums:
     """Return sums over the bits of a tensor. Waits for its device, and allocates memory there."""
     with torch.no_grad():
         values = torch.detach(tensor)  # `Tensor.detach` may be watched
+        if values.is_nested:  # has no shape; its parts share one buffer
+            values = values.contiguous().values()
         if values.is_complex():
             values = torch.view_as_real(values.resolve_conj())
         flat = values.resolve_neg().contiguous().flatten()

@@ -74,7 +74,9 @@ class WriteLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _written_arguments(function: Any) -> tuple[Callable[[Any, Any], Any], ...]:
-    """Return functions that get the arguments that an operator writes to."""
+    """Return functions that get the arguments to whose memory an operator writes."""
+    if function.overloadpacket is torch.ops.aten.set_:  # gives a tensor other memory
+        return ()
 
     def getter(index: int, name: str) -> Callable[[Any, Any], Any]:
         return lambda args, kwargs: args[index] if index < len(args) else kwargs.get(name)
