@@ -1,7 +1,7 @@
 """Write the known errors of whole programs, from the figures in `results`, where anyrig reads them.
 
 `python benchmarks/state_program_errors.py write`, after `judge_clock.py --programs`,
-`judge_language_models.py` and `judge_iterations.py`.
+`judge_language_models.py`, `judge_iterations.py` and `judge_card.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ HEAD = """\
 """
 NEUSIGHT = "NeuSight (sitar-lab, 6945927d): scripts/asplos/label"
 TIMM = "timm (huggingface/pytorch-image-models, aa4b5850): torch 1.12, cuDNN 8.3"
+OURS = "ours, of one H100: benchmarks/judge_card.py"
+# The fit has seen their softmax along tokens, half of their time.
+SEEN_BY_A_FIT = "GPT, "
 SOURCES = {
     "nanoGPT": "the README of karpathy/nanoGPT",
     "kernels of ResNet-50": "pytorch/kineto, blob 769c3eb7",
@@ -47,6 +50,11 @@ def compared_programs(results: Path) -> Iterator[tuple[str, str, str, float, flo
             row["ms"],
             row["virtual_ms"],
         )
+
+    for row in _rows(results / "card-h100-sxm.json"):
+        if row.get("kernel_ms") and not row["name"].startswith(SEEN_BY_A_FIT):
+            kind = "kernels of training steps and forward passes"
+            yield "H100-SXM", kind, OURS, row["kernel_ms"], row["virtual_kernel_ms"]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
