@@ -65,7 +65,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def _rotating_buffer(core: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of the buffer that tuning rotates, by default as large as the L2."""
+    """Return the functions of the buffer that tuning rotates, by default the L2 cache's size."""
     size_bytes: int | None = None
 
     def read() -> int:
