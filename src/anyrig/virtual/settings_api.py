@@ -23,7 +23,8 @@ _SETTINGS: tuple[tuple[str, str, Any], ...] = (
         "_cuda_tunableop_set_max_tuning_iterations",
         100,
     ),
-    ("_cuda_tunableop_get_filename", "_cuda_tunableop_set_filename", "tunableop_results.csv"),
+    # Empty until the first tuned product, which names the file.
+    ("_cuda_tunableop_get_filename", "_cuda_tunableop_set_filename", ""),
     (
         "_cuda_tunableop_wildcard_fallback_is_enabled",
         "_cuda_tunableop_wildcard_fallback_enable",

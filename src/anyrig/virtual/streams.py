@@ -65,6 +65,17 @@ class CudaStreamBase(torch.Stream):
         return 0, _C._cuda_highestStreamPriority
 
 
+def _refuse_to_create(*_: object) -> None:
+    """Raise CUDA's error for an event of several processes with times, created when recorded."""
+    error: Any = torch.AcceleratorError(
+        "CUDA error: invalid argument\nSearch for `cudaErrorInvalidValue' in "
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+        "information."
+    )
+    error.error_code = 1
+    raise error
+
+
 class CudaEventBase(torch.Event):
     """The base class of `torch.cuda.Event`."""
 
@@ -84,6 +95,8 @@ class CudaEventBase(torch.Event):
         )
         event._enable_timing = enable_timing
         event._is_shared = interprocess and not enable_timing
+        if interprocess and enable_timing:
+            event.__dict__["record"] = _refuse_to_create
         return event
 
     _enable_timing: bool
@@ -107,7 +120,7 @@ class CudaEventBase(torch.Event):
 
         Raises:
             torch.AcceleratorError: "invalid resource handle": the event was made without
-                `interprocess=True`, with timing, or by another process.
+                `interprocess=True` or by another process. "invalid argument": with timing.
         """
         was_recorded = bool(self.event_id)
         if not was_recorded:

@@ -52,6 +52,7 @@ def test_cpu_tensors_cannot_draw_from_a_gpu_generator() -> None:
     for draw in (
         lambda: torch.rand(3, generator=generator),
         lambda: torch.randperm(3, generator=generator),
+        lambda: torch.bernoulli(probabilities, generator=generator),
         lambda: torch.multinomial(probabilities, 2, generator=generator),
     ):
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
@@ -60,7 +61,7 @@ def test_cpu_tensors_cannot_draw_from_a_gpu_generator() -> None:
         "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type"
     )
     with pytest.raises(RuntimeError, match=f"{words} cpu and cpu"):
-        torch.bernoulli(probabilities, generator=generator)
+        torch.poisson(probabilities, generator=generator)
 
 
 def test_generators_share_a_state_for_graphs() -> None:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anyrig.virtual import installation
+
 # A capture that fails before its first kernel also leaves an empty graph.
 pytestmark = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 
@@ -551,6 +553,10 @@ def test_the_default_stream_cannot_be_captured() -> None:
         torch.cuda.CUDAGraph().capture_begin()
 
 
+@pytest.mark.skipif(
+    installation() is None and REGISTERS_GENERATORS,
+    reason="before 2.12 the destructor of a graph that was refused raises, which ends the process",
+)
 def test_a_stream_is_captured_once() -> None:
     kind, words = (
         (RuntimeError, "Cannot register the state during capturing stage")

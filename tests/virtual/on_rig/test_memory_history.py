@@ -175,7 +175,7 @@ def test_options() -> None:
     del tensor
     with pytest.raises(RuntimeError, match="expected state to be 'state', 'all', or None"):
         torch.cuda.memory._record_memory_history("everything")  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="Unknown action type"):
+    with pytest.raises(RuntimeError, match="Unknown TraceEntry action: leak"):
         torch.cuda.memory._record_memory_history(skip_actions=["leak"])
 
 

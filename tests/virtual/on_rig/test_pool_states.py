@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +26,18 @@ def ones(size: int) -> torch.Tensor:
 Made = list[torch.Tensor]
 
 
+@functools.cache
+def capture_stream() -> torch.cuda.Stream:
+    """Return the stream of all captures: memory of one stream is not used again by another.
+
+    Not the default capture stream, which would be created on this device and kept.
+    """
+    return torch.cuda.ExternalStream(OTHER_LIBRARYS) if VIRTUAL else torch.cuda.Stream()
+
+
 def capture(work: Callable[[], Made], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Made]:
     graph = torch.cuda.CUDAGraph()
-    # Not on the default capture stream, which would be created on this device and kept.
-    own = torch.cuda.ExternalStream(OTHER_LIBRARYS) if VIRTUAL else torch.cuda.Stream()
-    with torch.cuda.graph(graph, pool=pool, stream=own):
+    with torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
         results = work()
     return graph, results
 

@@ -78,7 +78,8 @@ def test_recurrent_networks(kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPa
         there = copy.deepcopy(model).to(device)
         there(x.to(device))[0].pow(2).sum().backward()
         results.append([p.grad.cpu() for p in there.parameters() if p.grad is not None])
-    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    # Sums in float32, which cuDNN adds in another order: an H100's differ by up to 1.9e-5.
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=5e-5)
 
 
 def test_a_model_on_two_gpus() -> None:

@@ -48,7 +48,7 @@ def test_settings_start_as_pytorchs_and_are_kept() -> None:
         (tunable.tuning_is_enabled, tunable.tuning_enable, True, False),
         (tunable.get_max_tuning_duration, tunable.set_max_tuning_duration, 30, 7),
         (tunable.get_max_tuning_iterations, tunable.set_max_tuning_iterations, 100, 8),
-        (tunable.get_filename, tunable.set_filename, "tunableop_results.csv", "other.csv"),
+        (tunable.get_filename, tunable.set_filename, "", "other.csv"),
     ]
     for read, write, first, other in settings:
         assert read() == first
@@ -64,7 +64,8 @@ def test_settings_start_as_pytorchs_and_are_kept() -> None:
     switches = ("_cuda_get_cudnn_benchmark_limit", "_cuda_get_conv_benchmark_empty_cache")
     assert [getattr(torch._C, name)() for name in switches] == [10, True]
     assert torch._C._get_cublaslt_prefer_grouped_gemm() is False
-    assert tunable.get_validators() == ()
+    if installation() is not None:  # a real GPU's name the versions of its libraries
+        assert tunable.get_validators() == ()
     assert tunable.read_file("absent.csv") is False
     core = torch._C
     before = core._cuda_getCublasWorkspaceSize()

@@ -176,6 +176,10 @@ void OperatorCall::provide_generators() {
       given = value.toGenerator();
     }
     if (operands_.empty() && !host_storages_.empty()) {
+      TORCH_CHECK(
+          !plan_.record->draws_by_apply2,
+          "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type "
+          "cpu and cpu");
       check_drawn_on_card(at::kCPU);
     }
     value = generator_of(given, device_.index()).take_host_generator(

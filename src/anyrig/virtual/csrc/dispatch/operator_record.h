@@ -139,6 +139,9 @@ struct OperatorRecord {
   NestedKernel nested = NestedKernel::OfHost;
   // How many random numbers each thread of CUDA's kernel reserves, where the CPU draws others.
   uint64_t reserved_numbers = 4;
+
+  // Whether CUDA_tensor_apply2 launches the kernel: it refuses tensors of the CPU in its own words.
+  bool draws_by_apply2 = false;
   // Whether the CPU kernel for containers works on virtual tensors: copies between two devices,
   // whose steps are dispatched again, and the sizes of nested tensors, which stay on the CPU.
   bool takes_any_device = false;

@@ -39,7 +39,7 @@ constexpr std::array<const char*, 9> kActionNames = {
 
 TraceAction action_of(const std::string& name) {
   const auto found = std::find(kActionNames.begin(), kActionNames.end(), name);
-  TORCH_CHECK(found != kActionNames.end(), "Unknown action type to skip: ", name);
+  TORCH_CHECK(found != kActionNames.end(), "Unknown TraceEntry action: ", name);
   return static_cast<TraceAction>(found - kActionNames.begin());
 }
 

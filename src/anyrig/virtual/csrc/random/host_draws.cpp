@@ -7,7 +7,7 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 const DeclaredRecords kHostDraws({
-    {{"poisson"}, {.reserved_numbers = 20}},
+    {{"poisson"}, {.reserved_numbers = 20, .draws_by_apply2 = true}},
     {{"_standard_gamma", "_sample_dirichlet"}, {.reserved_numbers = 10}},
     {{"binomial"}, {.reserved_numbers = 42}},
 });

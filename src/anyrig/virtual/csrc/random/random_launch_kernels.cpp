@@ -143,10 +143,7 @@ at::Tensor& bernoulli_of_tensor(
     return self;
   }
   at::assert_no_internal_overlap(self);
-  TORCH_CHECK(
-      self.device().type() == kDeviceType,
-      "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type ",
-      self.device().type(), " and ", self.device().type());
+  check_drawn_on_card(self.device());
   if (C10_UNLIKELY(watches_writes())) {
     note_write(self);
   }

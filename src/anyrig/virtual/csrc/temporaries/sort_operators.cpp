@@ -1,5 +1,6 @@
 // The temporaries of sorting: {Sort.cpp,SortStable.cu,TensorTopK.cpp,TensorTopK.cu,UniqueCub.cu} in
 // aten/src/ATen/native/cuda. Up to 4096 elements are sorted in place, without temporaries.
+#include "device/override.h"
 #include "temporaries/cub.h"
 #include "temporaries/temporaries.h"
 
@@ -129,21 +130,28 @@ bool selects_with_several_blocks(int64_t rows, int64_t row) {
       (rows > 4000 && row >= 400);
 }
 
-// mbtopk::launch: counts of digits for each block, from which the k-th value follows.
+// mbtopk::launch: counts of digits for each block, from which the k-th value follows. From 2.11 on,
+// a kernel of its own sums the counts, where before the last block of a row did.
 void select_with_several_blocks(
     Temporaries& steps, const CubGpu& gpu, int64_t rows, int64_t row, int64_t key_bytes) {
   constexpr int64_t kThreads = 256;
   constexpr int64_t kDigits = 256;
   constexpr int64_t kBlocksPerMultiprocessor = 6; // by registers
+  constexpr bool kSumsApart = ANYRIG_TORCH_FROM(11);
   const int64_t threads = gpu.multiprocessors * kBlocksPerMultiprocessor * kThreads;
   const int64_t items = std::clamp<int64_t>((rows * row + threads - 1) / threads, 4, 64);
   const int64_t blocks = rows * ((row + items * kThreads - 1) / (items * kThreads));
   const int64_t digit_bytes = std::max<int64_t>(4, key_bytes);
   steps.allocate(rows * key_bytes);
-  steps.allocate(rows * 4); // semaphores
+  if (!kSumsApart) {
+    steps.allocate(rows * 4); // semaphores
+  }
   steps.allocate(2 * rows * 4);
   steps.allocate(2 * rows * digit_bytes);
   steps.allocate(blocks * kDigits * 2);
+  if (kSumsApart) {
+    steps.allocate(rows * kDigits * 4);
+  }
   steps.allocate(blocks * 4);
   steps.allocate(blocks * 4);
   steps.free(steps.allocate(sum_by_key_bytes(blocks)));

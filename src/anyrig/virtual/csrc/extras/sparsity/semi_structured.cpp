@@ -167,7 +167,9 @@ std::array<int64_t, 2> places_to_keep(const bool* is_number, int64_t numbers) {
 }
 
 // cuSPARSELt's order of the codes is not documented. Here the codes follow the numbers, two in a
-// byte. GPUs of capability 9 have codes of twice the size for numbers of one byte.
+// byte. A code takes a sixteenth of the matrix's elements, and two of elements of one byte. On
+// GPUs of capability 9 the codes are tiles of 64 rows (TensorEAtom of CUTLASS's sm90 sparse
+// configuration), so fewer rows take more columns.
 at::Tensor compress(const at::Tensor& matrix) {
   TORCH_CHECK(matrix.dim() == 2, "expected a matrix, got ", matrix.sizes());
   const auto dtype = matrix.scalar_type();
@@ -176,9 +178,13 @@ at::Tensor compress(const at::Tensor& matrix) {
           dtype == at::kFloat8_e4m3fn,
       "Unsupported dtype for cuSPARSELt compressed matrix");
   const int64_t rows = matrix.size(0);
-  const bool has_wide_codes = devices()[current_device()].capability_major == 9;
-  const int64_t sixteenths = !is_in_bytes(matrix) ? 9 : has_wide_codes ? 12 : 10;
-  const auto result = at::empty({rows, matrix.size(1) * sixteenths / 16}, matrix.options());
+  const int64_t rows_of_tile = devices()[current_device()].capability_major == 9 ? 64 : 1;
+  const int64_t coded_rows = (rows + rows_of_tile - 1) / rows_of_tile * rows_of_tile;
+  const int64_t sixteenths = is_in_bytes(matrix) ? 2 : 1;
+  const int64_t codes_length = coded_rows * matrix.size(1) * sixteenths / 16;
+  const int64_t elements = matrix.numel() / 2 + codes_length;
+  const int64_t columns = rows == 0 ? 0 : (elements + rows - 1) / rows;
+  const auto result = at::empty({rows, columns}, matrix.options());
   if (matrix.is_meta()) {
     return result;
   }
