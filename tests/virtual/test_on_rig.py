@@ -20,3 +20,8 @@ ARGUMENTS = {
 def test_on_eight_cards(arguments: list[str]) -> None:
     finished = run_pytest(*arguments, watches_tests=True, ANYRIG_TEST_RIG="8xA100-80GB")
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
+
+
+def test_temporaries_on_hopper() -> None:
+    finished = run_pytest(str(FOLDER / "test_temporaries.py"), ANYRIG_TEST_RIG="H100-SXM")
+    assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

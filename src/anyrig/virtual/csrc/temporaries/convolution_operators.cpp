@@ -5,8 +5,9 @@
 //   forward:   copy of the input │ output │ copy of the weight, workspace
 //   backward:  copies │ input gradient │ workspace │ weight gradient │ workspace │ bias gradient │ sum
 //
-// The size of a workspace is known to cuDNN alone, which chooses among many algorithms. The rules are
-// those that an H100 with cuDNN 9.19 followed in most of 70 layers; that others do is assumed:
+// The size of a workspace is known to cuDNN alone, which chooses among many algorithms.
+//
+// Hopper: the rules that an H100 with cuDNN 9.19 followed in most of 70 layers.
 //
 //   matrix units, NCHW    copies of all operands in NHWC, whose channels are padded to 16 bytes: such
 //                         kernels read and write NHWC. A 1×1 kernel is the same in both. With stride 1
@@ -17,10 +18,17 @@
 //                         as many blocks as multiprocessors; of a product in place, one for each image
 //   float32 without matrix units
 //     NHWC                copies of all operands
-//     3×3 with stride 1   Winograd's transformed filters, 16 numbers for each pair of channels, as
-//                         LBANN/lbann pull request 437 reports (256 KiB for 64 by 64 channels). The
-//                         H100 asked for nothing or for much more
+//     3×3 with stride 1   Winograd's transformed filters. The H100 asked for nothing or for much more
 //   depthwise             nothing, but in NHWC copies for the gradient of a weight larger than 5×5
+//
+// Other GPUs: assumed. With the rules of the H100, training steps that ran on an RTX 3090 with cuDNN
+// 8.3 (timm's results) would run out of memory.
+//
+//   matrix units, NCHW    copies of all operands in NHWC, padded
+//   3×3 with stride 1, float32 without matrix units
+//                         Winograd's transformed filters, 16 numbers for each pair of channels, as
+//                         LBANN/lbann pull request 437 reports (256 KiB for 64 by 64 channels)
+//   all others            nothing
 #include "device/device.h"
 #include "temporaries/reduction.h"
 #include "time/records/operator_work.h"
@@ -79,6 +87,9 @@ struct ConvolvedLayer {
   bool is_padded;
 
   int64_t workspace_bytes(Pass pass) const {
+    if (!is_hopper()) {
+      return assumed_bytes();
+    }
     if (is_depthwise()) {
       const bool copies = pass == Pass::Weight && is_last() && kernel_elements() > 25;
       return copies && uses_matrix_units() ? bytes_of(input.numel() + output_elements) : 0;
@@ -93,12 +104,33 @@ struct ConvolvedLayer {
       return bytes_of(
           input.numel() + output_elements + (kernel_elements() > 1 ? weight.numel() : 0));
     }
-    const bool is_three = weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3;
-    return is_three && is_dense ? bytes_of(16 * weight.size(0) * weight.size(1)) : 0;
+    return transformed_filter_bytes();
   }
 
  private:
   static constexpr int64_t kSumBytes = 4;
+
+  bool is_hopper() const {
+    return devices()[input.device().index()].capability_major == 9;
+  }
+  // Returns what earlier GPUs are assumed to take, the same in each pass.
+  int64_t assumed_bytes() const {
+    if (is_depthwise() || is_last()) {
+      return 0;
+    }
+    if (uses_matrix_units()) {
+      return bytes_of(
+          input.numel() / input.size(1) * padded_channels(input.size(1)) +
+          output_elements / output_channels * padded_channels(output_channels) +
+          kernel_elements() * weight.size(0) * padded_channels(weight.size(1) * groups) / groups);
+    }
+    return groups == 1 ? transformed_filter_bytes() : 0;
+  }
+  int64_t transformed_filter_bytes() const {
+    const bool is_three = weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3;
+    const bool is_single = input.scalar_type() == at::kFloat;
+    return is_three && is_single && is_dense ? bytes_of(16 * weight.size(0) * weight.size(1)) : 0;
+  }
 
   static int64_t divide_up(int64_t number, int64_t divisor) {
     return (number + divisor - 1) / divisor;
@@ -195,9 +227,6 @@ struct ConvolvedLayer {
   // with which each multiprocessor finds its next tile, if there are more tiles than those.
   int64_t hopper_bytes(Pass pass, bool has_copies, bool has_sums, int64_t multiprocessors) const {
     constexpr int64_t kHeaderBytes = 16, kCounterBytes = 131, kTile = 128;
-    if (devices()[input.device().index()].capability_major != 9) {
-      return 0;
-    }
     const int64_t tiles = divide_up(rows(pass), kTile) * divide_up(columns(pass), kTile);
     return (has_copies ? kHeaderBytes : 0) +
         (tiles > multiprocessors && !has_sums ? kCounterBytes : 0);
