@@ -31,9 +31,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     device = torch.device(DEVICE)
-    # cuBLAS keeps a workspace for each thread that computes a product, including autograd's.
+    # cuBLAS keeps a workspace for each thread that computes a product, including autograd's, and
+    # cuBLASLt, which adds biases, has one of its own.
     one = torch.ones(1, 1, device=device, requires_grad=True)
-    (one @ one).backward()
+    torch.addmm(one[0], one, one).backward()
     del one
     gc.freeze()  # each entry collects garbage to find leaked device memory
     for line in sys.stdin:

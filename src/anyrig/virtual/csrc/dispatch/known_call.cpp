@@ -106,7 +106,7 @@ std::optional<KnownCall> KnownCall::make(
     const c10::OperatorHandle& op,
     const OperatorPlan& plan,
     c10::ArrayRef<c10::IValue> arguments) {
-  if (plan.value_rule != ValueRule::Compute || plan.host_kernel.has_value()) {
+  if (plan.value_rule != ValueRule::Compute || !plan.computes_known_values) {
     return std::nullopt;
   }
   const bool overwrites = scatters_everywhere(op, arguments);
@@ -150,7 +150,7 @@ bool KnownCall::writes_to_shared_memory() {
 }
 
 WhyUnknown why_not_known(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
-  if (plan.value_rule != ValueRule::Compute || plan.host_kernel.has_value()) {
+  if (plan.value_rule != ValueRule::Compute || !plan.computes_known_values) {
     return plan.value_rule == ValueRule::Draw ? WhyUnknown::DrawnNumbers : WhyUnknown::NotComputed;
   }
   std::optional<WhyUnknown> why;

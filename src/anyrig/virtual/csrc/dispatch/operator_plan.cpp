@@ -185,6 +185,7 @@ OperatorPlan::OperatorPlan(
             host_key == c10::DispatchKey::SparseCsrCPU;
     if (is_for_key && kernel.overload == schema.overload_name()) {
       host_kernel = kernel.function;
+      computes_known_values = record->cpu_kernel_agrees;
     }
   }
 }

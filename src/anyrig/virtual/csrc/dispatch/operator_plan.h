@@ -79,6 +79,7 @@ struct OperatorPlan {
   const OperatorRecord* record; // never null
   // The kernel to run on twins in place of PyTorch's CPU kernel.
   std::optional<c10::KernelFunction> host_kernel;
+  bool computes_known_values = true; // by PyTorch's CPU kernel
   // For each return: the index of the argument that it aliases, or -1 for a new tensor.
   c10::SmallVector<int, 4> returned_argument;
   // One for each argument of the schema.

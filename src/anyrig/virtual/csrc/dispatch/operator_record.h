@@ -127,6 +127,8 @@ struct OperatorRecord {
   // How the CPU computes it.
 
   std::vector<HostKernel> host_kernels = {};
+  // Whether PyTorch's CPU kernel computes known values in place of these.
+  bool cpu_kernel_agrees = false;
   // The overload, such as "" or "values", that needs a kernel although PyTorch composes it: CUDA
   // makes one library call of it, or its parts choose their kernels by device without the
   // dispatcher.

@@ -82,7 +82,7 @@ OperatorRecord topk_record() {
 
 OperatorRecords reduction_records() {
   return {
-      {{"equal"}, {.host_kernels = {host_kernel(&equal)}}},
+      {{"equal"}, {.host_kernels = {host_kernel(&equal)}, .cpu_kernel_agrees = true}},
       {{"amax"}, {.kernel = "max_values_cuda", .refused = kComplexes}},
       {{"amin"}, {.kernel = "min_values_cuda", .refused = kComplexes}},
       {{"aminmax"},
