@@ -41,7 +41,7 @@ class Kernel:
 
 
 def list_kernels() -> Iterator[Kernel]:
-    """Return the kernels to time, each once, in the same order always."""
+    """Return the kernels to time, each once, always in the same order."""
     for dtype in ("float32", "tf32", "bfloat16"):
         matrices = sizes.LARGE_MATRICES if dtype == "bfloat16" else sizes.MATRICES
         yield from _each("products", "linear", dtype, matrices, operators.linear)

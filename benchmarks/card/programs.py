@@ -230,7 +230,7 @@ def u_net(batch: int, side: int) -> Step:
 
 
 def perceptron(batch: int) -> Step:
-    """Small layers, whose kernels are shorter than their launches."""
+    """Small layers, whose kernels take less time than their launches."""
     with torch.device("cuda"):
         model = nn.Sequential(
             *(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(20)), nn.Linear(256, 10)

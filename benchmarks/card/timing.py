@@ -48,7 +48,7 @@ def kernel_ms(prepare: Callable[[], Callable[[], Any]]) -> float:
 
 
 def host_us(call: Callable[[], Any], calls: int = 2000) -> float:
-    """Return the microseconds that the host takes to launch `call`, whose kernels are shorter."""
+    """Return how many microseconds the host takes to launch `call`; its kernels must take less."""
     for _ in range(200):
         call()
 

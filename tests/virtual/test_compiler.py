@@ -184,7 +184,7 @@ def test_the_narrow_header_has_what_headers_of_distributed_call() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("units", range(compiler._LEAST_UNITS, compiler._MOST_UNITS + 1))
 def test_the_sources_compile_in_any_number_of_units(units: int, tmp_path: Path) -> None:
-    # A source that lacks an include compiles where another one of its unit has it.
+    # A source without an include that it needs compiles if an earlier one of its unit has it.
     folders = ["-iquote", str(SOURCES), "-isystem", str(SOURCES / compiler._NARROW_HEADERS)]
     flags = [*compile_flags(), *folders, *compiler._header_flags(), "-fsyntax-only"]
     for file in compiler._write_units(SOURCES, units, tmp_path):
