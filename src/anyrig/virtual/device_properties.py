@@ -22,7 +22,7 @@ _SHARED_MEMORY_OPT_IN = {
 
 # Properties that the data sheets behind anyrig's hardware facts do not give.
 _UNKNOWN = frozenset({"memory_clock_rate", "memory_bus_width"})
-# Those that they give for most GPUs.
+# Properties that they give for most GPUs, but not for all.
 _OFTEN_KNOWN = frozenset({"L2_cache_size", "clock_rate"})
 
 

@@ -139,6 +139,18 @@ def test_one_block_takes_messages_of_many_forms() -> None:
     assert len(sender._own) == 1
 
 
+def test_one_block_takes_messages_of_one_shape_in_any_dtype() -> None:
+    sender, receiver = make_links()
+    for number, dtype in enumerate((torch.float32, torch.int32, torch.float32)):
+        given = [torch.tensor([1, 2, 3 + number]).to(dtype)]
+        sender.send(given, 0)
+        (found,) = receiver.take(receiver.expect(0), forms_of(given), soon())
+        assert found.dtype is dtype
+        assert torch.equal(found, given[0])
+        sender.finish_sending(soon())
+    assert len(sender._own) == 1
+
+
 def test_the_sender_waits_until_all_is_taken() -> None:
     sender, receiver = make_links()
     sender.send([torch.zeros(4)], 0)
