@@ -28,6 +28,16 @@ def test_a_mark_is_made_once_and_again_for_another_dtype() -> None:
     assert marks[2] is marks[3]
 
 
+def test_a_mark_is_made_again_for_another_shape() -> None:
+    parameter: Any = put_elsewhere(nn.Parameter(torch.zeros(2, 3)), "weight", 1, CPU)
+    mark_gradients([parameter], [])
+    parameter.grad = None
+    parameter.data = put_elsewhere(nn.Parameter(torch.zeros(4, 3)), "weight", 1, CPU).data
+    mark_gradients([parameter], [])
+    assert parameter.grad is not None
+    assert parameter.grad.shape == parameter.shape == (4, 3)
+
+
 def test_nothing_is_marked_without_own_gradients() -> None:
     parameter: Any = put_elsewhere(nn.Parameter(torch.zeros(2)), "weight", 1, CPU)
     own = nn.Parameter(torch.zeros(2))

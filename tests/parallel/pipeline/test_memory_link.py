@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyrig.parallel.pipeline.over_ranks.contents import Form
-from anyrig.parallel.pipeline.over_ranks.mapped_memory import make_sample
+from anyrig.parallel.pipeline.over_ranks.mapped_memory import _MOST_VIEWS, make_sample
 from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
 
 pytestmark = pytest.mark.skipif(
@@ -137,6 +137,20 @@ def test_one_block_takes_messages_of_many_forms() -> None:
         assert all(map(torch.equal, found, given))
         sender.finish_sending(soon())
     assert len(sender._own) == 1
+    assert 0 < len(sender._own[0]._views) <= _MOST_VIEWS < 2 * 80
+
+
+def test_a_small_message_leaves_the_large_block_to_a_large_one() -> None:
+    sender, receiver = make_links()
+    messages = [[torch.zeros(1000)], [torch.zeros(4)]]
+    for given in (*messages, None, *reversed(messages)):
+        if given is None:  # both blocks are free now
+            for number, waiting in enumerate(messages):
+                receiver.take(receiver.expect(number), forms_of(waiting), soon())
+            sender.finish_sending(soon())
+        else:
+            sender.send(given, 0 if given is messages[0] else 1)
+    assert len(sender._own) == 2
 
 
 def test_one_block_takes_messages_of_one_shape_in_any_dtype() -> None:
