@@ -108,6 +108,15 @@ def test_a_replaced_forward_is_called(where: str) -> None:
     assert changed.forward is not original
 
 
+def test_a_compiled_layer_keeps_its_forward() -> None:
+    plain, compiled = nn.Linear(3, 3), nn.Linear(3, 3)
+    compiled.compile(backend="eager")
+    for layer, is_replaced in ((plain, True), (compiled, False)):
+        deferred = DeferredWeights(layer.parameters())
+        with TorchLayers([layer]).deferring(deferred):
+            assert ("forward" in vars(layer)) is is_replaced
+
+
 def test_hooks_of_layers_are_called() -> None:
     module, value = prepare("encoder")
     layer: Any = module.layers[0]
