@@ -48,8 +48,8 @@ class LossPart:
     shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
 
 
-def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
-    """Return the loss of one part of a batch, which has `samples` samples.
+class PartLoss:
+    """Computes the losses of a batch's parts, one after another, with one criterion.
 
     PyTorch's criterions (see `recognise`) are computed as a sum and a count. For any other
     callable, the returned value decides:
@@ -59,43 +59,65 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
       mean over samples;
     * a tensor with dimensions: a loss for each sample, joined as outputs are.
 
-    Raise BatchError if it returns something else, or if output and target do not fit in shape.
+    Args:
+        criterion: called as ``criterion(output, target)`` for each part; not changed meanwhile.
     """
-    known = recognise(criterion) if isinstance(output, Tensor) else None
-    reduction = reduction_of(criterion, known)
-    if known is not None and known.by_elements and output.shape != target.shape:
-        raise BatchError(
-            f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
-            f"of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, which would "
-            f"pair samples within this part only. Give both the same shape{_LENGTHS}"
-        )
-    if known is not None and reduction in ("mean", "batchmean"):
-        # The sum of many half-precision losses may overflow where their mean does not.
-        widens = (
-            output.dtype is torch.float16
-            # Autocast takes losses in float32.
-            and not torch.is_autocast_enabled(output.device.type)
-            and not (isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers()))
-        )
-        given = [t.float() if widens and t.dtype is torch.float16 else t for t in (output, target)]
-        value = _call(known.summed, criterion, *given)
-        dtype = output.dtype if widens else value.dtype
-        return LossPart(value, known.count(output, target, known.settings), True, dtype)
-    returned = _call(criterion, criterion, output, target)
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
-        value, count = returned
-        return LossPart(value.reshape(()), count, True, value.dtype)
-    if not isinstance(returned, Tensor):
-        raise BatchError(
-            f"the loss {_name(criterion)} returned {type(returned).__name__}; return a tensor, or "
-            "a tuple (sum, count) whose sum is a tensor"
-        )
-    if returned.dim() > 0 or reduction == "sum":
-        return LossPart(returned, None, returned.dim() == 0, returned.dtype)
-    # A half-precision mean times the number of samples may overflow.
-    wide = returned.float() if returned.dtype in _HALF else returned
-    shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
-    return LossPart(wide * samples, samples, True, returned.dtype, shape)
+
+    def __init__(self, criterion: Criterion) -> None:
+        self._criterion, self._known = criterion, recognise(criterion)
+
+    def __call__(self, output: Any, target: Any, samples: int) -> LossPart:
+        """Return the loss of one part, which has `samples` samples.
+
+        Raise BatchError if the criterion returns something else than a `PartLoss` takes, or if
+        output and target do not fit in shape.
+        """
+        criterion = self._criterion
+        known = self._known if isinstance(output, Tensor) else None
+        reduction = reduction_of(criterion, known)
+        if known is not None and known.by_elements and output.shape != target.shape:
+            raise BatchError(
+                f"{_name(criterion)} takes elements of the output and the target in pairs, but a "
+                f"part of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, "
+                "which would pair samples within this part only. Give both the same "
+                f"shape{_LENGTHS}"
+            )
+        if known is not None and reduction in ("mean", "batchmean"):
+            # The sum of many half-precision losses may overflow where their mean does not.
+            widens = (
+                output.dtype is torch.float16
+                # Autocast takes losses in float32.
+                and not torch.is_autocast_enabled(output.device.type)
+                and not (
+                    isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers())
+                )
+            )
+            given = [
+                t.float() if widens and t.dtype is torch.float16 else t for t in (output, target)
+            ]
+            value = _call(known.summed, criterion, *given)
+            dtype = output.dtype if widens else value.dtype
+            return LossPart(value, known.count(output, target, known.settings), True, dtype)
+        returned = _call(criterion, criterion, output, target)
+        if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
+            value, count = returned
+            return LossPart(value.reshape(()), count, True, value.dtype)
+        if not isinstance(returned, Tensor):
+            raise BatchError(
+                f"the loss {_name(criterion)} returned {type(returned).__name__}; return a "
+                "tensor, or a tuple (sum, count) whose sum is a tensor"
+            )
+        if returned.dim() > 0 or reduction == "sum":
+            return LossPart(returned, None, returned.dim() == 0, returned.dtype)
+        # A half-precision mean times the number of samples may overflow.
+        wide = returned.float() if returned.dtype in _HALF else returned
+        shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
+        return LossPart(wide * samples, samples, True, returned.dtype, shape)
+
+
+def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
+    """Return the loss of one part of a batch, which has `samples` samples; see `PartLoss`."""
+    return PartLoss(criterion)(output, target, samples)
 
 
 def compute_loss_part(

@@ -15,10 +15,10 @@ from ..layout import Layout
 from ..losses.loss import (
     Criterion,
     LossPart,
+    PartLoss,
     combine_counts,
     combine_losses,
     criterion_on,
-    loss_part,
 )
 from .graph_run import run_with_graph
 from .held_tensors import list_held
@@ -152,13 +152,13 @@ class PipelineModule(StagedModule):
         self, loss: Criterion, parts: Sequence[MicroBatch], order: Sequence[Task]
     ) -> ScheduledRun:
         chain, stages = self._pipeline.chain, self._pipeline.stages
-        there = criterion_on(loss, stages[-1].device)
+        loss_of = PartLoss(criterion_on(loss, stages[-1].device))
         return ScheduledRun(
             chain,
             stages,
             order,
             parts,
-            lambda output, target, samples: loss_part(there, output, target, samples),
+            loss_of,
             self._recomputes(parts),
             list_held(stages),
             [chain.bind(part.args, part.kwargs) for part in parts],
@@ -167,10 +167,10 @@ class PipelineModule(StagedModule):
 
     def _run_with_graph(self, parts: Sequence[MicroBatch], loss: Criterion | None) -> list[Any]:
         stages = self._pipeline.stages
-        there = None if loss is None else criterion_on(loss, stages[-1].device)
+        loss_of = None if loss is None else PartLoss(criterion_on(loss, stages[-1].device))
 
         def finish(output: Any, target: Any, samples: int) -> Any:
-            return output if there is None else loss_part(there, output, target, samples)
+            return output if loss_of is None else loss_of(output, target, samples)
 
         return run_with_graph(
             self._pipeline.chain,

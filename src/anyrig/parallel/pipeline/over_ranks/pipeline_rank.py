@@ -19,11 +19,7 @@ from ...batch.call import without_trace
 from ...compiling import leave_to_modules
 from ...group.exchange import Exchange
 from ...layout import Layout
-from ...losses.loss import (
-    Criterion,
-    criterion_on,
-    loss_part,
-)
+from ...losses.loss import Criterion, PartLoss, criterion_on
 from ...replicas.failure import add_note
 from ..micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from ..options import PipelineOptions
@@ -246,10 +242,7 @@ class PipelineRank(StagedModule):
         return inputs, kwargs, mover.map(target) if here == places[-1] else target
 
     def _loss_of(self, loss: Criterion | None) -> Any:
-        if loss is None:
-            return None
-        there = criterion_on(loss, self._fixed_layout.lead)
-        return lambda output, target, samples: loss_part(there, output, target, samples)
+        return None if loss is None else PartLoss(criterion_on(loss, self._fixed_layout.lead))
 
     def _cut(
         self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int
