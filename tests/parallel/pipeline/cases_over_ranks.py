@@ -171,6 +171,30 @@ def case_losses() -> None:
     pair.compare_gradients()
 
 
+def half_narrow(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    """Return a sum and a count; the sum's dtype depends on the samples."""
+    total = ((output - target[:, None]) ** 2).sum()
+    return (total.float() if target[0] > 2 else total), len(target)
+
+
+def case_losses_of_two_dtypes() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        pair = Pair(perceptron(), half_narrow, schedule=schedule, micro_batches=4)
+        x, _ = batch(8)  # dividing by 8 is exact in both dtypes
+        (y,) = on_device(torch.tensor([0, 1, 3, 4, 4, 3, 1, 0]))
+        loss = pair.model(x, target=y)
+        parts = [
+            half_narrow(pair.one(part), targets)[0]
+            for part, targets in zip(x.split(2), y.split(2), strict=True)
+        ]
+        assert [part.dtype is torch.float32 for part in parts] == [False, True, True, False]
+        alone = torch.stack(parts).sum() / 8
+        close(loss, alone)
+        loss.backward()
+        alone.backward()
+        pair.compare_gradients()
+
+
 def case_a_loss_that_is_not_reduced() -> None:
     pair = Pair(perceptron(), nn.CrossEntropyLoss(reduction="none"), micro_batches=4)
     x, y = batch(10)

@@ -78,10 +78,9 @@ def begin_adding_losses(
                 "same kind of value for every part of a batch"
             )
         if first.reduced:
-            values = [part.value.detach() for part in parts]
-            if len({value.dtype for value in values}) > 1:
-                values = [value.double() for value in values]
-            totals[0] = torch.stack(values).sum(dtype=torch.float64)
+            # In one dtype that holds the values of all, if parts have different ones.
+            values = torch.stack([part.value.detach() for part in parts])
+            totals[0] = values.sum(dtype=torch.float64)
             count = combine_counts(parts, device)
             if count is not None:
                 totals[1], totals[2] = count, 1.0
