@@ -96,6 +96,21 @@ class TransparentModule(torch.nn.Module):
             state_dict = {name.removeprefix("module."): state_dict[name] for name in state_dict}
         return self.module.load_state_dict(state_dict, strict, assign)
 
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip the norm of all gradients of the model, on every rig, and return it.
+
+        This is the inner module's method of this name, if it has one, otherwise
+        `torch.nn.utils.clip_grad_norm_`. Where ranks have parts of the model, every rank must call
+        it.
+        """
+        own = getattr(self.module, "clip_grad_norm_", None)
+        if own is None:
+            own = functools.partial(torch.nn.utils.clip_grad_norm_, self.parameters())
+        total: torch.Tensor = own(max_norm, norm_type, error_if_nonfinite)
+        return total
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module!r})"
 
