@@ -290,6 +290,9 @@ def test_recurrent_layers_have_a_reserve_and_workspaces() -> None:
     backward = requests(lambda: output.backward(gradient))
     weights = 5_259_264
     assert backward == [state, state, 1_048_576, state, state, workspace, weights, workspace]
+    output = layer(steps)[0]  # a graph that is kept keeps its reserve, of which cuDNN gets a copy
+    kept = requests(lambda: output.backward(gradient, retain_graph=True))
+    assert kept[:3] == [reserve, state, state]
 
 
 def test_wrong_indices_are_the_operators_error() -> None:
