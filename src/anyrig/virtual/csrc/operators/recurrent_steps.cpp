@@ -1,5 +1,6 @@
 #include "operators/recurrent_steps.h"
 
+#include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -82,6 +83,7 @@ HostSteps run_host_steps(
   const auto hooks = at::SavedTensorDefaultHooks::get_tls_state();
   at::SavedTensorDefaultHooks::set_tls_state({});
   auto stack = arguments.with_tensors(operands);
+  const WithoutWarnings without_warnings; // of the host's kernels, such as those of oneDNN
   try {
     op.callBoxed(stack);
   } catch (...) {
