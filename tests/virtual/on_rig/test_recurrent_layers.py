@@ -49,6 +49,16 @@ def test_gradients_are_those_of_the_host(kind: type[nn.RNNBase], packed: bool) -
     )
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_steps_follow_each_other_in_memory(batch_first: bool) -> None:
+    layer = nn.GRU(4, 6, batch_first=batch_first).cuda()
+    x = torch.randn(5, 3, 4, device="cuda", requires_grad=True)
+    output = layer(x)[0]
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    for tensor in (output, gradient):
+        assert (tensor.transpose(0, 1) if batch_first else tensor).is_contiguous()
+
+
 def test_a_graph_that_is_kept_can_be_used_again() -> None:
     layer, x = layer_of(nn.LSTM).cuda(), inputs().cuda()
     result = layer(x)[0].sum()
