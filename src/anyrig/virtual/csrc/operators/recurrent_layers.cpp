@@ -109,18 +109,10 @@ void charge(const char* name, c10::DeviceIndex device, const Works& works) {
   Clock::get().run(current_stream(device), works);
 }
 
+// An undefined `from` is zero: the gradient of a leaf on which no result depends.
 void copy_values(const at::Tensor& from, const at::Tensor& to) {
   if (!shape_only()) {
-    twin_of(to).copy_(from.detach());
-  }
-}
-
-// Fills a gradient from that of a leaf, which is undefined if no result depends on the leaf.
-void copy_gradient(const at::Tensor& from, const at::Tensor& to) {
-  if (from.defined()) {
-    copy_values(from, to);
-  } else if (!shape_only()) {
-    twin_of(to).zero_();
+    from.defined() ? twin_of(to).copy_(from.detach()) : twin_of(to).zero_();
   }
 }
 
@@ -208,8 +200,7 @@ variable_list run_backward(
   const auto options = input.options().dtype(call.dtype).requires_grad(false);
   const auto workspace = [&] {
     return allocate_workspace(
-        static_cast<size_t>(recurrent_workspace_bytes(call.layers)),
-        input.device().index());
+        static_cast<size_t>(recurrent_workspace_bytes(call.layers)), input.device().index());
   };
   c10::DataPtr copied_reserve;
   if (torch::autograd::get_current_graph_task_keep_graph()) { // cuDNN writes to it
@@ -251,7 +242,7 @@ variable_list run_backward(
   gradients.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].requires_grad()) {
-      copy_gradient(of_leaves[i], gradients[i]);
+      copy_values(of_leaves[i], gradients[i]);
     } else {
       gradients[i].reset(); // cuDNN computes it, but the steps do not
     }
