@@ -117,3 +117,31 @@ def test_a_process_opens_no_context_when_it_ends() -> None:
         """
     )
     assert lines == [UNUSED.removeprefix("1341 "), "1341"]
+
+
+def test_a_thread_takes_over_the_cublas_handle_of_one_that_ended() -> None:
+    first, second, both = output_of_lines(
+        """
+        from threading import Barrier, Thread
+        from anyrig.virtual import install, memory_outside_allocator
+        install("H100-SXM")
+        import torch
+        one = torch.ones(8, 8, device="cuda")
+        together = Barrier(2)
+        def multiply(waits=False):
+            one @ one
+            if waits:
+                together.wait()
+        def run(count, *arguments):
+            threads = [Thread(target=multiply, args=arguments) for _ in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            print(memory_outside_allocator(0).context_bytes)
+        run(1)
+        run(1)
+        run(2, True)
+        """
+    )
+    assert int(first) == int(second) < int(both)

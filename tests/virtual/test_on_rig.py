@@ -22,6 +22,7 @@ def test_on_eight_cards(arguments: list[str]) -> None:
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
 
 
-def test_temporaries_on_hopper() -> None:
-    finished = run_pytest(str(FOLDER / "test_temporaries.py"), ANYRIG_TEST_RIG="H100-SXM")
+def test_rules_of_hopper() -> None:
+    files = [str(FOLDER / f"test_{name}.py") for name in ("temporaries", "semi_structured")]
+    finished = run_pytest(*files, ANYRIG_TEST_RIG="H100-SXM")
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

@@ -261,6 +261,15 @@ def test_weights_in_four_bits() -> None:
     torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
 
 
+def test_four_bits_of_other_columns_are_refused() -> None:
+    packed = torch._convert_weight_to_int4pack(bytes_of_zeros(16, 32), 4)
+    for columns in (0, 128):
+        x = torch.zeros(3, columns, dtype=torch.bfloat16, device=DEVICE)
+        pairs = torch.zeros(columns // 32, 16, 2, dtype=torch.bfloat16, device=DEVICE)
+        with pytest.raises(RuntimeError, match=r"Expected B\.size\(1\) == k / "):
+            torch._weight_int4pack_mm(x, packed, 32, pairs)
+
+
 def test_rows_of_four_bits_fill_whole_tiles() -> None:
     packed = torch._convert_weight_to_int4pack(bytes_of_zeros(12, 32), 4)
     assert packed.shape == (2, 1, 32, 2)

@@ -35,6 +35,17 @@ def test_half_precision_gradients_where_the_cpu_has_none() -> None:
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_averages_of_complex_halves_in_a_wider_dtype() -> None:
+    numbers = torch.tensor([[1 + 2j, 3 + 4j]], dtype=torch.complex32, device=DEVICE)
+    for dimensions in ([], [1]):
+        average = numbers.mean(*dimensions, dtype=torch.complex64)
+        assert average.dtype == torch.complex64
+        assert average.tolist() == ([2 + 3j] if dimensions else 2 + 3j)
+    with pytest.raises(NotImplementedError, match='"mean_cuda" not implemented'):
+        numbers.mean(1, dtype=torch.complex32)
+
+
 def test_histogram_of_integers() -> None:
     counts = torch.histc(torch.tensor([1, 2, 2], device=DEVICE), bins=2)
     assert counts.dtype == torch.long

@@ -48,6 +48,19 @@ def test_warnings_instead_of_errors(x: Tensor) -> None:
         x.nonzero()
 
 
+def test_the_mode_is_checked_and_warns_as_a_prototype(x: Tensor) -> None:
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="Synchronization debug mode is a prototype"):
+            torch.cuda.set_sync_debug_mode("warn")
+        with pytest.raises(RuntimeError, match="invalid value of debug_mode, expected one of"):
+            torch.cuda.set_sync_debug_mode(3)
+    finally:
+        torch.set_warn_always(always)
+    assert torch.cuda.get_sync_debug_mode() == 1
+
+
 def test_other_calls_run(x: Tensor) -> None:
     x[x > 1] = 1.0
     assert torch.equal(x, x)  # not compared: even NaN equals itself

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -47,6 +49,16 @@ def test_gradients_are_those_of_the_host(kind: type[nn.RNNBase], packed: bool) -
     )
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_steps_follow_each_other_in_memory(batch_first: bool) -> None:
+    layer = nn.GRU(4, 6, batch_first=batch_first).cuda()
+    x = torch.randn(5, 3, 4, device="cuda", requires_grad=True)
+    output = layer(x)[0]
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    for tensor in (output, gradient):
+        assert (tensor.transpose(0, 1) if batch_first else tensor).is_contiguous()
+
+
 def test_a_graph_that_is_kept_can_be_used_again() -> None:
     layer, x = layer_of(nn.LSTM).cuda(), inputs().cuda()
     result = layer(x)[0].sum()
@@ -75,12 +87,80 @@ def test_a_result_that_cudnn_needs_may_not_be_changed_in_place() -> None:
     assert x.grad is not None
 
 
-def test_there_is_no_second_derivative() -> None:
+@pytest.mark.parametrize("squares", [False, True])
+def test_there_is_no_second_derivative(squares: bool) -> None:
     layer, x = layer_of(nn.GRU).cuda(), inputs().cuda().requires_grad_()
-    (first,) = torch.autograd.grad(layer(x)[0].pow(2).sum(), x, create_graph=True)
+    result = layer(x)[0]
+    total = result.pow(2).sum() if squares else result.sum()
+    (first,) = torch.autograd.grad(total, x, create_graph=True)
     words = re.escape("the derivative for '_cudnn_rnn_backward' is not implemented")
     with pytest.raises(NotImplementedError, match=words):
         first.sum().backward()
+
+
+@pytest.fixture
+def fills_with_nan() -> Iterator[None]:
+    """Let new tensors hold NaN until they are written."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("fills_with_nan")
+def test_weights_without_influence_have_gradients_of_zero() -> None:
+    layer = nn.LSTM(4, 6, proj_size=2, dtype=torch.float64).cuda()
+    cells = layer(inputs()[:1].cuda())[1][1]  # the projection comes after them
+    cells.sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+        assert (parameter.grad == 0).all() == (name in ("weight_hr_l0", "weight_hh_l0"))
+
+
+@pytest.mark.usefixtures("fills_with_nan")
+def test_anomaly_detection_finds_none_in_operands_without_gradients() -> None:
+    layer, x = layer_of(nn.GRU).cuda(), inputs().cuda()
+    layer.weight_hh_l0.requires_grad_(False)
+    with torch.autograd.set_detect_anomaly(True):
+        layer(x)[0].sum().backward()
+
+
+class Stopped(torch.autograd.Function):
+    """Passes no gradient on."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, *_: Tensor) -> None:
+        return None
+
+
+def test_results_without_gradients_give_none() -> None:
+    layer, x = layer_of(nn.LSTM).cuda(), inputs().cuda().requires_grad_()
+    Stopped.apply(layer(x)[0]).sum().backward()
+    assert x.grad is None
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def test_threads_with_dropout_leave_the_hosts_numbers_alone() -> None:
+    layer = nn.LSTM(4, 6, num_layers=2, dropout=0.5)
+    layers = [copy.deepcopy(layer).to(device) for device in range(4)]
+    host = torch.get_rng_state()
+
+    def run(device: int) -> Tensor:
+        torch.cuda.default_generators[device].manual_seed(3)
+        x = torch.ones(30, 3, 4, device=device)
+        return torch.stack([layers[device](x)[0].detach().cpu() for _ in range(10)])
+
+    alone = run(0)
+    assert torch.equal(torch.get_rng_state(), host)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(4)))
+    assert torch.equal(torch.get_rng_state(), host)
+    for result in together:
+        assert torch.equal(result, alone)
 
 
 def test_dropout_draws_from_the_gpus_generator() -> None:

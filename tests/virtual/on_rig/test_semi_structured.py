@@ -107,6 +107,15 @@ def test_the_sizes_of_compressed_matrices(rows: int, columns: int) -> None:
         assert compressed.shape == (rows, columns // 2 + codes)
 
 
+@pytest.mark.virtual_only("cuSPARSELt reads past the end of the matrix")
+@pytest.mark.parametrize("columns", [68, 70, 256])
+def test_products_of_more_columns_are_refused(columns: int) -> None:
+    compressed = torch._cslt_compress(half_zeros(32, 64))
+    other = torch.ones(columns, 16, dtype=torch.float16, device="cuda")
+    with pytest.raises(RuntimeError, match=rf"\[32, 36\] does not have {columns} columns"):
+        torch._cslt_sparse_mm(compressed, other)
+
+
 def test_products_of_int8_have_wider_results() -> None:
     matrix = half_zeros(32, 128, torch.int8)
     other = torch.full((16, 128), 100, dtype=torch.int8, device="cuda").t()

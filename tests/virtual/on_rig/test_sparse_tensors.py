@@ -176,6 +176,7 @@ def test_batches_of_compressed_matrices_are_refused(dense: torch.Tensor) -> None
         torch.bmm(sparse, right)
     with pytest.raises(RuntimeError, match=words):
         torch.baddbmm(total, sparse, right, beta=2)
+    assert torch.baddbmm(total[..., :0], sparse, right[..., :0]).shape == (2, 4, 0)
 
 
 def test_operations_that_cusparse_does_not_support_in_half_precision(dense: torch.Tensor) -> None:

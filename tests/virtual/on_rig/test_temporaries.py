@@ -174,6 +174,11 @@ def test_long_segments_of_an_embedding_are_added_atomically() -> None:
     assert backward(gradient)[4:] == [*counted, 3288]
     # The sum of 16-bit gradients is in float32.
     assert backward(gradient.half())[4:] == [4096, *counted[1:], 3288, 8192]
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert backward(gradient)[4:] == [*counted, 411 * 1024 * 4]
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_norms_of_lists_keep_a_number_for_each_chunk() -> None:
@@ -269,12 +274,15 @@ def test_blocks_of_batch_normalization_meet_in_a_buffer() -> None:
     assert requests(lambda: normalize(images.contiguous()))[1:] == [image_bytes, 2048, 2048]
     _, *saved = normalize(images)
 
-    def backward() -> Any:
+    def backward(gradient: torch.Tensor) -> Any:
         return torch.ops.aten.native_batch_norm_backward(
-            images, images, weight, mean, variance, *saved, True, 1e-5, [True] * 3
+            gradient, images, weight, mean, variance, *saved, True, 1e-5, [True] * 3
         )
 
-    assert sorted(requests(backward)) == sorted([2048] * 4 + [200_704, 64, image_bytes])
+    assert sorted(requests(lambda: backward(images))) == sorted(
+        [2048] * 4 + [200_704, 64, image_bytes]
+    )
+    assert 200_704 not in requests(lambda: backward(images.contiguous()))
 
 
 def test_recurrent_layers_have_a_reserve_and_workspaces() -> None:
@@ -290,6 +298,16 @@ def test_recurrent_layers_have_a_reserve_and_workspaces() -> None:
     backward = requests(lambda: output.backward(gradient))
     weights = 5_259_264
     assert backward == [state, state, 1_048_576, state, state, workspace, weights, workspace]
+    output = layer(steps)[0]  # a graph that is kept keeps its reserve, of which cuDNN gets a copy
+    kept = requests(lambda: output.backward(gradient, retain_graph=True))
+    assert kept[:3] == [reserve, state, state]
+
+
+def test_projections_are_kept_for_each_layer() -> None:
+    layer = torch.nn.LSTM(128, 512, num_layers=2, proj_size=64).cuda()
+    units, projected = 32 * 64 * 512, 32 * 64 * 64
+    reserve = requests(lambda: layer(take(64, 32, 128))[0])[-1]
+    assert reserve == 256 + 4 * 2 * (6 * units + 3 * projected)
 
 
 def test_wrong_indices_are_the_operators_error() -> None:
@@ -514,6 +532,11 @@ def test_hoppers_matrix_units_convolve_copies_and_sum_parts(hopper: None) -> Non
     assert requests(lambda: convolution_backward(gradient, images, weight, 1)) == [
         *(pixels * 30 * 4, copies),
         *(54_000, copies + parts * 54_000),
+    ]
+    half_copies = 4 * (pixels // 2 * (32 + 52) + 32 * 52 * 9) + header
+    assert requests(lambda: convolution_backward(gradient[:4], images[:4], weight, 1)) == [
+        *(pixels // 2 * 30 * 4, half_copies),
+        *(54_000, half_copies),  # one part adds to the result
     ]
     halves = images.half(), weight.half()
     copies = 2 * (pixels * (32 + 56) + 32 * 56 * 9) + header

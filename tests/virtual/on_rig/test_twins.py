@@ -71,3 +71,9 @@ def test_a_twin_that_its_kernel_has_resized_serves_other_tensors() -> None:
         del out
         fresh = torch.full((5,), 7.0, device=DEVICE)
         assert (fresh * 2).cpu().equal(torch.full((5,), 14.0))
+
+
+def test_a_tensor_in_another_order_is_not_the_same() -> None:
+    numbers = torch.arange(4.0, device=DEVICE).view(2, 2)
+    assert torch.equal(numbers, numbers.view(2, 2))
+    assert not torch.equal(numbers, numbers.t())

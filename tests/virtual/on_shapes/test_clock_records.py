@@ -79,6 +79,14 @@ def test_the_gradient_of_a_softmax_is_multiplied_first() -> None:
     assert len(gradient_records(1000, logs=True)) == 1
 
 
+def test_long_columns_are_read_again_for_the_gradient() -> None:
+    x = array(1025, 10).requires_grad_()
+    y = x.log_softmax(0)
+    given = torch.empty_like(y)
+    (record,) = records_of(lambda: torch.autograd.grad(y, x, given))
+    assert record["bytes_read"] == 2 * 2 * 10 * 1025 * 4
+
+
 @pytest.mark.parametrize(("columns", "passes"), [(1024, 1), (12288, 1), (12289, 2)])
 def test_rows_beyond_the_shared_memory_are_read_again_for_the_gradient(
     columns: int, passes: int

@@ -280,7 +280,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     settle_backward_threads();
   });
   m.def("forked_after_use", &forked_after_use);
-  m.def("set_wait_debug", [](int mode) { set_wait_debug(static_cast<WaitDebug>(mode)); });
+  m.def("set_wait_debug", torch::wrap_pybind_function([](int mode) { // warns, as Python's warning
+    set_wait_debug(static_cast<WaitDebug>(mode));
+  }));
   m.def("wait_debug", [] { return static_cast<int>(wait_debug()); });
 
   m.def("current_stream", [](c10::DeviceIndex device) {

@@ -17,6 +17,9 @@ void set_wait_debug(WaitDebug mode) {
   TORCH_WARN_ONCE(
       "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing "
       "operations");
+  TORCH_CHECK(
+      WaitDebug::Silent <= mode && mode <= WaitDebug::Raises,
+      "invalid value of debug_mode, expected one of 0,1,2");
   debug_of_waits.store(mode, std::memory_order_relaxed);
 }
 

@@ -7,6 +7,8 @@ namespace anyrig::virtual_gpu {
 
 // The numbers of torch.cuda.set_sync_debug_mode.
 enum class WaitDebug { Silent = 0, Warns = 1, Raises = 2 };
+
+// Warns once that not all waits are found.
 void set_wait_debug(WaitDebug mode);
 WaitDebug wait_debug();
 

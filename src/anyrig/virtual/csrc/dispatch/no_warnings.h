@@ -1,4 +1,4 @@
-// Suppression of PyTorch's warning about a kernel that replaces another.
+// Suppression of PyTorch's warnings: of a kernel that replaces another, or of the host's kernels.
 #pragma once
 
 #include <c10/util/Exception.h>

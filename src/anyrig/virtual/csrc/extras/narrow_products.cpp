@@ -54,12 +54,15 @@ at::Tensor multiply_four_bits(
   TORCH_CHECK(self.dtype() == at::kBFloat16, "expected a bfloat16 tensor, got ", self.dtype());
   TORCH_CHECK(packed.dtype() == at::kInt && packed.dim() == 4, "expected a packed weight");
   const int64_t columns = self.size(1);
-  const int64_t rows = packed.numel() * kNumbersInWord / columns;
+  const int64_t rows = packed.size(0) * kTileRows;
+  check_four_bits(
+      packed.numel() * kNumbersInWord == rows * columns,
+      "B.size(1) == k / (B_innerKTiles * kKTileSize)");
   check_four_bits(
       group_size == 32 || group_size == 64 || group_size == 128 || group_size == 256,
       "qGroupSize == 32 || qGroupSize == 64 || qGroupSize == 128 || qGroupSize == 256");
   TORCH_CHECK(
-      rows == packed.size(0) * kTileRows && scales_and_zeros.dim() == 3 &&
+      scales_and_zeros.dim() == 3 &&
           scales_and_zeros.size(0) == columns / group_size && scales_and_zeros.size(1) == rows &&
           scales_and_zeros.size(2) == 2,
       "expected scales and zeros of [", columns / group_size, ", ", rows, ", 2], got ",

@@ -26,13 +26,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -109,10 +109,15 @@ void charge(const char* name, c10::DeviceIndex device, const Works& works) {
   Clock::get().run(current_stream(device), works);
 }
 
+// An undefined `from` is zero: the gradient of a leaf on which no result depends.
 void copy_values(const at::Tensor& from, const at::Tensor& to) {
-  if (!shape_only() && from.defined()) {
-    twin_of(to).copy_(from.detach());
+  if (!shape_only()) {
+    from.defined() ? twin_of(to).copy_(from.detach()) : twin_of(to).zero_();
   }
+}
+
+bool is_defined(const at::Tensor& tensor) {
+  return tensor.defined();
 }
 
 int64_t total_elements(const at::TensorList& tensors) {
@@ -195,9 +200,13 @@ variable_list run_backward(
   const auto options = input.options().dtype(call.dtype).requires_grad(false);
   const auto workspace = [&] {
     return allocate_workspace(
-        static_cast<size_t>(recurrent_workspace_bytes(call.layers)),
-        input.device().index());
+        static_cast<size_t>(recurrent_workspace_bytes(call.layers)), input.device().index());
   };
+  c10::DataPtr copied_reserve;
+  if (torch::autograd::get_current_graph_task_keep_graph()) { // cuDNN writes to it
+    copied_reserve = allocate_workspace(
+        static_cast<size_t>(recurrent_reserve_bytes(call.layers)), input.device().index());
+  }
   variable_list zeros, gradients;
   for (size_t i = 0; i < results.size(); ++i) {
     if (!of_results[i].defined()) {
@@ -206,7 +215,6 @@ variable_list run_backward(
   }
   const auto add = [&](const at::Tensor& like, bool in_steps) {
     gradients.push_back(empty_in_steps(like.sizes(), like.options().requires_grad(false), in_steps));
-    copy_values(of_leaves[gradients.size() - 1], gradients.back());
   };
   {
     const auto dense = allocate_dense(input, call.is_batch_first);
@@ -228,11 +236,17 @@ variable_list run_backward(
     int64_t first = 0;
     for (const auto& weight : weights) {
       gradients.push_back(all.narrow(0, first, weight.numel()).view(weight.sizes()));
-      copy_values(of_leaves[gradients.size() - 1], gradients.back());
       first += weight.numel();
     }
   }
   gradients.resize(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].requires_grad()) {
+      copy_values(of_leaves[i], gradients[i]);
+    } else {
+      gradients[i].reset(); // cuDNN computes it, but the steps do not
+    }
+  }
   return gradients;
 }
 
@@ -256,8 +270,11 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
     const auto saved = context->get_saved_variables();
     const auto capsule = context->saved_data.at("call").toCapsule();
     auto& call = static_cast<LayerCall&>(*capsule);
-    TORCH_CHECK(call.trains, "cudnn RNN backward can only be called in training mode");
     const size_t operands = call.steps.leaves.size(), results = call.steps.results.size();
+    if (std::none_of(of_results.begin(), of_results.end(), is_defined)) {
+      return variable_list(1 + operands);
+    }
+    TORCH_CHECK(call.trains, "cudnn RNN backward can only be called in training mode");
     const variable_list tensors(saved.begin(), saved.begin() + static_cast<int64_t>(operands));
     charge(
         "aten::_cudnn_rnn_backward", tensors[0].device().index(),
@@ -269,7 +286,9 @@ struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
         call, tensors, {first_result, first_result + static_cast<int64_t>(results)}, of_results,
         of_leaves);
     if (at::GradMode::is_enabled()) {
-      gradients = without_second_backward(std::move(gradients), of_results);
+      variable_list origins = tensors;
+      std::copy_if(of_results.begin(), of_results.end(), std::back_inserter(origins), is_defined);
+      gradients = without_second_backward(std::move(gradients), origins);
     }
     gradients.insert(gradients.begin(), at::Tensor()); // of the call
     return gradients;

@@ -14,12 +14,12 @@ inline constexpr const char* kNoSecondBackward =
     "CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
     "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)";
 
-// Passes the gradients on, which depend on those of the results.
+// Passes the gradients on, which depend on `origins`.
 struct SecondBackward : torch::autograd::Function<SecondBackward> {
   static torch::autograd::variable_list forward(
       torch::autograd::AutogradContext* /*context*/,
       torch::autograd::variable_list gradients,
-      at::TensorList /*of_results*/) {
+      at::TensorList /*origins*/) {
     return gradients;
   }
   static torch::autograd::variable_list backward(
@@ -29,18 +29,15 @@ struct SecondBackward : torch::autograd::Function<SecondBackward> {
   }
 };
 
-// Returns the gradients, of which a backward pass raises CUDA's error.
+// Returns the gradients, of which a backward pass raises CUDA's error. `origins`: all that they were
+// computed from: the operands, and the gradients of the results.
 inline torch::autograd::variable_list without_second_backward(
-    torch::autograd::variable_list gradients, const torch::autograd::variable_list& of_results) {
-  const auto defined = [](const torch::autograd::variable_list& all) {
-    torch::autograd::variable_list found;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(found), [](const auto& tensor) {
-      return tensor.defined();
-    });
-    return found;
-  };
-  const auto results = defined(of_results);
-  auto wrapped = SecondBackward::apply(defined(gradients), at::TensorList(results));
+    torch::autograd::variable_list gradients, at::TensorList origins) {
+  torch::autograd::variable_list defined;
+  std::copy_if(
+      gradients.begin(), gradients.end(), std::back_inserter(defined),
+      [](const auto& tensor) { return tensor.defined(); });
+  auto wrapped = SecondBackward::apply(defined, origins);
   auto next = wrapped.begin();
   for (auto& gradient : gradients) {
     if (gradient.defined()) {

@@ -1,5 +1,6 @@
 #include "operators/recurrent_steps.h"
 
+#include "dispatch/no_warnings.h"
 #include "dispatch/twin.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,11 +15,18 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
+// Held from before the host's state is saved until it is restored: two threads at once, as of
+// DataParallel, would each restore the other's seed.
+std::mutex& seeding() {
+  static auto* mutex = new std::mutex(); // never freed: threads may end after static objects
+  return *mutex;
+}
+
 // While an instance is alive, the host's generator draws from a seed of the GPU's, so that dropout
 // leaves the program's numbers on the host alone.
 class SeededHost {
  public:
-  explicit SeededHost(c10::DeviceIndex device) {
+  explicit SeededHost(c10::DeviceIndex device) : lock_(seeding()) {
     auto gpu = at::globalContext().defaultGenerator(c10::Device(kDeviceType, device));
     auto host = at::detail::getDefaultCPUGenerator();
     uint64_t seed = 0;
@@ -41,6 +49,7 @@ class SeededHost {
   SeededHost& operator=(const SeededHost&) = delete;
 
  private:
+  std::unique_lock<std::mutex> lock_;
   at::Tensor before_;
 };
 
@@ -74,6 +83,7 @@ HostSteps run_host_steps(
   const auto hooks = at::SavedTensorDefaultHooks::get_tls_state();
   at::SavedTensorDefaultHooks::set_tls_state({});
   auto stack = arguments.with_tensors(operands);
+  const WithoutWarnings without_warnings; // of the host's kernels, such as those of oneDNN
   try {
     op.callBoxed(stack);
   } catch (...) {

@@ -20,10 +20,11 @@ bool has_no_dimension(Arguments arguments) {
   return arguments[1].isNone();
 }
 
-// mean(self, *, dtype) or mean(self, dim, keepdim, *, dtype). With `dtype` given, the dtype of
-// `self` does not matter.
-bool has_dtype_of_operand(Arguments arguments) {
-  return arguments[arguments.size() <= 3 ? 1 : 3].isNone();
+// mean(self, *, dtype) or mean(self, dim, keepdim, *, dtype), of complex halves. Another `dtype` is
+// that of the kernel.
+bool averages_in_half(Arguments arguments) {
+  const auto& dtype = arguments[arguments.size() <= 3 ? 1 : 3];
+  return dtype.isNone() || dtype.toScalarType() == at::kComplexHalf;
 }
 
 // cumsum(self, dim, *, dtype). With `dtype` given, the dtype of `self` does not matter.
@@ -110,7 +111,10 @@ OperatorRecords reduction_records() {
             {dtype_in(0, kAllButBool, "argmin(): does not support bool input"),
              dtype_in(0, kReal, "argmin(): does not support complex input")}}},
       {{"sum", "nansum", "prod"}, {.widened = kComplexHalf}},
-      {{"mean"}, {.kernel = "mean_cuda", .refused = kComplexHalf}},
+      {{"mean"},
+       {.kernel = "mean_cuda",
+        .refused = kComplexHalf,
+        .reaches_kernel = averages_in_half}},
       {{"var", "std", "var_mean", "std_mean"},
        {.dtype_rules = {dtype_in(
             0, kInexact, "std and var only support floating point and complex dtypes")}}},

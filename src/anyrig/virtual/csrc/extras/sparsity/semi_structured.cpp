@@ -219,6 +219,10 @@ at::Tensor restore_compressed(const at::Tensor& compressed, int64_t columns) {
   const auto flat = compressed.contiguous().view({-1});
   const int64_t kept = rows * columns / 2;
   const int64_t codes_of_row = columns / numbers_of_code(compressed.scalar_type());
+  const int64_t code_bytes = (flat.numel() - kept) * compressed.element_size();
+  TORCH_CHECK(
+      columns % 4 == 0 && rows * codes_of_row <= 2 * code_bytes, "a compressed matrix of shape ",
+      compressed.sizes(), " does not have ", columns, " columns");
   const auto bytes = flat.narrow(0, kept, flat.numel() - kept).view(at::kByte);
   return restore(
       flat.narrow(0, 0, kept).view({rows, columns / 2}), [&](int64_t row, int64_t column) {
