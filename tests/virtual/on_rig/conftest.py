@@ -99,6 +99,19 @@ def own_device(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     gc.freeze()  # otherwise each of hundreds of collections visits all of PyTorch
     with torch.cuda.device(request.module.DEVICE):
+        wait_for_last_gradients()
         torch.cuda.empty_cache()
         yield
         torch.cuda.empty_cache()
+
+
+def wait_for_last_gradients() -> None:
+    """Wait until autograd's thread of the current device has released the gradients it returned.
+
+    The thread wakes the caller of `torch.autograd.grad` before it drops its own references to the
+    results, so an earlier test's gradients could be freed in the middle of this test. A thread that
+    processes the next backward has dropped the previous one, and `backward` returns nothing.
+    """
+    import torch
+
+    torch.ones((), device="cuda", requires_grad=True).backward()
