@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from divided_models import (
     long_gpt,
 )
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from anyrig.errors import SpreadError
 from anyrig.parallel.pipeline.split.chain_of import chain_of
@@ -363,3 +365,63 @@ class ChangesArguments(ShapeOfInput):
 
 def test_an_argument_that_is_changed_late_is_still_in_one_block() -> None:
     assert len(chain_of(ChangesArguments(one_more)).blocks) == 1
+
+
+class HiddenCheckpoints(nn.Module):
+    """Calls checkpoint through a partial, as HuggingFace's models do."""
+
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.run = functools.partial(checkpoint, use_reentrant=use_reentrant)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.run(layer, x)
+        return x
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_through_another_object_is_refused(use_reentrant: bool) -> None:
+    with pytest.raises(SpreadError, match=r"line \d+: .*functools\.partial; call it itself"):
+        chain_of(HiddenCheckpoints(use_reentrant))
+    x = torch.ones(2, 4, requires_grad=True)
+    HiddenCheckpoints(use_reentrant)(x).sum().backward()  # PyTorch's functions are in place again
+    assert x.grad is not None
+
+
+class Counting(nn.Linear):
+    """Notes each computation."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.calls: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(len(x))
+        return torch.tanh(super().forward(x))
+
+
+class Checkpoints(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Counting() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer.__call__, x, use_reentrant=False)
+        return x
+
+
+def test_a_checkpoint_of_a_bound_call_is_kept() -> None:
+    module = Checkpoints()
+    chain = chain_of(module)
+    assert [block.name for block in chain.blocks] == ["layers.0", "layers.1", "layers.2"]
+    known = chain.bind((torch.ones(2, 4, requires_grad=True),), {})
+    for block in chain.blocks:
+        known.update(block.compute(known))
+    found = chain.build(known)
+    found.sum().backward()
+    # Each layer computed once in the forward, and again in the backward pass.
+    assert [layer.calls for layer in module.layers] == [[2, 2]] * 3
+    torch.testing.assert_close(found, module(torch.ones(2, 4)))

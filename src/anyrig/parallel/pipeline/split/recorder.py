@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
+from .checkpoint_calls import module_called_by, refusing_hidden_checkpoints
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
 from .example_shapes import NumberCheck, number_of
@@ -127,6 +128,7 @@ class Recorder(fx.Tracer):
             _patched(self),
             type_in_code_of(self._module),
             recorded_functions(self.create_proxy),
+            refusing_hidden_checkpoints(),
         ):
             self._base_context = _read_context()
             graph = self.trace(self._module)
@@ -195,6 +197,7 @@ class Recorder(fx.Tracer):
                 self.recording.constants[name] = a
                 self._tensor_names[id(a)] = name
             return self.create_node("get_attr", name, (), {})
+        a = module_called_by(a) or a
         if isinstance(a, nn.Module):
             if id(a) not in self._names:
                 raise CannotTraceError(f"{type(a).__name__} is used, but is not a submodule")
