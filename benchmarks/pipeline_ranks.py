@@ -25,7 +25,7 @@ from workloads.figures import bar_text, write_figures
 BLOCKS, WIDTH, HEADS, TOKENS = 8, 256, 4, 64
 RANKS, MICRO_BATCHES = 2, 8
 # By the number of samples: how often each kind of step is measured, and of how many steps.
-SAMPLES = {16: (7, 10), 64: (3, 3)}
+SAMPLES = {16: (6, 8), 64: (3, 2)}
 LEAST_SHARE, LEAST_OVER_SPLIT = 0.97, 1.6
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "zero-bubble-h2", "zero-bubble-few")
 # What runs: the pipeline, split, one rank, and one rank's work on both ranks at once, which is what

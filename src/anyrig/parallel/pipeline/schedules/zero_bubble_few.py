@@ -1,4 +1,4 @@
-"""Zero bubble that splits few backward passes, since a split one takes longer in Python."""
+"""Zero bubble that splits few backward passes, since a split one keeps memory and takes longer."""
 
 from __future__ import annotations
 
