@@ -41,7 +41,7 @@ def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
             raise CannotTraceError(
                 "torch.utils.checkpoint.checkpoint is called through another object, such as "
-                "functools.partial; call it itself",
+                "functools.partial; call checkpoint() itself",
                 find_caller(),
             )
         return run(*args, **kwargs)
