@@ -388,9 +388,7 @@ def test_a_checkpoint_through_another_object_is_refused(use_reentrant: bool) -> 
         match=r"functools\.partial; call checkpoint\(\) itself, in .*self\.run\(layer, x\)",
     ):
         chain_of(HiddenCheckpoints(use_reentrant))
-    x = torch.ones(2, 4, requires_grad=True)
-    HiddenCheckpoints(use_reentrant)(x).sum().backward()  # PyTorch's functions are in place again
-    assert x.grad is not None
+    assert dict(vars(torch.utils.checkpoint)) == before  # PyTorch's functions are in place again
 
 
 class Counting(nn.Linear):
