@@ -58,18 +58,20 @@ test-operators: $(VENV)/.installed-test
 test-remedies: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python tests/rehearsal/remedied_programs.py
 
-# The tests of virtual GPUs with another version of PyTorch: make test-torch TORCH=2.15.0. The version
-# has a virtual environment of its own, from the package index that pip is configured for; PyPI's
-# wheels for Linux bring CUDA's libraries, 3 GB, and need no GPU. TESTS selects the tests.
-TORCH_VENV := .venv-torch-$(TORCH)
-TESTS      := tests/virtual
+# The tests with another version of PyTorch: make test-torch TORCH=2.14.1, or TORCH=newest for the
+# newest release that pip finds. Each version has a virtual environment of its own below TORCH_VENVS.
+# PyPI's wheels for Linux bring CUDA's libraries, 3 GB, and need no GPU. TESTS selects the tests.
+TORCH_VENVS := .
+TORCH_VENV   = $(TORCH_VENVS)/.venv-torch-$(TORCH)
+TORCH_WANTED = torch$(if $(filter newest,$(TORCH)),,==$(TORCH))
+TESTS       := tests
 
 test-torch:
-	@test -n "$(TORCH)" || { echo "name a version of PyTorch: make test-torch TORCH=2.15.0"; exit 2; }
+	@test -n "$(TORCH)" || { echo "name a version of PyTorch: make test-torch TORCH=2.14.1"; exit 2; }
 	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
 	grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
-	$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile \
-		--constraint $(TORCH_VENV)/constraints.txt 'torch==$(TORCH)' --editable '.[test]'
+	$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile --upgrade \
+		--constraint $(TORCH_VENV)/constraints.txt '$(TORCH_WANTED)' --editable '.[test]'
 	$(TORCH_VENV)/bin/anyrig virtual build
 	$(TORCH_VENV)/bin/python -m pytest $(TESTS) --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

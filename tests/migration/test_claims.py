@@ -25,7 +25,7 @@ file.seek(0)
 
 
 def run(text: str) -> object:
-    """The value of an expression behind the preparations, or the class of the exception."""
+    """The value of an expression behind the preparations, or the exception."""
     scope = {name: importlib.import_module(name) for name in ("io", "torch")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -33,7 +33,7 @@ def run(text: str) -> object:
         try:
             return eval(text, scope)
         except Exception as error:
-            return type(error).__name__
+            return error
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,10 @@ def run(text: str) -> object:
 )  # fmt: skip
 def test_an_expression(rule: str, text: str, result: object) -> None:
     found = run(text)
-    assert found == (pytest.approx(result) if isinstance(result, list) else result)
+    if isinstance(found, Exception):  # PyTorch 2.15 raises subclasses of some earlier classes
+        assert result in [each.__name__ for each in type(found).__mro__]
+    else:
+        assert found == (pytest.approx(result) if isinstance(result, list) else result)
 
 
 @pytest.mark.parametrize(
