@@ -18,7 +18,7 @@ Intercept = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def intercept_custom_functions(intercept: Intercept) -> AbstractContextManager[None]:
-    """Send each call of ``apply`` of a class derived from ``torch.autograd.Function`` to a function.
+    """Send the calls of ``apply`` of ``torch.autograd.Function``'s classes to a function.
 
     This includes calls through an ``apply`` that was read earlier (``f = SomeFunction.apply``).
     Until 2.13, `apply` is a Python function that calls that of its base class. From 2.14 it is a
@@ -98,7 +98,8 @@ def _intercept_apply_in_cpp(intercept: Intercept) -> Iterator[None]:
             return result
         remove()
         try:
-            return cls.apply(*args, **kwargs)
+            apply: Any = cls.apply
+            return apply(*args, **kwargs)
         finally:
             install()
 
