@@ -105,6 +105,8 @@ _NORMS = "batch norm over several devices"
 NAMES_OF_OTHER_ROOMS = (
     PrivateName("torch._C._AutoDispatchBelowAutograd", "ranks that agree on recomputation"),
     PrivateName("torch._C._are_functorch_transforms_active", "zero-bubble pipelines"),
+    PrivateName("torch._C._functorch._grad_increment_nesting", "custom functions in pipelines"),
+    PrivateName("torch._C._functorch._grad_decrement_nesting", "custom functions in pipelines"),
     PrivateName("torch._C._autograd._get_current_graph_task_keep_graph", _STEPS),
     PrivateName("torch._C._autograd._get_sequence_nr", _RECORDER),
     PrivateName("torch._C._autograd._top_saved_tensors_default_hooks", _MODES),

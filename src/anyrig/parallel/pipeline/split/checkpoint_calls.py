@@ -7,46 +7,34 @@ recorded without checkpointing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import MethodType, SimpleNamespace
+import sys
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from torch import fx, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 from torch.utils import checkpoint
 
 from .refusal import CannotTraceError, find_caller
 
-# `checkpoint` calls one of these, as `use_reentrant` says. The first is private; if PyTorch renames
-# it, test_a_checkpoint_through_another_object_is_refused fails.
-_GENERATOR, _FUNCTION = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
 
+def refuse_hidden_checkpoint(outermost: CodeType) -> None:
+    """Raise CannotTraceError if a function of PyTorch's checkpoint file is running.
 
-@contextmanager
-def refusing_hidden_checkpoints() -> Iterator[None]:
-    """Return a context in which `checkpoint` raises CannotTraceError if it runs with stand-ins."""
-    generator, function = getattr(checkpoint, _GENERATOR), getattr(checkpoint, _FUNCTION)
-    setattr(checkpoint, _GENERATOR, _refusing(generator))
-    setattr(checkpoint, _FUNCTION, SimpleNamespace(apply=_refusing(function.apply)))
-    try:
-        yield
-    finally:
-        setattr(checkpoint, _GENERATOR, generator)
-        setattr(checkpoint, _FUNCTION, function)
-
-
-def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
-            raise CannotTraceError(
-                "torch.utils.checkpoint.checkpoint is called through another object, such as "
-                "functools.partial; call checkpoint() itself",
-                find_caller(),
-            )
-        return run(*args, **kwargs)
-
-    return refuse
+    Args:
+        outermost: the code of the recorder, beyond which the search ends.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    called = None
+    while frame is not None and frame.f_code is not outermost:
+        if frame.f_code.co_filename == checkpoint.__file__:
+            called = frame
+        frame = frame.f_back
+    if called is not None:
+        raise CannotTraceError(
+            "torch.utils.checkpoint.checkpoint is called through another object, such as "
+            "functools.partial; call checkpoint() itself",
+            find_caller(called),
+        )
 
 
 def module_called_by(function: Any) -> nn.Module | None:

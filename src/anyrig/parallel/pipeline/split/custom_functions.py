@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from ...torch_versions import intercept_custom_functions
 from .in_place_code import function_changes_arguments
 
 
@@ -24,10 +25,10 @@ class FunctionCall:
         self.function = function
         self.__name__ = self.__qualname__ = function.__name__
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the function returns."""
         apply: Any = self.function.apply
-        return apply(*args)
+        return apply(*args, **kwargs)
 
     def changes_arguments(self) -> bool:
         """Return whether the forward pass may change an argument in place."""
@@ -40,22 +41,13 @@ def _marks_dirty(function: type[torch.autograd.Function]) -> bool:
     return any("mark_dirty" in each.__code__.co_names for each in methods)
 
 
-@contextmanager
-def recorded_functions(create_proxy: Callable[..., fx.Proxy]) -> Iterator[None]:
+def recorded_functions(create_proxy: Callable[..., fx.Proxy]) -> AbstractContextManager[None]:
     """Record the calls of ``apply`` that have stand-ins or tensors among their arguments."""
-    # Private: all calls of `apply` arrive there, including those of an earlier
-    # `f = SomeFunction.apply`. Without it, test_a_custom_backward_runs fails.
-    home: Any = torch.autograd.function._SingleLevelFunction
 
-    def apply(cls: type[torch.autograd.Function], *args: Any) -> Any:
-        flat = pytree.tree_leaves(args)
+    def record(cls: type[torch.autograd.Function], args: Any, kwargs: Any) -> Any:
+        flat = pytree.tree_leaves((args, kwargs))
         if any(isinstance(each, (fx.Proxy, Tensor)) for each in flat):
-            return create_proxy("call_function", FunctionCall(cls), args, {})
-        return inherited.__get__(None, cls)(*args)
+            return create_proxy("call_function", FunctionCall(cls), args, kwargs)
+        return NotImplemented
 
-    inherited = next(k.__dict__["apply"] for k in home.__mro__ if "apply" in k.__dict__)
-    try:
-        home.apply = classmethod(apply)
-        yield
-    finally:
-        del home.apply
+    return intercept_custom_functions(record)

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
-from .checkpoint_calls import module_called_by, refusing_hidden_checkpoints
+from .checkpoint_calls import module_called_by, refuse_hidden_checkpoint
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
 from .example_shapes import NumberCheck, number_of
@@ -128,7 +128,6 @@ class Recorder(fx.Tracer):
             _patched(self),
             type_in_code_of(self._module),
             recorded_functions(self.create_proxy),
-            refusing_hidden_checkpoints(),
         ):
             self._base_context = _read_context()
             graph = self.trace(self._module)
@@ -205,6 +204,11 @@ class Recorder(fx.Tracer):
         if isinstance(a, dict) and type(a) is not dict:
             return self._create_special_dict(a)
         return super().create_arg(a)
+
+    def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
+        """Record an operation, which must not be part of a checkpoint that is not recorded."""
+        refuse_hidden_checkpoint(outermost=Recorder.record.__code__)
+        return super().create_proxy(*args, **kwargs)
 
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node, with the place and context in which it was made."""

@@ -10,8 +10,11 @@ from types import FrameType
 
 import torch
 
+from ... import torch_versions
+
 _HERE = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
+# Where the files begin whose frames are not those of the module that is recorded.
+_NOT_OF_CALLER = (_HERE, torch_versions.__file__, str(Path(torch.__file__).parent), "<")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class CannotTraceError(Exception):
 
 def is_of_caller(file: str) -> bool:
     """Return whether a file belongs neither to PyTorch nor to this package."""
-    return not file.startswith((_HERE, _TORCH, "<"))
+    return not file.startswith(_NOT_OF_CALLER)
 
 
 def is_of_this_package(frame: FrameType) -> bool:
@@ -50,9 +53,13 @@ def is_of_this_package(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_HERE)
 
 
-def find_caller() -> Place:
-    """Return the innermost line of the caller's code: outside PyTorch and this package."""
-    frame: FrameType | None = sys._getframe(1)
+def find_caller(frame: FrameType | None = None) -> Place:
+    """Return the innermost line of the caller's code: outside PyTorch and this package.
+
+    Args:
+        frame: where to begin; the frame of the call of this function if None.
+    """
+    frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_of_caller(file):
