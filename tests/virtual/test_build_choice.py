@@ -49,12 +49,11 @@ def test_a_cpu_build_passes_for_the_newest_that_has_all_kernels() -> None:
 def test_a_version_without_any_build_for_the_gpus_is_refused() -> None:
     with pytest.raises(VirtualRigError) as refused:
         choice("2.15.0+cpu", "V100-16GB")
-    turing = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
     assert str(refused.value) == (
         "no published build of PyTorch 2.15 has kernels for all GPUs of the rig V100-16GB, and the "
-        f"one on PyPI has none for {V100}; they are compiled for CUDA 13.0: {turing}; for CUDA "
-        f"13.2: {turing}. On the real GPU, the first kernel would fail; install PyTorch 2.14 for "
-        f"CUDA 12.6, which has them, {GO_ON}"
+        f"one on PyPI has none for {V100}; they are compiled for CUDA 13.0, 13.2: sm_75 sm_80 "
+        "sm_86 sm_90 sm_100 sm_120. On the real GPU, the first kernel would fail; install PyTorch "
+        f"2.14 for CUDA 12.6, which has them, {GO_ON}"
     )
     assert choice("2.15.0+cpu", "V100-16GB", allow=True) == ("13.2", None)
 
@@ -111,7 +110,10 @@ def test_ranks_are_refused_once_or_go_on(script: Path) -> None:
     assert refused.stderr.count("anyrig: error: ") == refused.stderr.count("V100-SXM2") == 1
     done = run_anyrig(*command, "--allow-missing-kernels", str(script))
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(line.split("] ")[-1] for line in done.stdout.splitlines()) == RAN * 2
+    assert sorted(line.split("] ")[-1] for line in done.stdout.splitlines()) == [
+        *["NVIDIA B200 2"] * 2,
+        *RAN,
+    ]
 
 
 def test_verify_is_refused_with_the_reason_or_goes_on(tmp_path: Path) -> None:

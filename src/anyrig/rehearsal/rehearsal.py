@@ -126,7 +126,12 @@ class Rehearsal:
                 raise SystemExit(INTERRUPTED) from None
 
         self._hand_down()  # the program may start processes without importing torch itself
-        when_torch_is_imported(install_rig)
+        try:
+            when_torch_is_imported(install_rig)
+        except SystemExit:  # this process had imported torch
+            if not refusals:
+                raise
+            raise refusals[0] from None
         if self.when_installed is not None:
             when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.

@@ -63,10 +63,16 @@ def choose_published(
         )
     if allow_missing_kernels:
         return default, None
-    lists = "; ".join(f"for CUDA {each.cuda}: {' '.join(each.architectures)}" for each in builds)
+    lists: dict[tuple[str, ...], list[str]] = {}
+    for build in builds:
+        lists.setdefault(build.architectures, []).append(build.cuda)
+    compiled = "; ".join(
+        f"for CUDA {', '.join(versions)}: {' '.join(architectures)}"
+        for architectures, versions in lists.items()
+    )
     raise _refusal(
         f"no published build of PyTorch {minor[0]}.{minor[1]} has kernels for all GPUs of the rig "
-        f"{rig}, and the one on PyPI has none for {_named(gpus)}; they are compiled {lists}",
+        f"{rig}, and the one on PyPI has none for {_named(gpus)}; they are compiled {compiled}",
         rig,
     )
 
