@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,24 @@ def test_each_key_names_the_version_of_cuda_and_has_a_source() -> None:
     for key, table in torch_build.tomllib.loads(text).items():
         assert key.partition("+")[2] == f"cu{table['cuda'].replace('.', '')}"
         assert table["source"]
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    def dotted(numbers: tuple[int, ...] | None) -> str:
+        return "unknown" if numbers is None else ".".join(map(str, numbers))
+
+    page = (Path(__file__).parents[2] / "docs" / "virtual_kernels.md").read_text()
+    for build in published_builds():
+        cudnn = build.cudnn and (build.cudnn // 10000, build.cudnn // 100 % 100, build.cudnn % 100)
+        cells = (
+            dotted(build.torch),
+            f"**{build.cuda}**" if build.on_pypi else build.cuda,
+            " ".join(build.architectures),
+            dotted(build.nccl),
+            dotted(cudnn or None),
+        )
+        assert f"| {' | '.join(cells)} |\n" in page
+    assert len(re.findall(r"^\| 2\.", page, re.MULTILINE)) == len(published_builds())
 
 
 @pytest.mark.parametrize(
