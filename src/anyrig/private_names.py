@@ -42,6 +42,7 @@ class PrivateName:
 _ENGINE = "torch/csrc/autograd/engine.h"
 _BACKWARD = "backward passes in the threads of several GPUs"
 _LISTS = "torch.cuda.comm: copies of lists of tensors in few messages"
+_CHECKS = "--allow-missing-kernels: no warnings of GPUs without kernels"
 _CURRENT = "torch.cuda: the current device, and CUDA after a fork"
 _PROFILER = "profiles of CUDA"
 
@@ -69,11 +70,14 @@ NAMES_OF_VIRTUAL_GPUS = (
     PrivateName("torch._utils._unflatten_dense_tensors", _LISTS),
     PrivateName("torch._utils._unflatten_sparse_tensors", _LISTS),
     PrivateName("torch.cuda._CudaDeviceProperties", "torch.cuda.get_device_properties"),
+    PrivateName("torch.cuda._check_capability", _CHECKS),
+    PrivateName("torch.cuda._check_cubins", _CHECKS),
     PrivateName("torch.cuda._device_count_nvml", "torch.cuda.device_count, which finds no GPU"),
     PrivateName("torch.cuda._exchange_device", _CURRENT),
     PrivateName("torch.cuda._is_in_bad_fork", _CURRENT),
     PrivateName("torch.cuda._lazy_init", _CURRENT),
     PrivateName("torch.cuda._maybe_exchange_device", _CURRENT),
+    PrivateName("torch.cuda._queued_calls", _CHECKS),
     PrivateName("torch.cuda._utils._get_device_index", "torch.cuda.utilization and the like"),
     PrivateName("torch.cuda.nvtx._nvtx", "torch.cuda.nvtx"),
     PrivateName("torch.nn.init._no_grad_trunc_normal_", "shape-only mode: trunc_normal_"),
@@ -161,6 +165,7 @@ NAMES_OF_OTHER_ROOMS = (
 
 # Names that exist only in a PyTorch for CUDA, or with virtual GPUs.
 NAMES_OF_CUDA = (
+    PrivateName("torch._C._cuda_getArchFlags", "the GPUs for which a CUDA build has kernels"),
     PrivateName("torch._C._cuda_hasPrimaryContext", "anyrig.memory.track: which GPUs are in use"),
     PrivateName("torch._C._cuda_isHistoryEnabled", _HISTORY),
     PrivateName("torch._C._cuda_setMemoryMetadata", _HISTORY),

@@ -41,6 +41,15 @@ EXPLAIN_OOM = Annotated[
     ),
 ]
 
+ALLOW_MISSING_KERNELS = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-kernels",
+        help="Accept GPUs for which this PyTorch has no kernels, such as a V100 with a build for "
+        "CUDA 13, and go on as if it had.",
+    ),
+]
+
 # Messages cut longer names.
 _MOST_SHOWN = 60
 

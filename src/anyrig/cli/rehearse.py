@@ -19,7 +19,13 @@ from .flag_errors import refused_as
 from .group_flags import GroupFlags, with_group_flags
 from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .many_ranks import RANKS, rank_0_variables, read_ranks
-from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
+from .program_argument import (
+    ALLOW_MISSING_KERNELS,
+    EXPLAIN_OOM,
+    MODULE,
+    NO_PYTHON,
+    rank_words,
+)
 from .program_error import error_of_group
 from .run import single_rank_variables, status_of
 from .torchrun_flags import script_arguments
@@ -152,6 +158,7 @@ def rehearse(
             help="With --shape-only: continue with a constant where the script reads a value.",
         ),
     ] = False,
+    allow_missing_kernels: ALLOW_MISSING_KERNELS = False,
 ) -> None:
     """Run an unchanged script on virtual GPUs. The words after SCRIPT are its arguments.
 
@@ -241,6 +248,7 @@ def rehearse(
         remedies=remedies,
         reporting=reporting,
         lone_rank=world_size is not None,
+        allow_missing_kernels=allow_missing_kernels,
     )
     if world_size is not None:
         os.environ.update(rank_0_variables(rigs[0]))
@@ -285,8 +293,11 @@ def _run_ranks(
     from ..rehearsal.rehearsal import RanksEnd
     from ..verification.hazards.program_watch import watched_ranks
     from ..virtual.build import build_extension
+    from ..virtual.build_choice import check_build
 
-    build_extension()  # once, before the ranks would each wait for the build
+    # Once, before each rank would refuse the rig, or wait for the build.
+    check_build(rehearsal.rig, allow_missing_kernels=rehearsal.allow_missing_kernels)
+    build_extension()
     program = rehearsal.program
     target = rank_words(
         program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom

@@ -17,7 +17,7 @@ from .chosen_device import named_in_errors
 from .command_line import read_command
 from .flag_errors import refused_as
 from .group_flags import GroupFlags, with_group_flags
-from .program_argument import MODULE, NO_PYTHON, rank_words
+from .program_argument import ALLOW_MISSING_KERNELS, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables
 from .torchrun_flags import script_arguments
 from .virtual_ranks import plan_ranks
@@ -25,9 +25,8 @@ from .virtual_ranks import plan_ranks
 if TYPE_CHECKING:
     from ..processes.options import RunOptions
     from ..rehearsal.placement import Placement
-    from ..rehearsal.program import Program
+    from ..rehearsal.rehearsal import Rehearsal
     from ..verification.script_runs import Ended
-    from ..virtual.rig import VirtualRig
 
 _NO_ARGUMENTS = "(those after SCRIPT)"
 
@@ -68,6 +67,7 @@ def verify(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write the verdict as one JSON object."),
     ] = None,
+    allow_missing_kernels: ALLOW_MISSING_KERNELS = False,
 ) -> None:
     """Compare a script's training steps on a virtual rig with those on one GPU.
 
@@ -79,6 +79,7 @@ def verify(
     With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU.
     Otherwise it runs as under python, and may use all GPUs or start ranks itself.
     """
+    from ..rehearsal.rehearsal import Rehearsal
     from ..rehearsal.reporting import check_file
     from ..verification.script_runs import ScriptRuns
     from ..virtual.rig import VirtualRig
@@ -95,11 +96,12 @@ def verify(
     program = read_command([script, *words], is_module=module, is_python=not no_python)
     alone = replace(program, arguments=tuple(one_words))
     environment = {} if ranks is None else single_rank_variables()
+    allows = allow_missing_kernels
+    on_rig = Rehearsal(program, whole, allow_missing_kernels=allows)
+    on_one = Rehearsal(alone, one, allow_missing_kernels=allows)
     runs = ScriptRuns(
-        (lambda: _run_here(program, whole, {}))
-        if ranks is None
-        else (lambda: _run_ranks(program, whole, *ranks)),
-        lambda: _run_here(alone, one, environment),
+        (lambda: _run_here(on_rig, {})) if ranks is None else (lambda: _run_ranks(on_rig, *ranks)),
+        lambda: _run_here(on_one, environment),
         steps,
         None if ranks is None else ranks[1].processes,
     )
@@ -120,14 +122,14 @@ def _split(text: str) -> list[str]:
         ) from None
 
 
-def _run_here(program: Program, rig: VirtualRig, environment: dict[str, str]) -> Ended:
+def _run_here(rehearsal: Rehearsal, environment: dict[str, str]) -> Ended:
     """Run the program in a process of its own, as under python."""
-    from ..rehearsal.rehearsal import Rehearsal
     from ..verification.script_runs import Ended
 
+    program = rehearsal.program
     target = rank_words(program.name, is_module=program.is_module)
     command = [sys.executable, "-m", "anyrig.cli.rank", *target, *program.arguments]
-    with Rehearsal(program, rig).of_processes():
+    with rehearsal.of_processes():
         done = subprocess.run(
             command,
             env={**os.environ, **environment},
@@ -140,23 +142,21 @@ def _run_here(program: Program, rig: VirtualRig, environment: dict[str, str]) ->
     return Ended(done.returncode, done.stdout)
 
 
-def _run_ranks(
-    program: Program, rig: VirtualRig, placement: Placement, options: RunOptions
-) -> Ended:
+def _run_ranks(rehearsal: Rehearsal, placement: Placement, options: RunOptions) -> Ended:
     """Run the program in every rank of a group, whose output goes to log files only."""
     from ..processes.launcher import run_group
-    from ..rehearsal.rehearsal import Rehearsal
     from ..verification.script_runs import Ended
     from ..virtual.build import build_extension
 
     build_extension()  # once, before the ranks would each wait for the build
     if options.is_one_rank:
-        return _run_here(program, rig, single_rank_variables() | placement.environment_of(0))
+        return _run_here(rehearsal, single_rank_variables() | placement.environment_of(0))
+    program = rehearsal.program
     target = rank_words(program.name, is_module=program.is_module)
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target, *program.arguments]
     streams = [
         (rank, stream) for rank in range(options.processes) for stream in ("stdout", "stderr")
     ]
-    with Rehearsal(program, rig).of_processes():
+    with rehearsal.of_processes():
         result = run_group(replace(options, hidden_streams=frozenset(streams)), command)
     return Ended(result.exit_code, "" if result.failure is None else str(result.failure))

@@ -60,6 +60,7 @@ class Rehearsal:
         reporting: what to report at the end.
         lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
             the other ranks; the environment variables must say so.
+        allow_missing_kernels: accept GPUs for which this PyTorch has no kernels.
         when_installed: called once the program has imported torch and the GPUs are there; not in
             other processes that the program starts.
 
@@ -75,6 +76,7 @@ class Rehearsal:
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
     lone_rank: bool = False
+    allow_missing_kernels: bool = False
     when_installed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +95,8 @@ class Rehearsal:
         Raises:
             NoCompilerError: the virtual backend must be built, and there is no compiler.
             BuildError: the virtual backend cannot be built.
-            VirtualRigError: the rig cannot be installed: a real GPU or another rig is present.
+            VirtualRigError: the rig cannot be installed: a real GPU or another rig is present, or
+                this PyTorch has no kernels for a GPU of the rig.
             ReportError: the script has no function with the name of the step marker, or a file
                 cannot be written.
         """
@@ -114,6 +117,7 @@ class Rehearsal:
                     shape_only=self.shape_only,
                     assume_values=self.assume_values,
                     lone_rank=self.lone_rank,
+                    allow_missing_kernels=self.allow_missing_kernels,
                 )
             except AnyrigError as error:
                 refusals.append(error)
@@ -122,7 +126,12 @@ class Rehearsal:
                 raise SystemExit(INTERRUPTED) from None
 
         self._hand_down()  # the program may start processes without importing torch itself
-        when_torch_is_imported(install_rig)
+        try:
+            when_torch_is_imported(install_rig)
+        except SystemExit:  # this process had imported torch
+            if not refusals:
+                raise
+            raise refusals[0] from None
         if self.when_installed is not None:
             when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.
@@ -227,6 +236,11 @@ class Rehearsal:
 
         return hand_down_before_install(
             Installation(
-                self.rig, self.shape_only, self.assume_values, clock=True, lone_rank=self.lone_rank
+                self.rig,
+                self.shape_only,
+                self.assume_values,
+                clock=True,
+                lone_rank=self.lone_rank,
+                allow_missing_kernels=self.allow_missing_kernels,
             )
         )

@@ -19,26 +19,34 @@ _FOR_CHILDREN = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--rig``."""
-    parser.getgroup("anyrig").addoption(
+    """Add ``--rig`` and ``--allow-missing-kernels``."""
+    group = parser.getgroup("anyrig")
+    group.addoption(
         "--rig",
         metavar="RIG",
         help="virtual GPUs for a machine without one, such as 4xA100-80GB, A100-40GB+2xT4 or "
         "2x16GiB. With --rig, every test has them as soon as torch is imported; without it, the "
         f"first test marked gpus installs {DEFAULT_RIG}",
     )
+    group.addoption(
+        "--allow-missing-kernels",
+        action="store_true",
+        help="accept a --rig with GPUs for which this PyTorch has no kernels",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """With ``--rig``, provide the GPUs before a conftest imports torch and counts them."""
-    _prepare(early_config, early_config.known_args_namespace.rig)
+    options = early_config.known_args_namespace
+    _prepare(early_config, options.rig, options.allow_missing_kernels)
 
 
-def _prepare(config: pytest.Config, rig: str | None) -> None:
+def _prepare(config: pytest.Config, rig: str | None, allow_missing_kernels: bool) -> None:
     capture = config.pluginmanager.get_plugin("capturemanager")
     supply = config.stash[_SUPPLY] = GpuSupply(
         rig or DEFAULT_RIG,
+        allow_missing_kernels,
         for_children=rig is not None,
         shown=nullcontext if capture is None else capture.global_and_fixture_disabled,
     )
@@ -59,7 +67,7 @@ def _prepare(config: pytest.Config, rig: str | None) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     if _SUPPLY not in config.stash:  # loaded by a conftest, after the initial hook
-        _prepare(config, config.getoption("--rig"))
+        _prepare(config, config.getoption("--rig"), config.getoption("--allow-missing-kernels"))
     config.addinivalue_line(
         "markers",
         "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "

@@ -13,13 +13,6 @@ import torch
 
 from .device_properties import DeviceProperties
 
-# The CUDA toolkit version that a CPU build reports: that of PyTorch's default wheels.
-_TOOLKIT = "12.8"
-
-# The architectures of PyTorch's wheels for CUDA 12.8, and Volta, which older wheels support. The
-# list covers every GPU of a rig, so that no program rejects one as unsupported by the build.
-_ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
-
 # The clock rate of `torch.cuda._sleep`: the boost clock of an A100.
 _CYCLES_PER_SECOND = 1.41e9
 
@@ -33,9 +26,6 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         torch.cuda.default_generators = tuple(
             core.default_generator(index) for index in range(core.device_count())
         )
-
-    major, minor = _toolkit().split(".")[:2]
-    compiled_version = int(major) * 1000 + int(minor) * 10
 
     def count_devices() -> int:
         # Counting initializes CUDA's driver, which does not survive a fork. This function serves
@@ -63,8 +53,6 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_maybeExchangeDevice": lambda device: core.exchange_device(device),
         "_cuda_synchronize": lambda: core.synchronize(core.current_device()),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
-        "_cuda_getArchFlags": lambda: _ARCHITECTURES,
-        "_cuda_getCompiledVersion": lambda: compiled_version,
         "_cuda_sleep": sleep,
         "_cuda_busy_wait_for_flag": lambda: None,
         "_cuda_clear_flag": lambda: None,
@@ -100,10 +88,3 @@ def patch(core: ModuleType) -> None:
     cuda._maybe_exchange_device = torch._C._cuda_maybeExchangeDevice
     cuda._is_in_bad_fork = core.forked_after_use
     cuda._device_count_nvml = count_visible
-    # Programs check this version to detect a CUDA build.
-    torch.version.cuda = _toolkit()
-
-
-def _toolkit() -> str:
-    """Return the CUDA toolkit version of this PyTorch, or the one that a CPU build reports."""
-    return torch.version.cuda or _TOOLKIT

@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from ..errors import AnyrigError, BuildError, VirtualRigError
 from ..hardware import driver_memory_of
+from . import build_choice
 from .build import load_extension
 from .gpu_facts import gpu_facts_of
 from .inheritance import VARIABLE, Inheritance
@@ -20,6 +21,7 @@ from .lone_rank import check_lone_rank
 from .nodes import node_of_process
 from .operators import read_operators
 from .rig import VirtualDevice, VirtualRig
+from .torch_build import TorchBuild
 from .torch_version import check_torch
 
 
@@ -32,6 +34,7 @@ class Installation:
     assume_values: bool
     clock: bool
     lone_rank: bool = False
+    allow_missing_kernels: bool = False
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of `install` for this installation, with the rig as text."""
@@ -56,6 +59,7 @@ def install(
     clock: bool = True,
     children: bool = True,
     lone_rank: bool = False,
+    allow_missing_kernels: bool = False,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
@@ -72,26 +76,41 @@ def install(
             environment variables. All of them share the memory of the GPUs.
         lone_rank: with `shape_only`, this process is rank 0 of a program with a rank on each GPU of
             the rig, and no other rank runs: all are assumed to be alike.
+        allow_missing_kernels: accept GPUs for which this PyTorch has no kernels, such as a V100
+            with a build for CUDA 13, and work as if it had (`build_choice`).
 
     Raises:
         VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,
-            this PyTorch cannot have virtual GPUs, the processes cannot share the GPUs, or one rank
-            cannot stand for all.
+            this PyTorch cannot have virtual GPUs or has no kernels for them, the processes cannot
+            share the GPUs, or one rank cannot stand for all.
         BuildError: the C++ backend cannot be built.
     """
-    global _installation, _inheritance
     # Not under the lock: in a process that inherits a rig, importing torch installs the rig.
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
-    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank)
-    if lone_rank:
-        check_lone_rank(rig, shape_only=shape_only)
+    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank, allow_missing_kernels)
+    return _install_once(wanted, children=children, reports_build=True)
+
+
+def _install_once(wanted: Installation, *, children: bool, reports_build: bool) -> Installation:
+    """Install `wanted`, or check that it is installed.
+
+    With `reports_build`, say why a CPU build passes for another CUDA build than the default.
+    """
+    global _installation, _inheritance
+    if wanted.lone_rank:
+        check_lone_rank(wanted.rig, shape_only=wanted.shape_only)
     with _lock:
         if _installation is None:
             check_torch()
             _refuse_real_devices()
+            build, reason = build_choice.choose_build(
+                wanted.rig, allow_missing_kernels=wanted.allow_missing_kernels
+            )
+            if reports_build:
+                build_choice.report(reason)
             _inheritance = _inheritance_of(wanted)
-            _install(wanted, _inheritance)
+            _install(wanted, _inheritance, build)
             _installation = wanted
             if children:
                 _inheritance.hand_down()
@@ -121,7 +140,13 @@ def install_inherited() -> None:
                 f"anyrig expects {', '.join(sorted(names))}; use one version of anyrig in all "
                 "processes of a rehearsal"
             )
-        install(**cast("Any", inherited.arguments))
+        import_module("torch")
+        arguments: dict[str, Any] = {
+            **inherited.arguments,
+            "rig": VirtualRig.parse(str(inherited.arguments["rig"])),
+        }
+        # The process that started the rehearsal has reported the build.
+        _install_once(Installation(**arguments), children=True, reports_build=False)
     except AnyrigError as error:
         sys.stderr.write(f"anyrig: error: {error}\n")
         raise SystemExit(error.exit_code) from None
@@ -169,7 +194,7 @@ def _new_inheritance(wanted: Installation) -> Inheritance:
     return Inheritance(wanted.arguments(), str(new_rehearsal_folder()))
 
 
-def _install(wanted: Installation, inherited: Inheritance) -> None:
+def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) -> None:
     from . import (
         attention_api,
         backward_engine,
@@ -197,6 +222,7 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         tensor_files,
         tensor_types,
         truncated_normal,
+        versions_api,
     )
 
     if wanted.shape_only:
@@ -244,6 +270,8 @@ def _install(wanted: Installation, inherited: Inheritance) -> None:
         settings_api,
     ):
         rebinding.bind(functions.bindings(core))
+    rebinding.bind(versions_api.bindings(build))
+    versions_api.patch(core, build, allow_missing_kernels=wanted.allow_missing_kernels)
     cuda_api.patch(core)
     streams.patch()
     graphs_api.patch()
@@ -315,4 +343,5 @@ def _text(installed: Installation) -> str:
     modes += [", assuming values"] if installed.assume_values else []
     modes += [] if installed.clock else [", without a clock"]
     modes += [", rank 0 alone"] if installed.lone_rank else []
+    modes += [", allowing missing kernels"] if installed.allow_missing_kernels else []
     return f"{installed.rig}{''.join(modes)}"

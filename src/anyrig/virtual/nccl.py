@@ -13,9 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-# The NCCL version of torch 2.13's wheels for CUDA 12.8: major << 32 | minor << 16 | patch.
-_VERSION = (2 << 32) | (27 << 16) | 5
-
 _ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 
 Tensors = Collection[Tensor]
@@ -78,8 +75,6 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_nccl_broadcast": broadcast,
         "_nccl_all_gather": all_gather,
         "_nccl_reduce_scatter": reduce_scatter,
-        "_nccl_version": lambda: _VERSION,
-        "_nccl_version_suffix": lambda: b"",
         "_nccl_unique_id": lambda: os.urandom(_ID_BYTES),
     }
 

@@ -14,9 +14,6 @@ _SUCCESS = 0
 
 _NO_NVTX_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING
 
-# The cuDNN version of torch 2.13 for CUDA: major * 10000 + minor * 100 + patch.
-_CUDNN_VERSION = 92000
-
 # Functions of the runtime that do nothing here and return success.
 _NO_OPERATIONS = ("cudaProfilerStart", "cudaProfilerStop", "cudaStreamDestroy")
 
@@ -119,7 +116,6 @@ def patch(core: ModuleType) -> None:
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = lambda tensor: False
     cudnn.is_available = lambda: True
-    cudnn.version = lambda: _CUDNN_VERSION
     # A CUDA build would compile fused kernels of scripted functions for a real GPU.
     bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()

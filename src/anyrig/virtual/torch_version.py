@@ -27,7 +27,7 @@ def check_torch() -> None:
 
 def check_version(text: str, find_missing_names: Callable[[], list[PrivateName]]) -> None:
     """Do the same as `check_torch` for the version `text` and the given missing names."""
-    version = _major_and_minor(text)
+    version = major_and_minor(text)
     if version < OLDEST:
         raise VirtualRigError(
             f"virtual GPUs need PyTorch {_text(OLDEST)} or later, and this is {text}; install one "
@@ -53,10 +53,10 @@ def is_newer_than_tried() -> bool:
     """Return whether the installed PyTorch is newer than those with which the tests passed."""
     import torch
 
-    return _major_and_minor(str(torch.__version__)) > NEWEST
+    return major_and_minor(str(torch.__version__)) > NEWEST
 
 
-def _major_and_minor(text: str) -> tuple[int, int]:
+def major_and_minor(text: str) -> tuple[int, int]:
     """Return the numbers of a version such as ``"2.16.0a0+git1234"``."""
     major, minor = re.findall(r"\d+", text)[:2]
     return int(major), int(minor)

@@ -153,16 +153,20 @@ def test_what_a_device_is_called_and_has() -> None:
 
 
 @pytest.mark.virtual_only("the versions are those that virtual GPUs report")
-def test_the_build_passes_for_one_of_cuda() -> None:
-    # A build for CUDA keeps its own version.
-    assert torch.version.cuda == ("12.8" if "+cu" not in torch.__version__ else torch.version.cuda)
-    assert torch._C._cuda_getCompiledVersion() == 12080
-    assert torch.cuda.get_arch_list() == [
-        f"sm_{number}" for number in (70, 75, 80, 86, 89, 90, 100, 120)
-    ]
+def test_the_build_is_or_passes_for_one_of_cuda() -> None:
+    # The values are tested in test_torch_build.py.
+    assert torch.version.cuda is not None
+    major, minor = map(int, torch.version.cuda.split("."))
+    assert torch._C._cuda_getCompiledVersion() == 1000 * major + 10 * minor
+    numbers = [75, 80, 86, 90, 100, 120]
+    assert torch.cuda.get_arch_list() == [f"sm_{number}" for number in numbers]
+    assert torch.cuda.get_gencode_flags() == " ".join(
+        f"-gencode compute=compute_{number},code=sm_{number}" for number in numbers
+    )
+    assert torch.cuda.nccl.version() >= (2, 28, 9)
     assert torch.backends.cuda.is_built()
     assert not torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
-    assert torch.backends.cudnn.version() == 92000
+    assert torch.backends.cudnn.version() >= 91900
 
 
 @pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor constructors")

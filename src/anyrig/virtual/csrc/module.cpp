@@ -396,6 +396,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("default_generator", &default_generator, py::return_value_policy::copy);
 
+  m.def("set_build_versions", [](long cuda, long cudnn) {
+    set_build_versions({.cuda = cuda, .cudnn = cudnn});
+  });
   m.def("set_clock_enabled", [](bool enabled) { Clock::get().set_enabled(enabled); });
   m.def("clock_enabled", [] { return Clock::get().enabled(); });
   m.def("host_seconds", [] { return Clock::get().host_seconds(); });

@@ -2,6 +2,7 @@
 
 #include "attention/attention_filters.h"
 #include "device/device.h"
+#include "device/hooks.h"
 
 #include <ATen/Context.h>
 #include <c10/util/env.h>
@@ -28,7 +29,7 @@ bool prefers_cudnn() {
   static const bool is_deprioritized =
       c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
   const int major = devices()[current_device()].capability_major;
-  return !is_deprioritized && kCudnnVersion > 91500 && (major == 9 || major == 10);
+  return !is_deprioritized && build_versions().cudnn > 91500 && (major == 9 || major == 10);
 }
 
 // The first call sets the default order for the whole process, from the device that is current

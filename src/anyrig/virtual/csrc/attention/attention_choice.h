@@ -12,9 +12,6 @@
 
 namespace anyrig::virtual_gpu {
 
-// cudnnGetVersion() in the CUDA 13 wheels of PyTorch 2.13 (nvidia-cudnn-cu13 9.20.0).
-inline constexpr long kCudnnVersion = 92000;
-
 bool can_use_cudnn_attention(const sdp::sdp_params& params, bool explain);
 bool can_use_flash_attention(const sdp::sdp_params& params, bool explain);
 bool can_use_efficient_attention(const sdp::sdp_params& params, bool explain);

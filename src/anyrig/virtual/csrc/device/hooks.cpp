@@ -18,8 +18,7 @@ namespace {
 FftPlanCache fft_plan_cache;
 DeviceOfAddress device_of_address = nullptr;
 
-// The CUDA version that PyTorch was built with; 12.8 for a CPU build.
-long toolkit_version = 12080;
+BuildVersions versions_of_build;
 
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
@@ -120,7 +119,7 @@ struct Hooks final : at::CUDAHooksInterface {
     return "  - virtual GPUs of anyrig, computed on the CPU\n";
   }
   long versionCUDART() const override {
-    return toolkit_version;
+    return versions_of_build.cuda;
   }
   long versionCuDNN() const override {
     return 0;
@@ -131,6 +130,14 @@ struct Hooks final : at::CUDAHooksInterface {
 };
 
 } // namespace
+
+void set_build_versions(BuildVersions versions) {
+  versions_of_build = versions;
+}
+
+BuildVersions build_versions() {
+  return versions_of_build;
+}
 
 void set_fft_plan_cache(const FftPlanCache& cache) {
   fft_plan_cache = cache;
@@ -147,9 +154,6 @@ void install_hooks() {
   static_assert(sizeof(Hooks) == sizeof(void*) && sizeof(at::CUDAHooksInterface) == sizeof(void*));
   static auto* hooks = new Hooks();
   auto& installed = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
-  if (installed.hasCUDART()) {
-    toolkit_version = installed.versionCUDART();
-  }
   *reinterpret_cast<void**>(&installed) = *reinterpret_cast<void**>(hooks);
 }
 

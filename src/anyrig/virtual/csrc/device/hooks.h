@@ -11,6 +11,15 @@ namespace anyrig::virtual_gpu {
 // Replaces PyTorch's CUDA hooks by those of the virtual devices.
 void install_hooks();
 
+// The versions of CUDA and cuDNN of the build that PyTorch is or passes for (torch_build.py), as in
+// CUDART_VERSION and CUDNN_VERSION. cuDNN's is 0 if unknown.
+struct BuildVersions {
+  long cuda = 0;
+  long cudnn = 0;
+};
+void set_build_versions(BuildVersions versions);
+BuildVersions build_versions();
+
 // The plans that torch.backends.cuda.cufft_plan_cache counts, limits and clears. By default there
 // are none.
 struct FftPlanCache {
