@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from anyrig.devices.device import Device
 from anyrig.devices.link import Link
 from anyrig.devices.rig import Rig
 from anyrig.errors import LaunchError
+from anyrig.processes.nccl_class import class_of_nccl
 from anyrig.processes.options import RunOptions
 from anyrig.processes.preflight import bandwidth
 from anyrig.processes.preflight.bandwidth import (
@@ -42,6 +44,7 @@ from anyrig.processes.preflight.limits import (
     judge_open_files,
     judge_shared_memory,
 )
+from anyrig.processes.preflight.nccl_group import judge_nccl_group
 from anyrig.processes.preflight.network import (
     check_names,
     check_port,
@@ -369,3 +372,54 @@ def test_gpus_without_peer_access() -> None:
     assert list(check_peers([Link(first, second, None, None, None)])) == []
     (good,) = check_peers([Link(first, second, True, None, None)])
     assert good.text == "2 GPUs can access each other's memory"
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "ranks", "level", "words"),
+    [
+        ("2.11.0", None, 2, Level.GOOD, "is ProcessGroupNCCL"),
+        ("2.13.0+cpu", "1", 2, Level.DOUBTFUL, "TORCH_DIST_USE_NCCL2=1 has no effect"),
+        ("2.14.1", None, 4, Level.GOOD, "is ProcessGroupNCCL"),
+        ("2.14.1", "1", 4, Level.GOOD, "is ProcessGroupNCCL2, by TORCH_DIST_USE_NCCL2=1"),
+        ("2.14.1", "0", 2, Level.DOUBTFUL, "has no effect"),
+        ("2.15.0+cu132", "1", 2, Level.DOUBTFUL, "is ProcessGroupNCCL2, and TORCH_DIST_USE_NC"),
+        ("2.15.0+cu132", "0", 4, Level.GOOD, "is ProcessGroupNCCL, by TORCH_DIST_USE_NCCL2=0"),
+        ("2.15.0+cu132", None, 2, Level.GOOD, "it belongs to the GPU of LOCAL_RANK"),
+        ("2.16.0a0", None, 4, Level.DOUBTFUL, "GPU 1 for rank 1, whose own is GPU 0"),
+    ],
+)
+def test_which_group_nccl_means(
+    version: str, value: str | None, ranks: int, level: Level, words: str
+) -> None:
+    environment = {} if value is None else {"TORCH_DIST_USE_NCCL2": value}
+    (finding,) = judge_nccl_group(version, environment, devices=2, ranks=ranks)
+    assert finding.level is level
+    assert words in finding.text
+    assert (finding.advice is None) is (level is Level.GOOD)
+    assert words != "is ProcessGroupNCCL" or finding.text.endswith(words)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.distributed.distributed_c10d, "_register_builtin_nccl_backend"),
+    reason="PyTorch before 2.14 has one process group over NCCL",
+)
+@pytest.mark.parametrize("value", [None, "0", "1", "yes"])
+def test_pytorch_chooses_the_group_as_stated(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c10d: Any = torch.distributed.distributed_c10d
+    monkeypatch.setattr(c10d.Backend, "_plugins", dict(c10d.Backend._plugins))
+    if hasattr(c10d, "_FR_SELF_RECORDING_BACKENDS"):
+        recording = set(c10d._FR_SELF_RECORDING_BACKENDS)
+        monkeypatch.setattr(c10d, "_FR_SELF_RECORDING_BACKENDS", recording)
+    environment = {} if value is None else {"TORCH_DIST_USE_NCCL2": value}
+    monkeypatch.delenv("TORCH_DIST_USE_NCCL2", raising=False)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    c10d._register_builtin_nccl_backend()
+    creates = {
+        "ProcessGroupNCCL": c10d._create_nccl_process_group,
+        "ProcessGroupNCCL2": c10d._create_nccl2_process_group,
+    }
+    expected = creates[class_of_nccl(torch.__version__, environment)]
+    assert c10d.Backend._plugins["NCCL"].creator_fn is expected

@@ -24,9 +24,15 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     # GPUs that add float8.
     "correct": (("moving", "reducing"), 8, {"ANYRIG_TEST_GPU": "H100-SXM"}),
     # Neither the dtype nor more ranks matter to these; a mesh of 2 by 3 ranks has unequal sides.
-    "works": (("waiting", "grouping", "freeing", "counting"), 6, {"imports": COMPILER}),
+    "works": (
+        ("waiting", "grouping", "freeing", "counting", "gathering_single"),
+        6,
+        {"imports": COMPILER},
+    ),
     "errors": (("refusing", "failing"), 4, {}),
-    "initialized": (("gloo_on_gpus", "initializing"), 3, {}),
+    # The class that "nccl" meant before PyTorch 2.15.
+    "legacy": (("refusing", "grouping", "registering"), 4, {"TORCH_DIST_USE_NCCL2": "0"}),
+    "initialized": (("gloo_on_gpus", "initializing", "second_class"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (
         ("shapes", "symmetric_shapes", "freeing", "reduced_gradients"),
@@ -34,7 +40,11 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
         {"mode": "shape-only"},
     ),
     "symmetric": (("symmetric",), 4, {}),
-    "nvswitch": (("buffers", "multicast", "timing"), 2, {"ANYRIG_TEST_GPU": "H100-SXM"}),
+    "nvswitch": (
+        ("buffers", "multicast", "timing", "estimating"),
+        2,
+        {"ANYRIG_TEST_GPU": "H100-SXM"},
+    ),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),
     "captured": (("captured_lists",), 3, {}),
     "debug": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),

@@ -1,7 +1,17 @@
-"""Registration of the virtual GPUs' process group as NCCL's in `torch.distributed`.
+"""Registration of the virtual GPUs' process groups as NCCL's in `torch.distributed`.
 
-`torch.distributed` finds NCCL's process group by its class name. The class here has the same name,
-so `init_process_group`, `new_group` and callers of `is_nccl_available()` work unchanged.
+`torch.distributed` finds NCCL's process groups by their class names. The classes here have the same
+names, so `init_process_group`, `new_group` and callers of `is_nccl_available()` work unchanged.
+
+===========  ====================  ===================================================
+backend      class                 in PyTorch
+===========  ====================  ===================================================
+nccl         ProcessGroupNCCL      until 2.14, and with TORCH_DIST_USE_NCCL2=0
+nccl         ProcessGroupNCCL2     from 2.15 on; in 2.14 with TORCH_DIST_USE_NCCL2=1
+nccl-legacy  ProcessGroupNCCL      from 2.14 on
+nccl2        ProcessGroupNCCL2     from 2.14 on
+nccl-lazy    ProcessGroupNCCLLazy  from 2.14 on
+===========  ====================  ===================================================
 """
 
 from __future__ import annotations
@@ -24,6 +34,9 @@ from .roll_call_sockets import connect_to_rank_0, own_address
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
 
+# The extension has those that this version of PyTorch has.
+_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+
 # Addresses of this host, for which gloo needs no name resolution.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -32,7 +45,7 @@ _devices: dict[tuple[int, bool, str], list[Any]] = {}
 
 
 def patch(core: ModuleType, *, is_alone: bool = False) -> None:
-    """Register the process group with `torch.distributed` in place of NCCL's.
+    """Register the process groups with `torch.distributed` in place of NCCL's.
 
     With `is_alone`, no other rank runs (`lone_rank.py`).
     """
@@ -43,25 +56,20 @@ def patch(core: ModuleType, *, is_alone: bool = False) -> None:
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     constants: Any = importlib.import_module("torch.distributed.constants")
     bindings: Any = importlib.import_module("torch._C._distributed_c10d")
-    group_class = core.ProcessGroupNCCL
-    group_class.__module__ = c10d.__name__
     for version in ("get_build_nccl_version", "get_runtime_nccl_version"):
-        setattr(group_class, version, staticmethod(torch.cuda.nccl.version))
-    if hasattr(bindings, "ProcessGroupNCCL"):  # the original of a CUDA build
-        rebinding.replace_in_torch(
-            {"ProcessGroupNCCL": bindings.ProcessGroupNCCL}, {"ProcessGroupNCCL": group_class}
-        )
+        setattr(core.ProcessGroupNCCL, version, staticmethod(torch.cuda.nccl.version))
+    classes = {name: getattr(core, name) for name in _CLASSES if hasattr(core, name)}
+    # The originals of a CUDA build.
+    originals = {name: getattr(bindings, name) for name in classes if hasattr(bindings, name)}
+    rebinding.replace_in_torch(originals, classes)
     places: list[Any] = [bindings, c10d, sys.modules["torch.distributed"]]
-    for module in places:
-        module.ProcessGroupNCCL = group_class
-    # From PyTorch 2.15 on, "nccl" means other classes, which these functions create and which do
-    # not exist here. Let the functions create the class above, as older versions do.
-    for another in ("_create_nccl2_process_group", "_create_nccl_lazy_process_group"):
-        if hasattr(c10d, another):
-            setattr(c10d, another, c10d._create_nccl_process_group)
+    for name, group_class in classes.items():
+        group_class.__module__ = c10d.__name__
+        for module in places:
+            setattr(module, name, group_class)
+        if name not in c10d.__all__:
+            c10d.__all__ += [name]
     c10d._NCCL_AVAILABLE = True
-    if "ProcessGroupNCCL" not in c10d.__all__:
-        c10d.__all__ += ["ProcessGroupNCCL"]
     for module in (constants, c10d):
         if module.default_pg_nccl_timeout is None:
             module.default_pg_nccl_timeout = _DEFAULT_TIMEOUT

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from nccl_classes import LEGACY, backend_of, is_second
 
 
 def initialize(world: Any, name: str, *backend: str, **options: Any) -> None:
@@ -36,7 +38,7 @@ def case_a_backend_for_each_device(world: Any) -> None:
     initialize(world, "both", "cpu:gloo,cuda:nccl")
     check_works(world)
     check_works(world, "cpu")
-    assert isinstance(dist.group.WORLD._get_backend(torch.device("cuda")), dist.ProcessGroupNCCL)
+    assert type(backend_of()).__name__.startswith("ProcessGroupNCCL")
 
 
 def case_gloo_for_all_devices(world: Any) -> None:
@@ -59,20 +61,22 @@ def case_default_timeout(world: Any) -> None:
 
 
 def case_bound_device(world: Any) -> None:
-    initialize(world, "device", "nccl", device_id=torch.device(world.device))
-    dist.barrier()
-    check_works(world)
-    other = torch.ones(1, device=f"cuda:{(world.rank + 1) % world.size}")
-    try:
-        dist.all_reduce(other)
-    except ValueError as error:
-        assert "backend constrained to" in str(error)  # noqa: PT017 - one rank raises nothing
-    else:
-        raise AssertionError("a tensor on another device was accepted")
+    for backend in ("nccl", LEGACY):
+        initialize(world, f"device {backend}", backend, device_id=torch.device(world.device))
+        dist.barrier()
+        check_works(world)
+        error, text = (
+            (RuntimeError, f"Expected tensor on {world.device} but found tensor on cuda:")
+            if is_second()
+            else (ValueError, "tensor not on device passed to init_process_group")
+        )
+        with pytest.raises(error, match=text):
+            dist.all_reduce(torch.ones(1, device=f"cuda:{(world.rank + 1) % world.size}"))
+        check_works(world)
 
 
 def case_split_groups(world: Any) -> None:
-    initialize(world, "split", "nccl", device_id=torch.device(world.device))
+    initialize(world, "split", LEGACY, device_id=torch.device(world.device))
     parent = dist.group.WORLD._get_backend(torch.device("cuda"))
     half = world.size // 2
     parts = [list(range(half)), list(range(half, world.size))]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from nccl_classes import LEGACY
 
 BINDINGS: Any = torch._C._distributed_c10d  # type: ignore[attr-defined]
 
@@ -120,7 +121,7 @@ def case_batched_messages(world: Any) -> None:
 
 def connected_group(world: Any, limit_seconds: float) -> Any:
     """Return a group of all ranks whose time limit does not include connecting the ranks."""
-    group: Any = world.group(world.size)
+    group: Any = dist.new_group(backend=LEGACY)
     dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
     group._get_backend(torch.device("cuda"))._set_default_timeout(timedelta(seconds=limit_seconds))
     return group

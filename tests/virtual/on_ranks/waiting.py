@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from nccl_classes import LEGACY
 from standard_error import standard_error_discarded
 from torch import Tensor
 
@@ -237,7 +238,7 @@ scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 def timed_group() -> Iterator[Any]:
     os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
     try:
-        yield dist.new_group()
+        yield dist.new_group(backend=LEGACY)
     finally:
         del os.environ["TORCH_NCCL_ENABLE_TIMING"]
 
@@ -254,7 +255,7 @@ def make_slow_hook(infos: list[Any]) -> Callable[[Any], None]:
 
 def case_completion_hooks(world: Any) -> None:
     infos: list[Any] = []
-    plain = dist.new_group()
+    plain = dist.new_group(backend=LEGACY)
     with pytest.raises(dist.DistBackendError, match="setting TORCH_NCCL_ENABLE_TIMING"):
         plain._register_on_completion_hook(infos.append)
     with timed_group() as group:
@@ -294,7 +295,7 @@ def case_durations(world: Any) -> None:
 
 
 def case_ephemeral_timeout(world: Any) -> None:
-    group = dist.new_group(timeout=timedelta(seconds=20))
+    group = dist.new_group(backend=LEGACY, timeout=timedelta(seconds=20))
     backend = group._get_backend(torch.device("cuda"))
     backend._add_ephemeral_timeout(timedelta(seconds=10))
     # It ends with the first work, which cannot end before rank 0 begins it.

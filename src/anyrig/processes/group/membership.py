@@ -20,6 +20,7 @@ from ...devices.device import Device
 from ...devices.rank import LocalRank
 from ...devices.rig import Rig
 from ...errors import LaunchError
+from ..nccl_class import takes_device_of_local_rank
 from ..route import INTERFACE_VARIABLES, interface_of, resolve
 from ..time_limit import limit_or_default
 from ..torch_faults import keep_until_exit
@@ -111,7 +112,12 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
         store = _open_store(rank, world_size, timeout)
         backends, backend, reason = _choose_backend(store, rank, world_size, lead)
         dist.init_process_group(
-            backends, store=store, rank=rank, world_size=world_size, timeout=timeout
+            backends,
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            device_id=_device_to_name(backend, device),
         )
     except (dist.DistError, dist.DistStoreError, TimeoutError) as error:
         raise LaunchError(
@@ -161,6 +167,15 @@ def carrier_of(backends: str, device: torch.device) -> str | None:
 def _remember(group: Group) -> Context:
     context = _contexts[dist.group.WORLD] = Context(group, next(_numbers))
     return context
+
+
+def _device_to_name(backend: str, device: torch.device) -> torch.device | None:
+    """Return the device to which NCCL's group would not belong by itself, or None.
+
+    Other groups take the device of their first tensor. If they are told, they connect at once.
+    """
+    named = backend == "nccl" and takes_device_of_local_rank(torch.__version__, os.environ)
+    return device if named else None
 
 
 def _device_of_rank() -> torch.device:

@@ -14,6 +14,7 @@ from .bandwidth import check_all_reduce
 from .finding import Finding, Level, bad, good
 from .limits import check_limits, check_peers
 from .meeting import Meeting, probe_port, try_ports
+from .nccl_group import check_nccl_group
 from .network import check_names, check_port, named_addresses
 from .node import Node, compare
 
@@ -37,6 +38,7 @@ def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
         address = options.local_address or address_towards(host)
     fails = yield from _yield_all(check_names(address, host))
     yield from check_peers(rig.links)
+    yield from check_nccl_group(rig, options)
     if fails:  # report an unreachable address before waiting for the other nodes
         return
     with ExitStack() as open_store:

@@ -7,6 +7,7 @@
 #include "collectives/gloo.h"
 #include "collectives/live_groups.h"
 #include "collectives/lone_gloo.h"
+#include "collectives/nccl2_group.h"
 #include "collectives/process_group.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -47,6 +48,10 @@ void bind_config(py::handle group) {
       .def_readwrite("collnet_enable", &NcclConfig::collnet_enable)
       .def_readwrite("cta_policy", &NcclConfig::cta_policy)
       .def_readwrite("nvls_ctas", &NcclConfig::nvls_ctas)
+#if ANYRIG_TORCH_FROM(14)
+      .def_readwrite("comm_name", &NcclConfig::comm_name)
+      .def_readwrite("max_p2p_peers", &NcclConfig::max_p2p_peers)
+#endif
       .def_readwrite("net_name", &NcclConfig::net_name);
   group.attr("NCCL_CTA_POLICY_DEFAULT") = 0x00;
   group.attr("NCCL_CTA_POLICY_EFFICIENCY") = 0x01;
@@ -60,6 +65,9 @@ void bind_options(py::class_<NcclGroup, c10::intrusive_ptr<NcclGroup>>& group, p
       .def_readwrite("split_from", &GroupOptions::split_from)
       .def_readwrite("split_color", &GroupOptions::split_color)
       .def_readwrite("config", &GroupOptions::config)
+#if ANYRIG_TORCH_FROM(15)
+      .def_readwrite("lazy_init", &GroupOptions::lazy_init)
+#endif
       .def(
           "__copy__",
           [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
@@ -67,6 +75,93 @@ void bind_options(py::class_<NcclGroup, c10::intrusive_ptr<NcclGroup>>& group, p
         return c10::make_intrusive<GroupOptions>(self);
       });
 }
+
+// The methods that ProcessGroupNCCL has, too.
+template <class Group, class... Rest>
+void bind_shared(py::class_<Group, Rest...>& group) {
+  group.def_property_readonly("options", &NcclGroup::options)
+      .def_property_readonly("_transport", &NcclGroup::transport)
+      .def("get_error", &NcclGroup::getError)
+      .def("perform_nocolor_split", [](Group& self, c10::Device /*device*/) {
+        self.count_split();
+      });
+}
+
+template <class Group, class... Rest>
+void bind_registration(py::class_<Group, Rest...>& group) {
+  group
+      .def_property_readonly("mem_allocator", [](const Group&) { return nccl_allocator(); })
+      .def(
+          "register_mem_pool",
+          [](const Group& self, const MemoryPool& pool, bool /*symm*/) {
+            self.check_can_register(pool);
+          },
+          py::arg("pool"),
+          py::arg("symm") = false)
+      .def(
+          "deregister_mem_pool",
+          [](const Group& self, const MemoryPool& pool) { self.check_can_register(pool); },
+          py::arg("pool"));
+}
+
+#if ANYRIG_TORCH_FROM(14)
+
+// Binds the constructors and methods of ProcessGroupNCCL2 and of ProcessGroupNCCLLazy.
+template <class Group>
+py::class_<Group, c10::intrusive_ptr<Group>> bind_nccl2(
+    py::module_& m, const char* name, py::handle backend) {
+  using StorePointer = c10::intrusive_ptr<c10d::Store>;
+  py::class_<Group, c10::intrusive_ptr<Group>> group(m, name, backend);
+  const auto make = [](const StorePointer& store, int rank, int size,
+                       c10::intrusive_ptr<GroupOptions> options,
+                       [[maybe_unused]] std::optional<c10::Device> device) {
+    auto made = NcclGroup::make<Group>(store, rank, size, std::move(options));
+#if ANYRIG_TORCH_FROM(15)
+    made->setBoundDeviceId(device);
+#endif
+    return made;
+  };
+  group
+      .def(
+          py::init(
+#if ANYRIG_TORCH_FROM(15)
+              make
+#else
+              [make](const StorePointer& store, int rank, int size,
+                     c10::intrusive_ptr<GroupOptions> options) {
+                return make(store, rank, size, std::move(options), std::nullopt);
+              }
+#endif
+              ),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("options")
+#if ANYRIG_TORCH_FROM(15)
+              ,
+          py::arg("device_id") = py::none()
+#endif
+              )
+      .def(
+          py::init([make](const StorePointer& store, int rank, int size) {
+            return make(store, rank, size, c10::make_intrusive<GroupOptions>(), std::nullopt);
+          }),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"));
+  bind_shared(group);
+  return group;
+}
+
+void bind_nccl2_groups(py::module_& m, py::handle backend, py::handle options) {
+  auto nccl2 = bind_nccl2<Nccl2Group>(m, "ProcessGroupNCCL2", backend);
+  nccl2.attr("Options") = options;
+  bind_registration(nccl2);
+  bind_nccl2<NcclLazyGroup>(m, "ProcessGroupNCCLLazy", backend)
+      .def("_num_active_channels", &NcclLazyGroup::count_channels);
+}
+
+#endif // ANYRIG_TORCH_FROM(14)
 
 } // namespace
 
@@ -83,7 +178,7 @@ void bind_collectives(py::module_& m) {
   group
       .def(
           py::init([](const StorePointer& store, int rank, int size, Options options) {
-            return NcclGroup::make(store, rank, size, std::move(options));
+            return NcclGroup::make<NcclGroup>(store, rank, size, std::move(options));
           }),
           py::arg("store"),
           py::arg("rank"),
@@ -93,13 +188,12 @@ void bind_collectives(py::module_& m) {
           py::init([](const StorePointer& store, int rank, int size, Milliseconds timeout) {
             auto options = c10::make_intrusive<GroupOptions>();
             options->timeout = timeout;
-            return NcclGroup::make(store, rank, size, std::move(options));
+            return NcclGroup::make<NcclGroup>(store, rank, size, std::move(options));
           }),
           py::arg("store"),
           py::arg("rank"),
           py::arg("size"),
           py::arg("timeout") = NcclGroup::kDefaultTimeout)
-      .def_property_readonly("options", &NcclGroup::options)
       .def_property_readonly("uid", &NcclGroup::uid)
       .def_property(
           "bound_device_id",
@@ -107,24 +201,11 @@ void bind_collectives(py::module_& m) {
           [](NcclGroup& self, std::optional<c10::Device> device) {
             self.setBoundDeviceId(device);
           })
-      .def_property_readonly("_transport", &NcclGroup::transport)
       .def("_group_start", [](NcclGroup& /*self*/) {})
       .def("_group_end", [](NcclGroup& /*self*/) {})
       .def("comm_split_count", &NcclGroup::split_count)
-      .def("perform_nocolor_split", [](NcclGroup& self, c10::Device /*device*/) {
-        self.count_split();
-      })
-      .def_property_readonly("mem_allocator", [](const NcclGroup&) { return nccl_allocator(); })
-      .def(
-          "register_mem_pool",
-          [](const NcclGroup& self, const MemoryPool& pool, bool /*symm*/) {
-            self.check_can_register(pool);
-          },
-          py::arg("pool"),
-          py::arg("symm") = false)
-      .def("deregister_mem_pool", &NcclGroup::check_can_register, py::arg("pool"))
       .def("_set_default_timeout", &NcclGroup::setTimeout, py::arg("timeout"))
-      .def("_add_ephemeral_timeout", &NcclGroup::add_ephemeral_timeout, py::arg("timeout"))
+      .def("_add_ephemeral_timeout", &NcclGroup::addEphemeralTimeout, py::arg("timeout"))
       .def(
           "_verify_work_timeout",
           [](const NcclGroup& /*self*/, const c10d::Work& work, Milliseconds timeout) {
@@ -134,21 +215,29 @@ void bind_collectives(py::module_& m) {
           py::arg("work"),
           py::arg("timeout"))
       .def("_is_initialized", &NcclGroup::is_connected)
-      .def("get_error", &NcclGroup::getError)
+      .def("_start_time_estimate", &NcclGroup::startTimeEstimate)
+      .def("_end_time_estimate", &NcclGroup::endTimeEstimate)
       .def("_set_enable_nan_check", &NcclGroup::set_nan_check, py::arg("enable_nan_check"))
       .def("_shutdown", &NcclGroup::shutdown, no_gil)
       .def("abort", &NcclGroup::abort, no_gil);
+  bind_shared(group);
+  bind_registration(group);
+#if ANYRIG_TORCH_FROM(14)
+  bind_nccl2_groups(m, backend, group.attr("Options"));
+#endif
 
   // As ProcessGroupGloo, whose constructor waits for all ranks.
   py::class_<LoneGloo, c10::intrusive_ptr<LoneGloo>>(m, "LoneGloo", backend)
       .def(
-          py::init([](const StorePointer& /*store*/, int rank, int size, Milliseconds timeout) {
+          py::init([](const StorePointer& /*store*/, int rank, int size, Milliseconds timeout,
+                      bool /*enable_reconfigure*/) {
             return c10::make_intrusive<LoneGloo>(rank, size, timeout);
           }),
           py::arg("store"),
           py::arg("rank"),
           py::arg("size"),
-          py::arg("timeout") = NcclGroup::kDefaultTimeout)
+          py::arg("timeout") = NcclGroup::kDefaultTimeout,
+          py::arg("enable_reconfigure") = false) // PyTorch 2.15 passes this
       .def_property_readonly("options", &LoneGloo::options)
       .def("_set_default_timeout", &LoneGloo::setTimeout, py::arg("timeout"));
 

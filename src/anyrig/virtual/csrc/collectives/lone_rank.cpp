@@ -22,16 +22,6 @@ uint64_t global_rank_of(const Membership& group, int rank) {
   return group.global_ranks.empty() ? static_cast<uint64_t>(rank) : group.global_ranks.at(rank);
 }
 
-std::vector<Place> places_of(const Membership& group, Place own) {
-  std::vector<Place> places;
-  places.reserve(group.size);
-  for (int rank = 0; rank < group.size; ++rank) {
-    places.push_back({static_cast<int64_t>(global_rank_of(group, rank))});
-  }
-  places[group.rank] = own;
-  return places;
-}
-
 void copy_unless_same(const at::Tensor& to, const at::Tensor& from) {
   if (to.defined() && from.defined() && to.data_ptr() != from.data_ptr()) {
     to.copy_(from);
@@ -61,6 +51,16 @@ bool answer(Collective& collective, const Membership& group) {
 }
 
 } // namespace
+
+std::vector<Place> places_of(const Membership& group, Place own) {
+  std::vector<Place> places;
+  places.reserve(group.size);
+  for (int rank = 0; rank < group.size; ++rank) {
+    places.push_back({static_cast<int64_t>(global_rank_of(group, rank))});
+  }
+  places[group.rank] = own;
+  return places;
+}
 
 void check_lone_group(const Membership& group) {
   const auto ranks = static_cast<uint64_t>(whole_rig().size());

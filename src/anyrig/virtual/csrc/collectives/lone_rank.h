@@ -33,6 +33,10 @@ namespace anyrig::virtual_gpu {
 // has a rank for each GPU of the rig. Raises ValueError.
 void check_lone_group(const Membership& group);
 
+// Returns the places of the ranks of `group`, if rank n uses GPU n of the rig, and this rank uses
+// the GPU at `own`.
+std::vector<Place> places_of(const Membership& group, Place own);
+
 // Returns for each rank of `group` whether it is on another node than rank 0.
 std::vector<bool> are_on_other_nodes(const Membership& group);
 

@@ -18,23 +18,24 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Checks and returns the only tensor of a list. Its dtype must be one that NCCL moves; complex
-// dtypes count as their real parts.
-const at::Tensor& check_movable(const Tensors& tensors) {
+} // namespace
+
+const at::Tensor& NcclGroup::check_movable(const Tensors& tensors) const {
   const auto& tensor = check_single(tensors);
   check_tensor(tensor);
   check_dtype(c10::toRealValueType(tensor.scalar_type()));
   return tensor;
 }
 
-} // namespace
-
 Collective NcclGroup::begin(CollectiveKind kind, c10::DeviceIndex device) {
+  check_device(c10::Device(kDeviceType, device));
   Collective collective;
   auto& announcement = collective.announcement;
   announcement.kind = kind;
-  const RunningOperator running(name_of(kind));
-  announcement.ready = launch_after_current(stream(device, kCollectives));
+  if (!estimated_seconds_.has_value()) {
+    const RunningOperator running(name_of(kind));
+    announcement.ready = launch_after_current(stream(device, kCollectives));
+  }
   announcement.place = place_of(device);
   announcement.send_bytes.assign(size_, 0);
   announcement.receive_bytes.assign(size_, 0);
@@ -220,6 +221,40 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::gather(
   return submit(
       {std::move(collective)},
       {c10d::OpType::GATHER, input.device().index(), inputs, root_outputs, options.timeout});
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::gather_single(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::GatherOptions& options) {
+  check_root("gather_single", options.rootRank, size_);
+  check_movable({input});
+  const bool is_root = rank_ == options.rootRank; // the others pass an empty output
+  if (is_root) {
+    check_tensor(output);
+    TORCH_CHECK(
+        input.dtype() == output.dtype(), "output tensor must have the same type as input tensor");
+    TORCH_CHECK(
+        input.numel() * size_ == output.numel(),
+        "output tensor size must be equal to world_size times input tensor size");
+  }
+  auto collective = begin(CollectiveKind::Gather, input.device().index());
+  auto& announcement = collective.announcement;
+  announcement.root = options.rootRank;
+  announcement.send_bytes[options.rootRank] = bytes_of(input);
+  collective.send_rows[options.rootRank] = host_row(input);
+  collective.bytes = static_cast<double>(bytes_of(input)) * size_;
+  if (is_root) {
+    announcement.receive_bytes.assign(size_, bytes_of(input));
+    collective.receive_rows = split_row(row_to_fill(output), size_);
+  }
+  return submit(
+      {std::move(collective)},
+      {c10d::OpType::GATHER,
+       input.device().index(),
+       {input},
+       is_root ? Tensors{output} : Tensors{},
+       options.timeout});
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::scatter(

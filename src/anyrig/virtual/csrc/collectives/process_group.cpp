@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -126,8 +127,7 @@ NcclGroup::NcclGroup(
       process_(getpid()),
       communicators_(std::make_unique<Communicators>(std::move(connections), rank, size)) {
   if (is_alone_) {
-    communicators_->memory.share_buffers(are_on_other_nodes(
-        {rank, size, options_->group_name, options_->global_ranks_in_group}));
+    communicators_->memory.share_buffers(are_on_other_nodes(membership()));
   }
   add_live_group(this);
 }
@@ -146,23 +146,23 @@ void NcclGroup::set_connect(Connect connect) {
   virtual_gpu::connect() = std::move(connect);
 }
 
-c10::intrusive_ptr<NcclGroup> NcclGroup::make(
+NcclGroup::Connections NcclGroup::connect_ranks(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
     int size,
-    c10::intrusive_ptr<Options> options) {
+    const Options& options) {
   TORCH_CHECK_WITH(
       ValueError,
       device_count() > 0,
       "ProcessGroupNCCL is only supported with GPUs, no GPUs found!");
-  if (options->split_from) {
-    options->split_from->count_split();
+  if (options.split_from) {
+    options.split_from->count_split();
   }
-  auto connections = connect()(store, rank, size, options->timeout);
+  auto connections = connect()(store, rank, size, options.timeout);
   if (connections.first == nullptr) {
-    check_lone_group({rank, size, options->group_name, options->global_ranks_in_group});
+    check_lone_group({rank, size, options.group_name, options.global_ranks_in_group});
   }
-  return c10::make_intrusive<NcclGroup>(std::move(connections), rank, size, std::move(options));
+  return connections;
 }
 
 c10::intrusive_ptr<c10d::Backend> NcclGroup::transport() const {
@@ -189,8 +189,9 @@ c10::intrusive_ptr<c10d::Backend> NcclGroup::split(
   auto nccl_options = c10::dynamic_intrusive_pointer_cast<Options>(options);
   TORCH_CHECK(nccl_options, "ProcessGroupNCCL::split needs ProcessGroupNCCL.Options");
   nccl_options->split_from = c10::intrusive_ptr<NcclGroup>::reclaim_copy(this);
+  nccl_options->global_ranks_in_group = global_ranks_of(ranks);
   const auto rank = static_cast<int>(position - ranks.begin());
-  auto group = make(store, rank, static_cast<int>(ranks.size()), nccl_options);
+  auto group = make<NcclGroup>(store, rank, static_cast<int>(ranks.size()), nccl_options);
   nccl_options->split_from.reset(); // the new group must not keep this one alive
   return group;
 }
@@ -202,7 +203,50 @@ c10::intrusive_ptr<c10d::Backend> NcclGroup::merge(
     const int& size) {
   auto nccl_options = c10::dynamic_intrusive_pointer_cast<Options>(options);
   TORCH_CHECK(nccl_options, "ProcessGroupNCCL::merge needs ProcessGroupNCCL.Options");
-  return make(store, rank, size, nccl_options);
+  return make<NcclGroup>(store, rank, size, nccl_options);
+}
+
+void NcclGroup::check_device(c10::Device device) {
+  if (const auto bound = getBoundDeviceId(); bound.has_value() && *bound != device) {
+    C10_THROW_ERROR(
+        ValueError,
+        c10::str(
+            "Attempt to perform collective on tensor not on device passed to init_process_group. "
+            "Tensor found on device ", device, " but backend constrained to ", *bound));
+  }
+}
+
+void NcclGroup::check_dtype(c10::ScalarType dtype) const {
+  virtual_gpu::check_dtype(dtype);
+}
+
+size_t NcclGroup::count_message_peers() const {
+  std::lock_guard<std::mutex> guard(communicators_->mutex);
+  std::set<int> peers;
+  for (const auto* by_peer : {&communicators_->senders, &communicators_->receivers}) {
+    for (const auto& [peer, communicator] : *by_peer) {
+      peers.insert(peer);
+    }
+  }
+  return peers.size();
+}
+
+std::vector<uint64_t> NcclGroup::global_ranks_of(const std::vector<int>& ranks) const {
+  const auto& own = options_->global_ranks_in_group;
+  std::vector<uint64_t> result;
+  for (const int rank : ranks) {
+    result.push_back(own.empty() ? static_cast<uint64_t>(rank) : own.at(rank));
+  }
+  return result;
+}
+
+Membership NcclGroup::membership() const {
+  return {rank_, size_, options_->group_name, options_->global_ranks_in_group};
+}
+
+std::vector<Place> NcclGroup::places(c10::DeviceIndex own) const {
+  auto agreed = communicators_->roll_call.places();
+  return agreed.empty() ? places_of(membership(), place_of(own)) : agreed;
 }
 
 CollectiveCall NcclGroup::describe_call(
@@ -219,7 +263,7 @@ CollectiveCall NcclGroup::describe_call(
   auto limit = submission.limit == c10d::kUnsetTimeout ? options_->timeout : submission.limit;
   limit += extension.total;
   return {
-      {rank_, size_, options_->group_name, options_->global_ranks_in_group},
+      membership(),
       submission.op,
       sequence,
       total_numel(submission.inputs),
@@ -249,13 +293,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
     Transfer::Parts parts,
     const Submission& submission,
     const std::string& title) {
-  const auto device = parts.stream.device();
-  if (const auto bound = getBoundDeviceId(); bound.has_value() && *bound != device) {
-    C10_THROW_ERROR(
-        ValueError,
-        c10::str("Tensor found on device ", device, " but backend constrained to ", *bound));
-  }
-  last_device_ = device.index();
+  last_device_ = parts.stream.device_index();
   const auto& outputs = submission.outputs;
   if (C10_UNLIKELY(watches_writes())) {
     const RunningOperator running(title);
@@ -352,6 +390,14 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
     std::vector<Collective> collectives,
     const Submission& submission) {
   check_not_forked();
+  if (estimated_seconds_.has_value()) {
+    c10::intrusive_ptr<c10d::Work> work;
+    for (const auto& collective : collectives) {
+      work = estimate(
+          collective.announcement.kind, collective.bytes, places(submission.device), submission);
+    }
+    return work;
+  }
   communicators_->memory.connect(submission.op, rank_, size_, submission.device);
   const uint64_t sequence = ++sequence_;
   for (auto& collective : collectives) {
@@ -414,14 +460,20 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   check_dtype(tensor.is_complex() ? c10::toRealValueType(tensor.scalar_type())
                                   : tensor.scalar_type());
   TORCH_CHECK_WITH(ValueError, peer >= 0 && peer < size_, "Invalid rank ", peer);
+  check_device(tensor.device());
   const bool is_send = op == c10d::OpType::SEND;
-  if (is_alone_) {
-    const Membership group{
-        rank_, size_, options_->group_name, options_->global_ranks_in_group};
-    C10_THROW_ERROR(
-        DistBackendError, why_no_message(group, is_send ? "send" : "recv", peer));
-  }
   const auto device = tensor.device().index();
+  const Submission submission{op, device, {tensor}, {tensor}, c10d::kUnsetTimeout};
+  const auto kind = is_send ? CollectiveKind::Send : CollectiveKind::Receive;
+  const auto bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
+  if (estimated_seconds_.has_value()) {
+    const auto all = places(device);
+    return estimate(kind, static_cast<double>(bytes), {all[rank_], all[peer]}, submission);
+  }
+  if (is_alone_) {
+    C10_THROW_ERROR(
+        DistBackendError, why_no_message(membership(), is_send ? "send" : "recv", peer));
+  }
   if (peer != rank_) {
     communicators_->memory.connect_peer(peer, device);
   } else {
@@ -434,13 +486,13 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   const auto on_stream = stream(device, 2 * peer + (is_send ? 1 : 0));
   auto message = std::make_shared<PointToPoint>();
   message->peer = peer;
-  message->announcement.kind = is_send ? CollectiveKind::Send : CollectiveKind::Receive;
+  message->announcement.kind = kind;
   {
     const RunningOperator running(name_of(message->announcement.kind));
     message->announcement.ready = launch_after_current(on_stream);
   }
   message->announcement.place = place_of(device);
-  message->bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
+  message->bytes = bytes;
   message->row = is_send ? host_row(tensor) : row_to_fill(tensor);
   if (is_send && message->row.defined()) {
     message->row = message->row.clone();
@@ -450,7 +502,6 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   }
   message->announcement.has_values = message->bytes == 0 || message->row.defined();
   auto* transport = &communicators_->transport;
-  Submission submission{op, device, {tensor}, {tensor}, c10d::kUnsetTimeout};
   const auto extension = extension_.take_share();
   Transfer::Parts parts{
       describe_call(submission, ++message_sequence_, extension),
@@ -500,6 +551,27 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::recvAnysource(
   C10_THROW_ERROR(NotImplementedError, "ProcessGroupNCCL does not support recvAnysource");
 }
 
+void NcclGroup::startTimeEstimate() {
+  estimated_seconds_ = 0;
+}
+
+float NcclGroup::endTimeEstimate() {
+  constexpr double kMicroseconds = 1e6;
+  const double seconds = estimated_seconds_.value_or(0);
+  estimated_seconds_.reset();
+  return static_cast<float>(seconds * kMicroseconds);
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::estimate(
+    CollectiveKind kind,
+    double bytes,
+    const std::vector<Place>& places,
+    const Submission& submission) {
+  *estimated_seconds_ += collective_seconds(kind, bytes, places);
+  return c10::make_intrusive<TransferWork>(
+      rank_, submission.op, TransferWork::Transfers{}, submission.outputs, is_timed_);
+}
+
 void NcclGroup::startCoalescing() {
   std::lock_guard<std::mutex> guard(mutex_);
   coalescing_ = true;
@@ -520,7 +592,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::endCoalescing() {
     transfers.swap(coalesced_);
     outputs.swap(coalesced_outputs_);
   }
-  if (transfers.empty()) {
+  if (transfers.empty() && !estimated_seconds_.has_value()) {
     return nullptr;
   }
   return c10::make_intrusive<TransferWork>(

@@ -7,7 +7,8 @@
 // A thread starts with the first transfer, and ends when it has had none for a while.
 //
 // Python sees this class as ProcessGroupNCCL (bindings.cpp). So torch.distributed constructs it,
-// checks for its type and passes its options as it does for NCCL's own.
+// checks for its type and passes its options as it does for NCCL's own. nccl2_group.h derives the
+// classes that PyTorch added in 2.14.
 #pragma once
 
 #include "collectives/collective.h"
@@ -42,10 +43,12 @@ struct NcclConfig {
   int collnet_enable = kUndefined;
   int cta_policy = kUndefined;
   int nvls_ctas = kUndefined;
+  int max_p2p_peers = kUndefined; // from PyTorch 2.14 on, as is the next
+  std::optional<std::string> comm_name;
   std::optional<std::string> net_name;
 };
 
-class NcclGroup final : public c10d::Backend {
+class NcclGroup : public c10d::Backend {
  public:
   // ProcessGroupNCCL's default.
   static constexpr std::chrono::milliseconds kDefaultTimeout{10 * 60 * 1000};
@@ -63,6 +66,9 @@ class NcclGroup final : public c10d::Backend {
     NcclConfig config;
     c10::intrusive_ptr<NcclGroup> split_from;
     int64_t split_color = -2; // NCCL_SPLIT_NOCOLOR - 1
+    // From PyTorch 2.15 on: the group is not split off another one, and not split before its first
+    // call.
+    bool lazy_init = false;
   };
 
   // A ProcessGroupGloo of the same ranks, and the sockets of a RollCall. Without a ProcessGroupGloo,
@@ -83,11 +89,18 @@ class NcclGroup final : public c10d::Backend {
       int size,
       std::chrono::milliseconds timeout)>;
   static void set_connect(Connect connect);
-  static c10::intrusive_ptr<NcclGroup> make(
+  static Connections connect_ranks(
+      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Options& options);
+  // Connects the ranks and returns a new group of class `Group`.
+  template <class Group>
+  static c10::intrusive_ptr<Group> make(
       const c10::intrusive_ptr<c10d::Store>& store,
       int rank,
       int size,
-      c10::intrusive_ptr<Options> options);
+      c10::intrusive_ptr<Options> options) {
+    auto connections = connect_ranks(store, rank, size, *options);
+    return c10::make_intrusive<Group>(std::move(connections), rank, size, std::move(options));
+  }
 
   const std::string getBackendName() const override { return "nccl"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -95,7 +108,7 @@ class NcclGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> transport() const;
   uint64_t uid() const { return uid_; }
 
-  bool supportsSplitting() const override { return true; }
+  bool supportsSplitting() const override { return !options_->lazy_init || is_connected(); }
   bool supportsCoalescing() const override { return true; }
   bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
@@ -115,11 +128,14 @@ class NcclGroup final : public c10d::Backend {
       const int& size) override;
 
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
-  void add_ephemeral_timeout(std::chrono::milliseconds timeout) { extension_.add(timeout); }
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) ANYRIG_OVERRIDE_FROM_2_14 {
+    extension_.add(timeout);
+  }
 
   // Whether the ranks have connected: with the first collective, or eagerly. NCCL creates its
   // communicator then.
   bool is_connected() const { return is_connected_ || last_device_ >= 0; }
+  bool isInitialized() ANYRIG_OVERRIDE_FROM_2_15 { return is_connected(); }
   void eagerConnectSingleDevice(at::Device /*device*/) override { is_connected_ = true; }
 
   // Raises DistBackendError if a hook is already registered or TORCH_NCCL_ENABLE_TIMING is not set.
@@ -137,6 +153,12 @@ class NcclGroup final : public c10d::Backend {
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  // Between these two calls, nothing is done: the seconds that the calls would take on the virtual
+  // clock are added up. The second call returns them, in microseconds.
+  bool supportsTimeEstimation() const override { return true; }
+  void startTimeEstimate() ANYRIG_OVERRIDE_FROM_2_15;
+  float endTimeEstimate() ANYRIG_OVERRIDE_FROM_2_15;
 
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
@@ -185,6 +207,10 @@ class NcclGroup final : public c10d::Backend {
       std::vector<std::vector<at::Tensor>>& outputs,
       std::vector<at::Tensor>& inputs,
       const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather_single(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::GatherOptions& options) ANYRIG_OVERRIDE_FROM_2_14;
   c10::intrusive_ptr<c10d::Work> scatter(
       std::vector<at::Tensor>& outputs,
       std::vector<std::vector<at::Tensor>>& inputs,
@@ -208,11 +234,19 @@ class NcclGroup final : public c10d::Backend {
   // Closes the group at once; pending transfers fail.
   void abort() override;
 
- private:
-  struct Communicators;
+ protected:
+  // Raises an error unless the group may use `device`.
+  virtual void check_device(c10::Device device);
+  // Raises an error for a dtype that NCCL does not move.
+  virtual void check_dtype(c10::ScalarType dtype) const;
+  // Returns the device of a barrier.
+  virtual c10::DeviceIndex barrier_device(const c10d::BarrierOptions& options) const;
+  // Returns the number of ranks with which this one has exchanged messages.
+  size_t count_message_peers() const;
+  void mark_connected() { is_connected_ = true; }
+  // Returns the global ranks of `ranks` of this group.
+  std::vector<uint64_t> global_ranks_of(const std::vector<int>& ranks) const;
 
-  // Returns a collective on `device` with the fields set that every kind has.
-  Collective begin(CollectiveKind kind, c10::DeviceIndex device);
   struct Submission {
     c10d::OpType op;
     c10::DeviceIndex device;
@@ -223,8 +257,19 @@ class NcclGroup final : public c10d::Backend {
   };
   c10::intrusive_ptr<c10d::Work> submit(
       std::vector<Collective> collectives, const Submission& submission);
+  Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
+
+ private:
+  struct Communicators;
+
+  // Returns a collective on `device` with the fields set that every kind has.
+  Collective begin(CollectiveKind kind, c10::DeviceIndex device);
   c10::intrusive_ptr<c10d::Work> submit_message(
       at::Tensor& tensor, int peer, c10d::OpType op);
+  // Adds the seconds of a call to the estimate, and returns a work that has ended.
+  c10::intrusive_ptr<c10d::Work> estimate(
+      CollectiveKind kind, double bytes, const std::vector<Place>& places,
+      const Submission& submission);
   c10::intrusive_ptr<c10d::Work> enqueue(
       Communicator& communicator,
       Transfer::Parts parts,
@@ -234,7 +279,9 @@ class NcclGroup final : public c10d::Backend {
   void report_end(Transfer::Parts& parts, const TimeExtension::Share& extension);
 
   Collective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
-  Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
+  // Checks and returns the only tensor of a list. Its dtype must be one that NCCL moves; complex
+  // dtypes count as their real parts.
+  const at::Tensor& check_movable(const std::vector<at::Tensor>& tensors) const;
   Collective all_gather_into(const at::Tensor& output, const at::Tensor& input);
   Collective reduce_scatter(
       const at::Tensor& output, const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& op);
@@ -245,6 +292,9 @@ class NcclGroup final : public c10d::Backend {
       const std::vector<at::Tensor>& outputs,
       const Submission& submission);
 
+  Membership membership() const;
+  // The place of each rank. Before the first collective, rank n is assumed to use GPU n of the rig.
+  std::vector<Place> places(c10::DeviceIndex own) const;
   CollectiveCall describe_call(
       const Submission& submission,
       uint64_t sequence,
@@ -255,7 +305,6 @@ class NcclGroup final : public c10d::Backend {
   // Launches a kernel on `stream` behind the current stream's work. Returns the virtual time at
   // which it can start.
   static double launch_after_current(const c10::Stream& stream);
-  c10::DeviceIndex barrier_device(const c10d::BarrierOptions& options) const;
   void close(const std::string& reason);
 
   c10::intrusive_ptr<Options> options_;
@@ -267,6 +316,7 @@ class NcclGroup final : public c10d::Backend {
   std::atomic<bool> is_connected_{false};
   std::atomic<bool> is_timed_;
   std::atomic<bool> checks_nan_;
+  std::optional<double> estimated_seconds_; // set between the two calls of an estimate
   // The device of the last call, for barriers that name none; -1 before the first call.
   std::atomic<int> last_device_{-1};
 

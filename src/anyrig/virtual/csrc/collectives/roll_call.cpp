@@ -261,13 +261,24 @@ Agreement RollCall::meet(
   }
   ++round_;
   try {
-    return rank_ == 0 ? lead(mine, row, combine, deadline) : follow(mine, row, deadline);
+    auto agreement =
+        rank_ == 0 ? lead(mine, row, combine, deadline) : follow(mine, row, deadline);
+    if (round_ == 1) {
+      std::lock_guard<std::mutex> guard(places_mutex_);
+      places_ = agreement.places;
+    }
+    return agreement;
   } catch (const Lost& lost) {
     fail({Reason::Lost, {rank_of(lost.socket)}, lost.text});
   } catch (...) {
     close(); // the others must not wait for this rank
     throw;
   }
+}
+
+std::vector<Place> RollCall::places() const {
+  std::lock_guard<std::mutex> guard(places_mutex_);
+  return places_;
 }
 
 void RollCall::fail(const TransportError& error) {

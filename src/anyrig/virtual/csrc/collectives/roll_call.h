@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class RollCall {
   Agreement meet(
       const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline);
 
+  // Returns the places of the ranks as of the first agreement; none before. Any thread may call this.
+  std::vector<Place> places() const;
+
   // Wakes the thread in `meet`, and makes this and later calls throw. The other ranks notice.
   void close();
 
@@ -76,6 +80,8 @@ class RollCall {
   std::vector<int> sockets_;
   std::atomic<bool> closed_{false};
   int64_t round_ = 0;
+  mutable std::mutex places_mutex_;
+  std::vector<Place> places_;
 };
 
 } // namespace anyrig::virtual_gpu

@@ -67,7 +67,7 @@ int64_t check_same_device(const std::vector<at::Tensor>& tensors) {
   return total_numel;
 }
 
-void check_dtype(c10::ScalarType dtype) {
+bool is_moved(c10::ScalarType dtype) {
   switch (dtype) {
     case at::kChar:
     case at::kByte:
@@ -82,11 +82,17 @@ void check_dtype(c10::ScalarType dtype) {
     case at::kFloat8_e4m3fn:
     case at::kFloat8_e4m3fnuz:
     case at::kFloat8_e5m2fnuz:
-      return;
+      return true;
     default:
-      C10_THROW_ERROR(
-          TypeError,
-          c10::str("Input tensor data type is not supported for NCCL process group: ", dtype));
+      return false;
+  }
+}
+
+void check_dtype(c10::ScalarType dtype) {
+  if (!is_moved(dtype)) {
+    C10_THROW_ERROR(
+        TypeError,
+        c10::str("Input tensor data type is not supported for NCCL process group: ", dtype));
   }
 }
 

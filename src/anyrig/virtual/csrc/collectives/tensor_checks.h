@@ -40,6 +40,8 @@ void check_root(const char* function, int64_t root, int size);
 // Raises ValueError with the text "ProcessGroupNCCL::<function>: <reason>".
 [[noreturn]] void raise_value_error(const char* function, const std::string& reason);
 
+// Whether NCCL moves `dtype`.
+bool is_moved(c10::ScalarType dtype);
 // Raises TypeError for a dtype that NCCL does not move.
 void check_dtype(c10::ScalarType dtype);
 

@@ -20,3 +20,9 @@
 #else
 #define ANYRIG_OVERRIDE_FROM_2_14
 #endif
+
+#if ANYRIG_TORCH_FROM(15)
+#define ANYRIG_OVERRIDE_FROM_2_15 override
+#else
+#define ANYRIG_OVERRIDE_FROM_2_15
+#endif
