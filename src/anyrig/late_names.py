@@ -22,9 +22,23 @@ def load_late(
         module = module_of_name.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        loaded = import_module(module, package)
+        try:
+            loaded = import_module(module, package)
+        except (ImportError, AttributeError):
+            _refuse_missing(f"{package}{module}")
+            raise
         value = loaded if module == f".{name}" else getattr(loaded, name)
         setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: sorted(module_of_name)
+
+
+def _refuse_missing(module: str) -> None:
+    """Raise the error of the room of `module` if the import failed for a name that PyTorch lost."""
+    if "torch" in sys.modules:
+        from .private_names import ROOMS, refuse_missing
+
+        room = module.split(".")[1]
+        if room in ROOMS:
+            refuse_missing(room)

@@ -416,7 +416,7 @@ def test_a_library_that_crashes_with_a_newer_torch_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "is_newer_than_tried", lambda: True)
+    monkeypatch.setattr(build, "is_newer_than_tested", lambda: True)
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "crashes.cpp").write_text(CRASHES)
@@ -433,7 +433,7 @@ def test_a_trial_that_takes_too_long_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "is_newer_than_tried", lambda: True)
+    monkeypatch.setattr(build, "is_newer_than_tested", lambda: True)
     monkeypatch.setattr(build, "try_library", partial(try_library, limit_seconds=0.001))
     sources = tmp_path / "sources"
     sources.mkdir()

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
+from ..private_names import refuse_missing
 from ..units import format_count
 from .capture import by_key
 from .choice import choose
@@ -113,6 +114,7 @@ def load(
     """
     if random_numbers is None:
         random_numbers = exact or optimizer is not None
+    refuse_missing("checkpoint")
     ranks = Ranks("anyrig.load()", timeout_seconds)
     folder = Path(path).absolute()
     chosen = choose(ranks, folder, which, verify)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import RankWaitError
+from ..private_names import refuse_missing
 from .over_ranks import Ranks
 from .prepared_save import State, prepare_save
 from .shards import whole_on_host
@@ -74,6 +75,7 @@ def save(
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not arrive in time.
     """
+    refuse_missing("checkpoint")
     ranks = Ranks("anyrig.save()", timeout_seconds)
     state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
     prepared = prepare_save(ranks, Path(path), keep, state, whole_on_host, sharded)

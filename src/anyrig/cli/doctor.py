@@ -26,7 +26,8 @@ def doctor(
     """Check whether `anyrig run` with the same flags could start its ranks on this node.
 
     With several nodes, run this command on all nodes at the same time. The exit status is 1 if a
-    finding is bad.
+    finding is bad. The last lines list the private names of PyTorch that anyrig uses: what this
+    version of PyTorch does not have, and what breaks without it.
     """
     # A finding reports a failed connection; silence what PyTorch's store logs about it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -36,6 +37,7 @@ def doctor(
     from ..devices.rig import Rig
     from ..processes.preflight import preflight
     from ..processes.preflight.finding import Finding, Level
+    from .torch_names_table import names_as_json, names_table
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
@@ -53,5 +55,8 @@ def doctor(
         if finding.advice is not None:
             console.print(f"         → {escape(finding.advice)}", soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
+        findings = [asdict(finding) for finding in found]
+        typer.echo(json.dumps({"findings": findings, "pytorch": names_as_json()}, indent=2))
+    else:
+        console.print(names_table(console.width), soft_wrap=True)
     raise typer.Exit(int(any(finding.level is Level.BAD for finding in found)))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
+from ..private_names import refuse_missing
+
 _DRIVER = "libcuda.so.1"
 _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of cuda.h
 _USERS_OF_THE_DRIVER = ("torch", "cupy", "numba.cuda", "jax", "tensorflow", "pycuda", "cuda")
@@ -74,6 +76,7 @@ def watch_cuda_start() -> bool:
         return False
     import torch
 
+    refuse_missing("devices")
     # The private queue of functions that PyTorch calls when it starts CUDA, on the stack of the
     # line that started it. There is no public hook; torch.manual_seed uses this queue.
     torch.cuda._lazy_call(_remember)  # type: ignore[no-untyped-call]

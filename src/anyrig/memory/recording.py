@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import MemoryTrackingError
+from ..private_names import refuse_missing
 from .block import Block
 from .census import take_census, variables_of
 from .classify import Kinds
@@ -110,6 +111,7 @@ class Recording:
             self._recorder.label = label_cuda_allocations()
 
     def _begin(self) -> None:
+        refuse_missing("memory")
         self._modules.start()
         self._handles = [
             register_optimizer_step_pre_hook(self._begin_step),

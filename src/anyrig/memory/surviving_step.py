@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import MemoryTrackingError, OtherRankError
+from ..private_names import refuse_missing
 from .batch_parts import Batch, divide_evenly
 from .failed_step import add_note, is_out_of_memory, release_step
 from .rank_agreement import Ranks, join_ranks, name_ranks
@@ -102,6 +103,7 @@ class SurvivingStep:
         batch_norm_in_parts: bool,
         largest_part: int | None,
     ) -> None:
+        refuse_missing("memory")
         if reduction not in ("mean", "sum"):
             raise MemoryTrackingError(f'reduction={reduction!r} is neither "mean" nor "sum"')
         if largest_part is not None and largest_part < 1:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..devices.place import Place, Places
+from ..private_names import refuse_missing
 from ..transfer.arguments import move_arguments, move_tensors
 from .accumulation import Accumulation, refuse_with_accumulate
 from .batch.call import Call, describe_call, without_trace
@@ -92,6 +93,7 @@ class DataParallel(TransparentModule):
         output_device: Place | None = None,
         dim: int = 0,
     ) -> None:
+        refuse_missing("parallel")
         if misses_gpus(device_ids):
             warnings.warn(
                 f"device_ids={device_ids} was given, but PyTorch finds no GPU: the module is "

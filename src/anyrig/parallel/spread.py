@@ -11,6 +11,7 @@ import torch
 from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
+from ..private_names import refuse_missing
 from ..processes.group.membership import Group, join_group
 from .accumulation import check_accumulate
 from .data_parallel import DataParallel
@@ -138,6 +139,7 @@ def spread(
         LaunchError: the environment describes a process group incompletely, or its ranks did not
             meet.
     """
+    refuse_missing("parallel")
     require_plain_module(module)
     if loss is not None:
         require_criterion(loss)

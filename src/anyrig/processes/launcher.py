@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ..errors import LaunchError
+from ..private_names import refuse_missing
 from .agent import RankAgent
 from .attempts import Attempt
 from .failure import GroupFailure
@@ -82,9 +83,10 @@ def run_group(
         temporary_folders: folders of the caller to remove if this process is killed.
 
     Raises:
-        LaunchError: the nodes did not join the rendezvous in time, or the ranks could not be
-            started.
+        LaunchError: the nodes did not join the rendezvous in time, the ranks could not be
+            started, or this PyTorch is newer than the tested versions and misses private names.
     """
+    refuse_missing("processes")
     _check_open_files(options.processes)
     sys.stdout.flush()
     sys.stderr.flush()

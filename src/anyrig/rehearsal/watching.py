@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import VirtualRigError
+from ..private_names import refuse_missing
 from .assumed_ranks import AssumedRanks
 from .facts import Facts, ProgramError, StepFacts
 
@@ -43,6 +44,7 @@ class Watch:
         Raises:
             VirtualRigError: this process has no virtual rig.
         """
+        refuse_missing("rehearsal")
         from torch import nn
 
         from ..memory.module_stack import ModuleStack

@@ -39,6 +39,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..memory.census import find_instances
 from ..memory.source_line import current_line, is_library_code
+from ..private_names import refuse_missing
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
 from .label_counts import LabelCounts
@@ -113,6 +114,7 @@ class Recorder:
 
     def start(self) -> None:
         """Record from now on."""
+        refuse_missing("verification")
         self._handles = [
             register_module_forward_pre_hook(self._before_forward),
             register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import BuildError, NoCompilerError
+from ..private_names import is_newer_than_tested
 from .build_progress import BuildProgress
 from .compiler import (
     MODULE_NAME,
@@ -33,7 +34,6 @@ from .compiler import (
     estimate_seconds,
 )
 from .library_cache import build_once, cache_folder, is_intact
-from .torch_version import is_newer_than_tried
 from .trial import UndecidedTrialError, try_library
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -109,7 +109,7 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
         with BuildProgress(compiler.version, estimate_seconds(units)):
             built = compile_extension(compiler, sources, units, flags, folder)
         refusal.unlink(missing_ok=True)
-        if is_newer_than_tried():
+        if is_newer_than_tested():
             try:
                 try_library(built)
             except UndecidedTrialError:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from ..private_names import major_and_minor
 from .rig import VirtualDevice, VirtualRig
-from .torch_version import major_and_minor
 
 if sys.version_info >= (3, 11):
     import tomllib

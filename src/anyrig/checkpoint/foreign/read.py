@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ...private_names import refuse_missing
 from .accelerate import read_states
 from .contents import divide_contents
 from .distributed import read_distributed
@@ -36,6 +37,7 @@ def read_foreign(
         CheckpointDamagedError: a file is truncated, altered or missing.
         CheckpointError: the format is not known, or there are no named tensors.
     """
+    refuse_missing("checkpoint")
     path = Path(path)
     recognition = recognise(path)
     kind = recognition.format

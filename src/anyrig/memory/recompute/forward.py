@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
+from ...private_names import refuse_missing
 from .blocks import named_blocks
 from .buffers import KeptBuffers, WrittenBuffers
 
@@ -35,6 +36,7 @@ def recompute_blocks(model: nn.Module, names: Iterable[str]) -> None:
     Raises:
         MemoryTrackingError: the model has no module of that name, or one of them contains another.
     """
+    refuse_missing("memory")
     chosen = named_blocks(model, names)
     wanted = {id(block) for block in chosen.values()}
     for module in model.modules():

@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...devices.place import Places
 from ...errors import SpreadError
+from ...private_names import refuse_missing
 from ..device_ids import resolve_devices
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
@@ -202,6 +203,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
         SpreadError: a parameter or buffer is not on the first device, a device is named twice, or
             no device is named.
     """
+    refuse_missing("parallel")
     resolved = resolve_devices(devices)
     replicas = Replicas(module, resolved)
     copies = replicas.begin(range(len(resolved) - 1)) if len(resolved) > 1 else []

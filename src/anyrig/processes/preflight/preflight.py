@@ -17,6 +17,7 @@ from .meeting import Meeting, probe_port, try_ports
 from .nccl_group import check_nccl_group
 from .network import check_names, check_port, named_addresses
 from .node import Node, compare
+from .torch_names import check_torch_names, survey_names
 
 _LIMIT_SECONDS = 60.0  # the limit of each wait without --timeout
 
@@ -31,6 +32,7 @@ def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
     """
     given = options.timeout_seconds
     limit_seconds = _LIMIT_SECONDS if given is None else given
+    yield from check_torch_names(survey_names())
     yield from check_limits(options)
     host, address = None, None
     if options.rdzv_endpoint is not None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from ...errors import HazardError
+from ...private_names import refuse_missing
 from ...virtual.saved_values import find_saved_values
 from .check import Check
 from .checks.every import every_check
@@ -98,6 +99,7 @@ class HazardWatch:
         self._observer = Observer(checks)
 
     def __enter__(self) -> Hazards:
+        refuse_missing("verification")
         if Observer.is_running():
             raise HazardError(
                 "hazards are being watched already: by another block, or by --hazards; end that "
