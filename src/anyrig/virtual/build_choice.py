@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import VirtualRigError
+from ..private_names import NEWEST, major_and_minor
 from .rig import VirtualDevice, VirtualRig
 from .torch_build import TorchBuild, own_build, published_builds
-from .torch_version import NEWEST, major_and_minor
 
 
 def choose_build(rig: VirtualRig, *, allow_missing_kernels: bool) -> tuple[TorchBuild, str | None]:
