@@ -20,9 +20,6 @@ CHECKPOINT = (
         "torch.distributed.checkpoint.filesystem._StorageInfo", _DCP, needs=Needs.DISTRIBUTED
     ),
     PrivateName(
-        "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING", _DCP, needs=Needs.DISTRIBUTED
-    ),
-    PrivateName(
         "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel."
         "_fsdp_wrapped_module",
         _PREFIXES,
