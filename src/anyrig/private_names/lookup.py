@@ -18,7 +18,8 @@ _MISSING = object()
 
 def has_name(name: str) -> bool:
     """Return whether PyTorch has the module or attribute at the path `name`."""
-    module, rest = name, []
+    module = name
+    rest: list[str] = []
     while module not in sys.modules and "." in module:
         module, _, before = module.rpartition(".")
         rest.insert(0, before)
