@@ -44,7 +44,7 @@ MEMORY = (
     PrivateName(
         "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._fsdp_param_groups",
         _FSDP,
-        since=(2, 13),
+        since=(2, 12),
         needs=Needs.DISTRIBUTED,
     ),
     PrivateName(
