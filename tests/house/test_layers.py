@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "verification": {"devices", "memory", "processes", "parallel", "virtual", "rehearsal"},
     "migration": set(),
 }
-OPEN_TO_ALL = {"errors", "late_names", "private_names", "units"}
+OPEN_TO_ALL = {"errors", "late_names", "private_names", "process_end", "units"}
 # These stand on top and may import everything.
 ON_TOP = {"cli", "testing"}
 

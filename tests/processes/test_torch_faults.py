@@ -72,7 +72,7 @@ def test_destructors_of_groups_were_checked_for_this_version() -> None:
     assert tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13), (
         "look whether a DDP model over gloo that dies after destroy_process_group, or when Python "
         "ends, still waits with the GIL for threads that need it (pytorch#75097, #56297). If not, "
-        "keep_until_exit, hold_destroyed_groups and end_process can go; if so, name "
+        "keep_until_exit, hold_destroyed_groups and end_rank can go; if so, name "
         "this version here"
     )
 

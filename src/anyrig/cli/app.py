@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import sys
 from typing import Annotated
 
@@ -11,6 +9,7 @@ import typer
 
 from .. import __version__
 from ..errors import AnyrigError
+from ..process_end import end_process, is_outermost, release_objects_of_program
 from ..virtual.torch_import import collect_nothing_in_imports
 from .check import check
 from .checkpoint import checkpoint
@@ -73,11 +72,27 @@ def _root(
 
 def main() -> None:
     """Run the command line; print an `AnyrigError` as one message and exit with its code."""
-    # After an import of torch, the garbage collection at exit would take half a second.
-    atexit.register(gc.freeze)
     collect_nothing_in_imports()
+    own = sys.modules["__main__"]
+    status = 0
     try:
         app()
     except AnyrigError as error:
         sys.stderr.write(f"anyrig: error: {error}\n")
-        sys.exit(error.exit_code)
+        status = error.exit_code
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            raise
+        status = leaving.code or 0
+    if is_outermost(sys._getframe(1)):
+        has_run_program = sys.modules["__main__"] is not own
+        end_process(status, _release_program if has_run_program else None)
+    sys.exit(status)
+
+
+def _release_program() -> None:
+    release_objects_of_program()
+    if "torch" in sys.modules:  # otherwise, the program has no rig
+        from ..virtual.installed import leave_gpus
+
+        leave_gpus()

@@ -16,7 +16,7 @@ from typing import NoReturn
 from ..processes.places import write_stack_on_request
 from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
-from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroyed_groups
+from ..processes.torch_faults import drop_rank_prefix, end_rank, hold_destroyed_groups
 from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.measured.measured_process import MeasuredProcess
 from ..rehearsal.measured.options import MeasureOptions
@@ -65,7 +65,7 @@ def main() -> NoReturn:
     status = program.run(explain)
     if measured is not None:
         measured.finish(program, status)
-    end_process(status if hazards is None else hazards.finish(status))
+    end_rank(status if hazards is None else hazards.finish(status))
 
 
 def _prepare_torch() -> None:

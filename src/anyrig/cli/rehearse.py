@@ -259,17 +259,13 @@ def rehearse(
 
 
 def _run_here(rehearsal: Rehearsal, watched: HazardOptions | None) -> int:
-    """Run the program in this process, which ends next; return the exit status."""
-    from ..processes.torch_faults import shorten_exit
+    """Run the program in this process, and return the exit status."""
     from ..verification.hazards.program_watch import ProgramWatch
 
     if watched is None:
-        status = rehearsal.run()
-    else:
-        hazards = ProgramWatch(watched)
-        status = hazards.finish(replace(rehearsal, when_installed=hazards.begin).run())
-    shorten_exit()
-    return status
+        return rehearsal.run()
+    hazards = ProgramWatch(watched)
+    return hazards.finish(replace(rehearsal, when_installed=hazards.begin).run())
 
 
 def _run_ranks(

@@ -18,7 +18,7 @@ from ..errors import LaunchError
 from .places import write_stack_on_request
 from .rank_end import note_exception
 from .time_limit import set_time_limit
-from .torch_faults import end_process, hold_destroyed_groups
+from .torch_faults import end_rank, hold_destroyed_groups
 from .whole_lines import write_whole_lines
 
 # The exceptions of pickle for an object that cannot be pickled.
@@ -105,7 +105,7 @@ def main() -> NoReturn:
             frames = frames.tb_next
         note_exception(error.with_traceback(frames))
         traceback.print_exception(error)
-    end_process(status)
+    end_rank(status)
 
 
 def _make_call(file: Path) -> None:

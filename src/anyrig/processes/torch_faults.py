@@ -8,7 +8,7 @@ workaround                  fault                                               
 ==========================  ===================================================  ===============
 `keep_until_exit`,          Destroying a gloo group joins its threads, and       #56297, #75097
 `hold_destroyed_groups`,    DDP's reducer holds the GIL meanwhile. If a thread
-`end_process`               waits for the GIL at that time, the process hangs:
+`end_rank`                  waits for the GIL at that time, the process hangs:
                             about one process in ten.
 `_await_idle_threads`,      A C++ thread that requests the GIL while Python      #190489
 `end_launcher`              ends aborts the process (up to Python 3.13).
@@ -26,13 +26,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
 import io
 import os
 import signal
 import socket
 import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -40,6 +38,8 @@ from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
+
+from ..process_end import INTERRUPTED, finish_program
 
 # The number of destroyed groups to hold, more than a program destroys at once. It is bounded,
 # because each group has sockets. The threads of older groups are idle by then.
@@ -51,9 +51,6 @@ _THREAD_NAME = "pt_gloo_runloop"
 # A thread that gets the GIL runs before the second look; further looks are for a busy machine.
 _LOOK_SECONDS = 0.005
 _MOST_LOOKS = 100
-
-# The exit status, as a shell reports it, of a process that Ctrl-C ended.
-_INTERRUPTED = 128 + signal.SIGINT
 
 # The idle time before the first TCP keep-alive probe, and the interval between probes.
 _PROBE_SECONDS = 2
@@ -109,7 +106,7 @@ def hold_destroyed_groups() -> None:
     """Make `torch.distributed.destroy_process_group` keep the last groups that it destroys.
 
     This protects models that use DDP without `spread`. The kept groups are not released when the
-    rank ends, because `end_process` does not clear modules.
+    rank ends, because `end_rank` does not clear modules.
     """
     import torch.distributed
     from torch.distributed import distributed_c10d
@@ -129,34 +126,14 @@ def hold_destroyed_groups() -> None:
     torch.distributed.destroy_process_group = destroy_process_group
 
 
-def end_process(status: int) -> NoReturn:
-    """End a rank as the interpreter does, except that Python does not clear modules.
-
-    Wait for threads and run exit handlers, in the order of Py_FinalizeEx, then flush the files that
-    the program left open. `multiprocessing` ends its child processes in the same way.
-    """
-    _finish_program()
-    if status == _INTERRUPTED and hasattr(signal, "raise_signal"):
+def end_rank(status: int) -> NoReturn:
+    """End a rank with `end_process`, or by SIGINT if Ctrl-C ended the program."""
+    status = finish_program(status)
+    if status == INTERRUPTED and hasattr(signal, "raise_signal"):
         # A shell script continues after status 130, but not after a command that SIGINT ended.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
     os._exit(status & 0xFF)
-
-
-def shorten_exit() -> None:
-    """Finish the program, so that the interpreter's exit needs no garbage collection.
-
-    After an import of torch, the collections would take half a second. Unlike `end_process`, the
-    exit still runs C++'s exit handlers. Call this last.
-    """
-    _finish_program()
-    gc.freeze()
-
-
-def _finish_program() -> None:
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    _flush_files()
 
 
 def end_launcher(status: int) -> NoReturn:
@@ -169,27 +146,6 @@ def end_launcher(status: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(status & 0xFF)
-
-
-def _flush_files() -> None:
-    """Flush the buffers of all open files, the outermost layer first; close compressed files."""
-    # `isinstance` would run the code of proxy objects with a `__class__` property, and a check of
-    # the ABC `io.IOBase` would be slow for hundreds of thousands of objects. So check the C base
-    # class.
-    gc.unfreeze()  # `gc.get_objects` leaves out what is frozen
-    (base,) = io.IOBase.__bases__
-    files = [item for item in gc.get_objects() if issubclass(type(item), base)]
-    texts = [file for file in files if isinstance(file, io.TextIOWrapper)]
-    buffers = [file for file in files if isinstance(file, (io.BufferedWriter, io.BufferedRandom))]
-    written_in_python = [file for file in files if type(file).__module__ != "_io"]  # e.g. GzipFile
-    for finish in [
-        *(text.flush for text in [sys.stdout, sys.stderr, *texts] if text is not None),
-        *(file.close for file in written_in_python),
-        *(buffer.flush for buffer in buffers),
-    ]:
-        # The file or the other end of the pipe may be closed, or the object partly constructed.
-        with contextlib.suppress(Exception):
-            finish()
 
 
 def bound_answers(port: int, seconds: float) -> None:

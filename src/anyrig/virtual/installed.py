@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -170,6 +171,18 @@ def hand_down_before_install(wanted: Installation) -> Inheritance | None:
 def inheritance() -> Inheritance | None:
     """Return what a process needs to inherit this process's rig, or None without a rig."""
     return _inheritance
+
+
+def leave_gpus() -> None:
+    """Stop sharing the GPUs of the rig: the last process removes the folder of the rehearsal.
+
+    For a process that ends without C++'s exit handlers, which do the same. Nothing may use the GPUs
+    afterwards.
+    """
+    if _installation is not None and _inheritance is not None:
+        from .rehearsal_folder import remove_unless_used
+
+        remove_unless_used(Path(_inheritance.cards))
 
 
 def write_own_files() -> AbstractContextManager[None]:

@@ -39,7 +39,8 @@ def new_rehearsal_folder() -> Path:
 def remove_unless_used(folder: Path) -> None:
     """Remove the folder of a rehearsal if the folder exists and no process uses it.
 
-    A process that shares the GPUs of `folder` must not call this function (`new_rehearsal_folder`).
+    A process that shares the GPUs of `folder` calls this function only as the last thing that it
+    does (`new_rehearsal_folder`).
     """
     with suppress(OSError):
         _remove(folder)

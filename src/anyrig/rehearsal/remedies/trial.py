@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...process_end import end_process
+from ...virtual.installed import leave_gpus
 from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
 from ...virtual.torch_import import when_torch_is_imported, without_collections
 from ..program import Program
@@ -98,7 +100,7 @@ def main() -> None:
             for stream in (0, 1):  # the program neither reads orders nor answers them
                 os.dup2(os.open(os.devnull, os.O_RDWR), stream)
             run_trial(Order(**json.loads(line)))
-            return
+            end_process(0, leave_gpus)
         os.write(1, f"{child}\n".encode())
         os.waitpid(child, 0)
         os.write(1, b"\n")
@@ -111,7 +113,6 @@ def run_trial(order: Order) -> None:
     when_torch_is_imported(trial.begin)
     Program(**{**order.program, "arguments": tuple(order.program["arguments"])}).run(trial.note)
     Path(order.file).write_text(json.dumps(asdict(trial.outcome())))
-    gc.freeze()  # after an import of torch, the garbage collection at exit would take half a second
 
 
 class _Trial:

@@ -1,4 +1,4 @@
-"""`end_process` and `end_launcher` do what a program expects at its end."""
+"""`end_process`, `end_rank` and `end_launcher` do what a program expects at its end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import atexit, gzip, io, sys, threading, time
-from anyrig.processes.torch_faults import end_launcher, end_process
+import atexit, ctypes, gzip, io, sys, threading, time
+from anyrig.process_end import end_process
+from anyrig.processes.torch_faults import end_launcher, end_rank
 
 folder, way, status = sys.argv[1:]
 text = open(f"{folder}/text", "w")
@@ -32,9 +33,11 @@ def late():
     time.sleep(0.2)
     sys.stdout.write(" thread")
 
-thread = threading.Thread(target=late, daemon=way != "process")
+thread = threading.Thread(target=late, daemon=way == "launcher")
 thread.start()
-(end_process if way == "process" else end_launcher)(int(status))
+if way != "launcher":
+    ctypes.CDLL(None).printf(b" C")  # buffered: standard output is a pipe
+{"process": end_process, "rank": end_rank, "launcher": end_launcher}[way](int(status))
 """
 
 
@@ -42,8 +45,10 @@ thread.start()
     ("way", "status", "code"),
     [
         ("process", 3, 3),
-        ("process", -1, 255),
-        ("process", 128 + signal.SIGINT, -signal.SIGINT),  # a shell ends its script then
+        ("process", 128 + signal.SIGINT, 128 + signal.SIGINT),
+        ("rank", 3, 3),
+        ("rank", -1, 255),
+        ("rank", 128 + signal.SIGINT, -signal.SIGINT),  # a shell ends its script then
         ("launcher", 259, 3),
         ("launcher", 0, 0),
     ],
@@ -58,7 +63,28 @@ def test_buffered_output_is_written_and_the_status_kept(
     if way == "launcher":
         assert ended.stdout == "out handler"
         return
-    assert ended.stdout == "out thread handler"
+    assert ended.stdout == "out thread handler C"
     assert (tmp_path / "text").read_text() == "lines"
     assert (tmp_path / "bytes").read_bytes() == b"bytes"
     assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"packed"
+
+
+WAITING = """
+import sys, threading, time
+from anyrig.process_end import end_process
+
+threading.Thread(target=time.sleep, args=[60]).start()
+threading._shutdown = lambda wait=threading._shutdown: (print("waiting", flush=True), wait())
+end_process(0)
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_threads_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
