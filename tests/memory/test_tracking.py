@@ -36,15 +36,18 @@ def on(device: str, footprint: Footprint) -> DeviceFootprint:
 
 @DEVICES
 def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str) -> None:
-    training = prepare("mlp", "adamw", "plain", device)
+    # So wide that the peak is in the optimizer's step, not in a product with a workspace of 32 MiB.
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(3))).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
     with track() as footprint:
-        training.step()
+        model(torch.randn(8, 2048, device=device)).sum().backward()
+        optimizer.step()
     names = on(device, footprint).peak.by_name()
-    for name, parameter in training.model.named_parameters():
+    for name, parameter in model.named_parameters():
         for of in (name, f"{name}.grad", f"exp_avg of {name}", f"exp_avg_sq of {name}"):
             assert names[of] >= parameter.nbytes
     modules = on(device, footprint).peak.by_module(Kind.PARAMETERS)
-    assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
+    assert modules.keys() >= {"0", "1", "2"}  # other tests may have left models on the CPU
 
 
 @pytest.mark.whole_gpu
@@ -128,7 +131,8 @@ def test_a_workspace_is_none_of_the_activations_of_an_older_graph() -> None:
     graph = x.exp()
     with torch.cuda.stream(torch.cuda.Stream()), track() as footprint:
         torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")  # cuBLAS begins
-    kinds = on("cuda", footprint).end.by_kind()
+    # The product's workspace, which PyTorch keeps until 2.14, and frees at once from 2.15 on.
+    kinds = on("cuda", footprint).peak.by_kind()
     assert kinds[Kind.WORKSPACES] > on("cuda", footprint).start.by_kind().get(Kind.WORKSPACES, 0)
     assert graph.grad_fn is not None
 
@@ -182,8 +186,9 @@ def test_what_existed_before_is_explained(device: str) -> None:
     assert start.by_name()["exp_avg of 0.weight"] == 64 * 128 * 4
     assert start.by_kind()[Kind.PARAMETERS] >= sum(p.nbytes for p in training.model.parameters())
     assert start.by_name()["x"] >= x.nbytes
-    if device == "cuda":  # memory that only a graph holds
-        assert start.by_kind()[Kind.ACTIVATIONS] >= 2 * 5 * 128 * 4
+    # Memory that only a graph holds. Workspaces that PyTorch keeps until 2.14 are larger.
+    activations = [h.bytes for h in start.holdings if h.kind is Kind.ACTIVATIONS]
+    assert activations.count(5 * 128 * 4) >= 2
     loss.backward()
 
 

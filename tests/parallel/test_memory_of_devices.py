@@ -14,7 +14,8 @@ import anyrig
 
 pytestmark = pytest.mark.gpus(3)
 
-CLASSES, ROWS = 20_000, 96
+# A device's outputs have 10 MB, more than the workspace of cuBLAS that each product takes.
+CLASSES, ROWS = 80_000, 96
 
 
 def peaks_of(step: Callable[[Any, Tensor, Tensor], Tensor], **options: Any) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .source_line import is_library_code
+from .storages import storages_of
 
 _LONGEST_CONTAINER = 10_000
 _DEEPEST = 3
@@ -38,9 +39,15 @@ class Census:
         return tuple(model for model in self.models if not is_replica(model))
 
     @property
-    def graph_devices(self) -> frozenset[torch.device]:
-        """The devices of tensors that keep a graph for a backward pass."""
-        return frozenset(tensor.device for tensor in self.tensors if tensor.grad_fn is not None)
+    def graph_memory(self) -> frozenset[tuple[torch.device, int]]:
+        """The devices and addresses of tensors that keep a graph for a backward pass.
+
+        A tensor that only a graph holds is among them if it ever had a Python object, because
+        PyTorch keeps the object for as long as the tensor.
+        """
+        with_graphs = (tensor for tensor in self.tensors if tensor.grad_fn is not None)
+        storages = (storage for tensor in with_graphs for storage in storages_of(tensor))
+        return frozenset((storage.device, storage.data_ptr()) for storage in storages)
 
 
 def take_census() -> Census:

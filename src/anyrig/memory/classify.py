@@ -18,6 +18,8 @@ class Kinds:
 
         recorded by autograd, allocated when the backward pass begins        activations
         the same, after that backward pass                                   other tensors
+        has a tensor with a graph, older than the recording                  activations
+        the same, after the first backward pass                              other tensors
         has a tensor, allocated when a step or the recording ends            other tensors
         has a tensor, freed before                                           temporaries
         has no tensor                                                        workspaces
@@ -26,7 +28,9 @@ class Kinds:
 
     def __init__(self, timeline: Timeline, log: OperatorLog) -> None:
         self._timeline = timeline
-        self._had_graphs = timeline.device in log.graph_devices
+        self._graphs = {
+            address for device, address in log.graph_memory if device == timeline.device
+        }
         self._backward_starts = log.backward_starts
         self._start_positions = [timeline.position_of(n) for n in log.backward_starts]
         self._end_positions = [timeline.position_of(n) for n in log.backward_ends]
@@ -36,9 +40,12 @@ class Kinds:
         """Return the kind of a block that is allocated at `position`."""
         if block.kind is not None:
             return block.kind
+        is_older = block.operator is None
         if not block.has_tensor:
-            is_older = block.operator is None
-            return Kind.ACTIVATIONS if is_older and self._had_graphs else Kind.WORKSPACES
+            return Kind.ACTIVATIONS if is_older and self._graphs else Kind.WORKSPACES
+        if is_older and (block.data_address or block.address) in self._graphs:
+            ended = self._end_positions and position > self._end_positions[0]
+            return Kind.OTHER if ended else Kind.ACTIVATIONS
         if self._is_kept_for_backward(block, position):
             return Kind.ACTIVATIONS
         return Kind.OTHER if self._outlives_step(block) else Kind.TEMPORARIES

@@ -34,7 +34,8 @@ class OperatorLog:
         backward_starts: the number of the first operator of each backward pass.
         backward_ends: the number of the first operator after each backward pass.
         step_ends: the number of the last operator of each optimizer step.
-        graph_devices: the devices that held graphs for a backward pass when the recording began.
+        graph_memory: the devices and addresses of the tensors that kept a graph for a backward pass
+            when the recording began.
         refused: the name of the last operator that ran out of memory, such as
             ``"aten::_to_copy"``.
     """
@@ -45,7 +46,7 @@ class OperatorLog:
     backward_starts: list[int] = field(default_factory=list)
     backward_ends: list[int] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
-    graph_devices: frozenset[torch.device] = frozenset()
+    graph_memory: frozenset[tuple[torch.device, int]] = frozenset()
     refused: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

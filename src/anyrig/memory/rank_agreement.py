@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from ..errors import MemoryTrackingError, OtherRankError, RankMismatchError
 from .failed_step import is_out_of_memory
+from .torch_versions import newer_collectives
 
 _COLLECTIVES = (
     *("allreduce_", "allreduce_coalesced_", "reduce_", "broadcast_", "barrier", "gather_"),
@@ -201,7 +202,7 @@ class Ranks:
         # without it, the kernel would stay until the garbage is collected.
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         try:
-            for name in _COLLECTIVES:
+            for name in (*_COLLECTIVES, *newer_collectives()):
                 library.impl(name, self._guarded(getattr(torch.ops.c10d, name)), "Autograd")
             for name in _POINT_TO_POINT:
                 library.impl(name, _refuse_point_to_point, "Autograd")

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MemoryTrackingError
 from ..private_names import refuse_missing
 from .block import Block
-from .census import take_census, variables_of
+from .census import Census, take_census, variables_of
 from .classify import Kinds
 from .cuda_history import (
     CudaHistory,
@@ -83,7 +83,7 @@ class Recording:
 
     def start(self, frame: FrameType | None) -> None:
         """Begin to record. The names of variables come from `frame` and its callers."""
-        self._log.graph_devices = self._note_all((frame,))
+        self._log.graph_memory = self._note_all((frame,)).graph_memory
         self._host.restart()
         if torch.cuda.is_available():
             torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -203,8 +203,8 @@ class Recording:
         kinds = Kinds(timeline, self._log)
         return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
 
-    def _note_all(self, frames: Iterable[FrameType | None]) -> frozenset[torch.device]:
-        """Record the roles of all tensors; return the devices of tensors with graphs."""
+    def _note_all(self, frames: Iterable[FrameType | None]) -> Census:
+        """Record the roles of all tensors; return what the program holds."""
         census = take_census()
         self._roles.note(list(census.tensors), None)
         for frame in frames:
@@ -213,7 +213,7 @@ class Recording:
             self._roles.note_model(model)
         for optimizer in census.optimizers:
             self._roles.note_optimizer(optimizer)
-        return census.graph_devices
+        return census
 
     def _begin_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._recorder.is_recording:

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import MemoryTrackingError
 from .census import find_instances
+from .torch_versions import fsdp_undoes_failed_steps
 
 
 def check_wrapped_models() -> None:
@@ -21,7 +22,7 @@ def check_wrapped_models() -> None:
             "DDP with static_graph=True learns the graph in its first step, and cannot learn it "
             "again if that step fails; leave out static_graph"
         )
-    if _find_sharded() and not hasattr(FSDPModule, "reset_iter_state"):
+    if _find_sharded() and not fsdp_undoes_failed_steps():
         raise MemoryTrackingError(
             f"FSDP2 of PyTorch {torch.__version__} cannot undo a failed step; install torch 2.13 "
             "or newer, or use DDP"

@@ -174,6 +174,11 @@ def test_a_product_uses_a_workspace_while_it_runs() -> None:
     assert torch.cuda.memory_allocated() == 2048
     assert torch.cuda.max_memory_allocated() == 2048 + cublas_workspace()
     del b
+    torch.cuda.reset_peak_memory_stats()
+    c = torch.addmm(a[0], a, a)  # computed by cuBLASLt, with a workspace of its own
+    assert torch.cuda.memory_allocated() == 2048
+    assert torch.cuda.max_memory_allocated() == 2048 + MIB
+    del c
 
 
 @pytest.mark.virtual_only("the numbers are those of an A100")

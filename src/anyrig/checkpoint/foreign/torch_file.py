@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import mmap
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,11 @@ def refuse_plain_pickle(path: Path) -> CheckpointError:
 def _load(source: Path | io.BufferedIOBase, where: str, **options: Any) -> Any:
     """Call ``torch.load``; every failure becomes an error of anyrig."""
     try:
-        return torch.load(source, weights_only=True, **options)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            # From PyTorch 2.14 on, torch.load warns that checking sparse tensors takes time. With
+            # ``python -W error``, the file would seem damaged.
+            warnings.filterwarnings("ignore", "Validating sparse tensor invariants", UserWarning)
+            return torch.load(source, weights_only=True, **options)  # type: ignore[arg-type]
     except (FileNotFoundError, PermissionError):
         raise
     except pickle.UnpicklingError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .step_record import StepRecord
 
@@ -78,15 +78,18 @@ def compute_costs(reference: StepRecord, records: Mapping[frozenset[int], StepRe
             cannot be kept.
     """
     record_of = {block: record for kept, record in records.items() for block in kept}
-    calls = [
-        _Call(block, enter, leave, backward, _saved(block, enter, leave, reference, record_of))
-        for block, enter, leave, backward in _calls_of(reference)
-    ]
+    calls = []
+    for block, enter, leave, backward in _calls_of(reference):
+        saved_bytes = _saved(block, enter, leave, reference, record_of)
+        late_saved_bytes = max(saved_bytes, _released(block, backward, reference, record_of))
+        calls.append(_Call(block, enter, leave, backward, saved_bytes, late_saved_bytes))
     saved: dict[int, int] = {}
     for call in calls:
         saved[call.block] = max(call.saved_bytes, saved.get(call.block, call.saved_bytes))
     phases = [
-        _phase(number, calls, reference, records) for number in range(-1, len(reference.marks))
+        phase
+        for number in range(-1, len(reference.marks))
+        for phase in _phases(number, calls, reference, records)
     ]
     live = [
         Counter(call.block for call in calls if call.is_live(number))
@@ -103,13 +106,18 @@ def compute_costs(reference: StepRecord, records: Mapping[frozenset[int], StepRe
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a block: the numbers of its marks, and what it saves if it is recomputed."""
+    """A call of a block: the numbers of its marks, and what it saves if it is recomputed.
+
+    Attributes:
+        late_saved_bytes: what it saves during the backward passes of other blocks.
+    """
 
     block: int
     enter: int
     leave: int
     backward: int
     saved_bytes: int
+    late_saved_bytes: int
 
     def is_live(self, number: int) -> bool:
         """Return whether the call holds activations between a mark and the next one."""
@@ -131,9 +139,8 @@ def _saved(
 ) -> int:
     """Return how much more is allocated after a call if its activations are kept.
 
-    The input may be freed between the end of the call and the next event. After the last block,
-    autocast also frees its copies of parameters. Kept activations hold these copies longer, so the
-    last block saves more than the returned bytes.
+    The input may be freed between the end of the call and the next event. When autocast ends, it
+    frees its copies of parameters, but kept activations hold them longer; see `_released`.
     """
     if block not in record_of:
         return 0
@@ -143,22 +150,71 @@ def _saved(
     return min(at_end, after) - before
 
 
+def _released(
+    block: int, backward: int, reference: StepRecord, record_of: Mapping[int, StepRecord]
+) -> int:
+    """Return how much more the backward pass of a call frees if its activations are kept.
+
+    These bytes include autocast's copies of parameters.
+    """
+    if block not in record_of:
+        return 0
+    before = _difference(record_of[block], reference, backward)
+    if backward + 1 == len(reference.marks):
+        return before  # after the last backward pass, no block holds activations
+    return before - _difference(record_of[block], reference, backward + 1)
+
+
 def _difference(record: StepRecord, reference: StepRecord, number: int) -> int:
     return record.marks[number].allocated_bytes - reference.marks[number].allocated_bytes
 
 
-def _phase(
+def _phases(
     number: int,
     calls: list[_Call],
     reference: StepRecord,
     records: Mapping[frozenset[int], StepRecord],
+) -> list[Phase]:
+    """Return the phase after a mark; -1 for the beginning of the step.
+
+    Autocast ends, and frees its copies, between the forward and the backward passes of the blocks.
+    This phase is divided there. The first part cannot have more than the reference's peak and what
+    all blocks save in it, and no part more than the peak of the whole.
+    """
+    live = [call for call in calls if call.is_live(number)]
+    early: Counter[int] = Counter()
+    late: Counter[int] = Counter()
+    for call in live:
+        early[call.block] += call.saved_bytes
+        late[call.block] += call.late_saved_bytes
+    following = [event for event, _, _ in reference.events[number + 1 : number + 2]]
+    if number >= 0 and reference.events[number][0] == "backward":
+        return [_phase(number, late, reference, records)]
+    phase = _phase(number, early, reference, records)
+    if following != ["backward"] or phase.owner is not None or early == late:
+        return [phase]
+    second = _phase(number, late, reference, records)
+    whole_bytes = max(
+        (
+            record.peak_after(number) + sum(late[block] for block in late if block not in kept)
+            for kept, record in records.items()
+        ),
+        default=UNREACHABLE_BYTES,
+    )
+    return [
+        replace(phase, kept_bytes=min(whole_bytes, phase.recomputed_bytes)),
+        replace(second, kept_bytes=min(whole_bytes, second.kept_bytes)),
+    ]
+
+
+def _phase(
+    number: int,
+    saved: Counter[int],
+    reference: StepRecord,
+    records: Mapping[frozenset[int], StepRecord],
 ) -> Phase:
-    """Return the phase after a mark; -1 for the beginning of the step."""
+    """Return the phase after a mark, given what each block saves in it."""
     owner = reference.owner_after(number)
-    saved: Counter[int] = Counter()
-    for call in calls:
-        if call.is_live(number):
-            saved[call.block] += call.saved_bytes
     recomputed_bytes = reference.peak_after(number) + sum(saved.values())
     peaks = [
         record.peak_after(number) + sum(saved[block] for block in saved if block not in kept)

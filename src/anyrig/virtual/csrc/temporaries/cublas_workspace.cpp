@@ -7,7 +7,6 @@
 #include "time/streams.h"
 
 #include <c10/util/env.h>
-#include <torch/version.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -73,7 +72,7 @@ size_t workspace_bytes(c10::DeviceIndex device) {
 // From 2.15 on a workspace lasts for one call unless this variable keeps it
 // (CUDABlasHandleWithWorkspace, in the same file).
 bool keeps_workspaces() {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#if ANYRIG_TORCH_FROM(15)
   static const bool kept = c10::utils::check_env("TORCH_CUBLAS_WORKSPACE_CACHE") == true;
   return kept;
 #else
@@ -81,14 +80,11 @@ bool keeps_workspaces() {
 #endif
 }
 
-c10::DataPtr make_workspace(c10::DeviceIndex device) {
-  return allocate_workspace(workspace_bytes(device), device);
-}
-
 // PyTorch 2.11 keeps a workspace for cuBLASLt in addition, as an H100 showed; whether earlier
-// versions do was not measured.
+// versions do was not measured. From 2.15 on cuBLASLt uses the kept workspace of cuBLAS if there is
+// one (unified_cublas_and_lt_workspaces), and otherwise a workspace of its own for each call.
 constexpr size_t kLightBytes = 1024 * 1024;
-constexpr bool kKeepsLight = ANYRIG_TORCH_FROM(11);
+constexpr bool kKeepsLight = ANYRIG_TORCH_FROM(11) && !ANYRIG_TORCH_FROM(15);
 
 struct Workspace {
   c10::DataPtr memory;
@@ -131,6 +127,11 @@ class Workspaces {
     }
   }
 
+  void provide_handle(c10::DeviceIndex device, Handles& handles) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    hold_handle(device, handles);
+  }
+
   void provide(c10::DeviceIndex device, bool is_light, Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
     const c10::StreamId stream = current_stream(device).id();
@@ -142,14 +143,12 @@ class Workspaces {
             (handles.last_is_light || !is_light))) {
       return;
     }
-    if (handles.by_device.count(device) == 0) {
-      handles.by_device[device] = take_handle(device);
-    }
+    hold_handle(device, handles);
     Workspace& held = workspaces_[std::tuple(device, handles.by_device[device], stream)];
     if (held.chosen != chosen) {
       const size_t bytes = workspace_bytes(device);
       if (held.bytes != bytes) {
-        held.memory = make_workspace(device);
+        held.memory = allocate_workspace(bytes, device);
         held.bytes = bytes;
       }
       held.chosen = chosen;
@@ -172,6 +171,12 @@ class Workspaces {
   }
 
  private:
+  void hold_handle(c10::DeviceIndex device, Handles& handles) {
+    if (handles.by_device.count(device) == 0) {
+      handles.by_device[device] = take_handle(device);
+    }
+  }
+
   int take_handle(c10::DeviceIndex device) {
     auto& idle = idle_handles_[device];
     if (idle.empty()) {
@@ -217,7 +222,8 @@ void provide_cublas_workspace(c10::DeviceIndex device, bool is_light) {
     return; // a CUDA graph allocates its workspace itself
   }
   if (!keeps_workspaces()) {
-    make_workspace(device);
+    workspaces().provide_handle(device, handles_of_caller());
+    allocate_workspace(is_light ? kLightBytes : workspace_bytes(device), device); // freed at once
     return;
   }
   workspaces().provide(device, is_light && kKeepsLight, handles_of_caller());

@@ -10,7 +10,7 @@ namespace anyrig::virtual_gpu {
 // Allocates the cuBLAS workspace as PyTorch does: before 2.15 once for each handle and stream, from
 // 2.15 on for each call. A thread takes a handle for a device at its first product there and
 // returns it for reuse when it ends.
-// `is_light`: whether cuBLASLt computes the product.
+// `is_light`: whether cuBLASLt computes the product, which has a smaller workspace of its own.
 void provide_cublas_workspace(c10::DeviceIndex device, bool is_light);
 
 // Frees all workspaces (torch._C._cuda_clearCublasWorkspaces).
