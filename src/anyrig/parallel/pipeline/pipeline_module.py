@@ -247,5 +247,7 @@ class PipelineModule(StagedModule):
         super().__setstate__(state)
         devices = [stage.device for stage in self._plan.stages]
         options = self._options
-        chain = chain_of(self.module, options.split_points, example=options.example)
+        chain = chain_of(
+            self.module, options.split_points, example=options.example, device=devices[0]
+        )
         self._start(make_stages(chain, devices, sizes))

@@ -11,6 +11,13 @@ from torch import nn
 from .refusal import Place
 
 
+def has_hooks(m: nn.Module) -> bool:
+    """Return whether calling `m` runs hooks."""
+    return bool(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+    )
+
+
 def copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
     """Return the attributes of a module, and copies of its lists, dicts and sets."""
     return {
