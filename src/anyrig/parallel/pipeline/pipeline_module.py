@@ -248,6 +248,10 @@ class PipelineModule(StagedModule):
         devices = [stage.device for stage in self._plan.stages]
         options = self._options
         chain = chain_of(
-            self.module, options.split_points, example=options.example, device=devices[0]
+            self.module,
+            options.split_points,
+            example=options.example,
+            device=devices[0],
+            dim=self._fixed_layout.dim,
         )
         self._start(make_stages(chain, devices, sizes))

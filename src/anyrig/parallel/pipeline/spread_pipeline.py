@@ -44,7 +44,11 @@ def spread_pipeline(
     refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
     chain = chain_of(
-        module, options.split_points, example=options.example, device=layout.devices[0]
+        module,
+        options.split_points,
+        example=options.example,
+        device=layout.devices[0],
+        dim=layout.dim,
     )
     blocks, devices = chain.blocks, layout.devices
     per_device = fewest_stages_per_device(name)

@@ -12,6 +12,8 @@ from ..chain import Chain
 from .arguments import Arguments, Call, read_arguments
 from .assemble import assemble
 from .boundaries import SMALL_PART, choose_cuts
+from .example_facts import FactCheck
+from .one_sample import SampleCount, find_sample_count, is_same, take_one_sample
 from .operations import read_state
 from .recorder import Recorder, Recording
 from .refusal import explain_failure
@@ -32,6 +34,7 @@ def chain_of(
     *,
     example: Call | None = None,
     device: torch.device | None = None,
+    dim: int = 0,
 ) -> Chain:
     """Return `module` as a chain of blocks that computes the same, with the same parameters.
 
@@ -46,6 +49,7 @@ def chain_of(
             code runs, so the chain is made for those of the example, and for shapes and dtypes
             that code looks at. None assumes the defaults.
         device: the kind of device on which the module will compute. None: where it is.
+        dim: the dimension of the samples.
 
     Raises:
         SpreadError: the module cannot be divided; the message names the place in its code.
@@ -55,13 +59,15 @@ def chain_of(
             f"this {type(module).__name__} has hooks, which run around the whole module and cannot "
             "be divided. Register them on its submodules"
         )
-    arguments, recordings = _record(module, example, device or _device_of(module))
+    device = device or _device_of(module)
+    arguments, recordings = _record(module, example, device)
     first = recordings[0]
     if split_points is None:
         _require_parts(module, first)
-    sides = align(recordings, module.training)
+    count, single = _record_one_sample(module, example, device, dim, recordings, arguments)
+    sides = align(recordings, single, module.training)
     cuts = _choose_cuts(module, sides, split_points)
-    return assemble(module, arguments.bind, sides, cuts, SMALL_PART)
+    return assemble(module, arguments.bind, sides, cuts, SMALL_PART, count)
 
 
 def _record(
@@ -84,8 +90,33 @@ def _record(
     raise SpreadError(
         f"{type(module).__name__} cannot be divided into stages: {explain_failure(failure)}. Put "
         "this code into a submodule of its own, which then is one block, or place the module's "
-        "parts on devices yourself"
+        "parts on devices yourself. If the code computes a loss, leave out the targets in example= "
+        "and give spread the loss: loss=criterion"
     ) from failure
+
+
+def _record_one_sample(
+    module: nn.Module,
+    example: Call | None,
+    device: torch.device,
+    dim: int,
+    recordings: Sequence[Recording],
+    arguments: Arguments,
+) -> tuple[SampleCount | None, list[Recording]]:
+    """Return where samples are counted and the recordings for one; none if they do not differ."""
+    one = None if example is None else take_one_sample(example, dim)
+    depends = any(isinstance(n.target, FactCheck) for r in recordings for n in r.operations)
+    if one is None or not depends:
+        return None, []
+    try:
+        few, single = _record(module, one, device)
+    except SpreadError:  # calls with one sample are refused where they differ
+        return None, []
+    count = find_sample_count(arguments.examples, few.examples)
+    matches = few.names == arguments.names and len(single) == len(recordings)
+    if count is None or not matches or all(map(is_same, recordings, single)):
+        return None, []
+    return count, single
 
 
 def _record_in(

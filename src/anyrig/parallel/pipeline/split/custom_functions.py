@@ -41,15 +41,20 @@ def _marks_dirty(function: type[torch.autograd.Function]) -> bool:
 
 
 @contextmanager
-def recorded_functions(create_proxy: Callable[..., fx.Proxy]) -> Iterator[None]:
-    """Record the calls of ``apply`` that have stand-ins or tensors among their arguments."""
+def recorded_functions(
+    create_proxy: Callable[..., fx.Proxy], records: Callable[[], bool]
+) -> Iterator[None]:
+    """Record the calls of ``apply`` that have stand-ins or tensors among their arguments.
+
+    Calls are recorded while ``records()`` is true.
+    """
     # Private: all calls of `apply` arrive there, including those of an earlier
     # `f = SomeFunction.apply`. Without it, test_a_custom_backward_runs fails.
     home: Any = torch.autograd.function._SingleLevelFunction
 
     def apply(cls: type[torch.autograd.Function], *args: Any) -> Any:
         flat = pytree.tree_leaves(args)
-        if any(isinstance(each, (fx.Proxy, Tensor)) for each in flat):
+        if records() and any(isinstance(each, (fx.Proxy, Tensor)) for each in flat):
             return create_proxy("call_function", FunctionCall(cls), args, {})
         return inherited.__get__(None, cls)(*args)
 

@@ -7,8 +7,8 @@
 
 With an example of the arguments, values have known types, shapes, dtypes and numbers. Operations
 stay symbolic: `x.view(len(x), -1)` reads the length in each call. A known fact is used only where
-code needs a number, a truth, a length or a text while it is recorded. Each such use is recorded as a
-`FactCheck`. Values of tensors are never known.
+code needs a number, a truth, a length or a text while it is recorded. Each such use is recorded as
+a `FactCheck`. Values of tensors are never known.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class KnownValues:
         training: bool,
     ) -> None:
         self._module, self._recording, self._training = module, recording, training
-        self._device = torch.device(device.type, None if device.type == "cpu" else 0)
+        kind = device.type
+        self._device = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
         self._examples = {name: _without_data(value) for name, value in examples.items()}
         self._states: dict[int, tuple[Any, Tensor]] = {}
         self.is_computing = False
@@ -140,7 +141,8 @@ class KnownValues:
             if not isinstance(args[0], nn.Module):
                 return UNKNOWN
             return self._call_module(args[0], args[1:], {})
-        if getattr(operator, getattr(target, "__name__", ""), None) is target:
+        is_operator = vars(operator).get(getattr(target, "__name__", "")) is target
+        if is_operator:
             return target(*args)
         args, kwargs = pytree.tree_map(_on_meta, (args, kwargs))
         if "device" in kwargs:
@@ -177,7 +179,7 @@ class KnownValues:
 def _without_data(value: Any) -> Any:
     """Return an argument or state with meta tensors in place of tensors, or `UNKNOWN`."""
     leaves, tree = pytree.tree_flatten(value)
-    found = []
+    found: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             if type(leaf) not in (Tensor, nn.Parameter) or leaf.layout is not torch.strided:

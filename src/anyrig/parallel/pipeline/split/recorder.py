@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
+from .caches import clear_caches_of_stand_ins
 from .checkpoint_calls import module_called_by, refusing_hidden_checkpoints
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
@@ -103,6 +104,7 @@ class Recorder(fx.Tracer):
         self._tensor_names: dict[int, str] = {}
         named = [*module.named_buffers(), *module.named_parameters()]
         self._tensor_names.update({id(tensor): name for name, tensor in named})
+        self._has_ended = False
         self._total = sum(p.numel() for p in module.parameters()) or 1
         self._open: list[tuple[str, int]] = []
         self._numbers: dict[str, int] = {}
@@ -137,11 +139,15 @@ class Recorder(fx.Tracer):
             _patched(self),
             type_in_code_of(self._module),
             isinstance_of_stand_ins(),
-            recorded_functions(self.create_proxy),
+            recorded_functions(self.create_proxy, lambda: not self.is_computing_known),
             refusing_hidden_checkpoints(),
         ):
             self._base_context = _read_context()
-            graph = self.trace(self._module)
+            try:
+                graph = self.trace(self._module)
+            finally:
+                self._has_ended = True
+                clear_caches_of_stand_ins()
         self.recording.graph = graph
         return self.recording
 
@@ -151,7 +157,8 @@ class Recorder(fx.Tracer):
         """Return a function that calls the forward, and no arguments for it."""
 
         def stand_in(name: str) -> fx.Proxy:
-            return self.create_proxy("placeholder", name, (), {})
+            made: fx.Proxy = self.create_proxy("placeholder", name, (), {})
+            return made
 
         args, kwargs = self._make_arguments(stand_in)
 
@@ -168,6 +175,8 @@ class Recorder(fx.Tracer):
         if self.is_computing_known:
             return forward(*args, **kwargs)
         name = self._names.get(id(m))
+        if name is None and not any(True for _ in m.parameters()):
+            return forward(*args, **kwargs)  # made in the code, such as a criterion
         if name is None:
             raise CannotTraceError(
                 f"{type(m).__name__} is called, but is not a submodule", find_caller()
@@ -209,6 +218,8 @@ class Recorder(fx.Tracer):
                 self.recording.constants[name] = a
                 self._tensor_names[id(a)] = name
             return self.create_node("get_attr", name, (), {})
+        if issubclass(type(a), Value) and not self.is_live(a):
+            raise CannotTraceError("a value of an earlier call is used", find_caller())
         a = module_called_by(a) or a
         if isinstance(a, nn.Module):
             if id(a) not in self._names:
@@ -216,7 +227,14 @@ class Recorder(fx.Tracer):
             return self.create_node("get_attr", self._names[id(a)], (), {})
         if isinstance(a, dict) and type(a) is not dict:
             return self._create_special_dict(a)
-        return super().create_arg(a)
+        try:
+            return super().create_arg(a)
+        except NotImplementedError as error:
+            raise CannotTraceError(
+                f"a {type(a).__name__} holds values of a call, and only tuples, lists, dicts and "
+                "dataclasses are followed; if it is a cache, call the module with use_cache=False",
+                place_of(self._module),
+            ) from error
 
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node, with the place and context in which it was made."""
@@ -247,7 +265,8 @@ class Recorder(fx.Tracer):
         known = self._known.of(obj.node)
         if not isinstance(known, (tuple, list, Tensor)):
             raise CannotTraceError("a loop iterates over a value", find_caller())
-        return iter([obj[i] for i in range(self.fact(obj, len, "a loop iterates over a value"))])
+        values: Any = obj
+        return iter([values[i] for i in range(self.fact(obj, len, "a loop iterates over a value"))])
 
     def assume_mode(self, name: str) -> bool:
         """Return the mode to trace for; a small module that branches on it is not traced."""
@@ -315,6 +334,14 @@ class Recorder(fx.Tracer):
         """Return whether a value is a known dtype, device, number or tuple."""
         return isinstance(self._known.of(value.node), PLAIN_KINDS)
 
+    def is_live(self, value: fx.Proxy) -> bool:
+        """Return whether a stand-in is of this recording, which has not ended."""
+        if self._has_ended:
+            return False
+        node = value.node
+        # Private: whether `_forget_after` erased the node. There is no public way to ask.
+        return node.graph is self.graph and not node._erased
+
     @property
     def is_computing_known(self) -> bool:
         """Whether an operation runs without data, which is not to be recorded."""
@@ -381,8 +408,10 @@ class Recorder(fx.Tracer):
     def _create_special_dict(self, a: Any) -> fx.Node:
         if dataclasses.is_dataclass(a):
             fields = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
-            return self.create_proxy("call_function", type(a), (), fields).node
-        return self.create_proxy("call_function", type(a), (list(a.items()),), {}).node
+            made: fx.Proxy = self.create_proxy("call_function", type(a), (), fields)
+        else:
+            made = self.create_proxy("call_function", type(a), (list(a.items()),), {})
+        return made.node
 
 
 class _RecordEverything(TorchFunctionMode):

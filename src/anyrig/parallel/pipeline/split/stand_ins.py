@@ -95,21 +95,32 @@ class Value(fx.Proxy):
         super().__setattr__(name, value)
 
     def __index__(self) -> int:
-        return self._fact(int, "a number depends on a value")
+        number: int = self._fact(int, "a number depends on a value")
+        return number
 
     def __int__(self) -> int:
-        return self._fact(int, "a number depends on a value")
+        number: int = self._fact(int, "a number depends on a value")
+        return number
 
     def __float__(self) -> float:
-        return self._fact(float, "a number depends on a value")
+        number: float = self._fact(float, "a number depends on a value")
+        return number
 
     def __len__(self) -> int:
-        return self._fact(len, "a length depends on a value")
+        length: int = self._fact(len, "a length depends on a value")
+        return length
 
     def __hash__(self) -> int:
         if is_of_caller(sys._getframe(1).f_code.co_filename) and self._is_plain():
-            return self._fact(hash, "a set or dict looks for a value")
+            found: int = self._fact(hash, "a set or dict looks for a value")
+            return found
         return id(self)
+
+    def __eq__(self, other: object) -> Any:
+        # A cache of the module's code, such as functools.lru_cache, may hold former stand-ins.
+        if issubclass(type(other), Value) and not (_is_live(self) and _is_live(other)):
+            return self is other
+        return self.tracer.create_proxy("call_function", operator.eq, (self, other), {})
 
     def __round__(self, *digits: int) -> Any:
         return self.tracer.create_proxy("call_function", round, (self, *digits), {})
@@ -120,14 +131,19 @@ class Value(fx.Proxy):
     def __delitem__(self, key: Any) -> None:
         self.tracer.create_proxy("call_function", operator.delitem, (self, key), {})
 
-
     def _is_plain(self) -> bool:
         recorder: Any = self.tracer
-        return recorder.is_plain(self)
+        return bool(recorder.is_plain(self))
 
     def _fact(self, read: Callable[[Any], Any], refusal: str) -> Any:
         recorder: Any = self.tracer
         return recorder.fact(self, read, refusal)
+
+
+def _is_live(value: Any) -> bool:
+    """Return whether a stand-in belongs to the present recording."""
+    recorder: Any = value.tracer
+    return bool(recorder.is_live(value))
 
 
 def _record_in_place(name: str) -> Callable[[Value, Any], Any]:
