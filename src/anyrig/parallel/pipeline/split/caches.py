@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
+
+from .refusal import is_of_caller
 
 _LINKS = ("dict", "list", "tuple", "_lru_list_elem")
 # From a cache to its dict, to a link of its list, to a result, to an item of the result.
@@ -19,9 +23,22 @@ def clear_caches_of_stand_ins() -> None:
     Otherwise the module itself would get a stand-in from its cache in a later call.
     """
     wrapper = type(functools.lru_cache(_nothing))
-    for each in gc.get_objects():
+    # After gc.freeze(), `gc` does not list what was made before.
+    for each in (*gc.get_objects(), *_in_modules()):
         if type(each) is wrapper and each.cache_info().currsize and _holds(each, _DEPTH):
             each.cache_clear()
+
+
+def _in_modules() -> Iterator[Any]:
+    """Yield what modules outside PyTorch, and their classes, have."""
+    for name, module in list(sys.modules.items()):
+        if not is_of_caller(getattr(module, "__file__", None) or "<built-in>"):
+            continue
+        for each in list(vars(module).values()):
+            yield each
+            if issubclass(type(each), type) and each.__module__ == name:
+                for held in list(vars(each).values()):
+                    yield getattr(held, "__func__", held)
 
 
 def _nothing() -> None:
