@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +102,7 @@ def test_an_object_that_holds_values_is_refused_with_a_cure() -> None:
             return (h, Cache(x)) if use_cache else (h,)
 
     module = Cached().double()
-    with pytest.raises(SpreadError, match="a Cache holds values.*use_cache=False"):
+    with pytest.raises(SpreadError, match=r"a Cache holds values.*use_cache=False"):
         chain_of(module, example=((samples(2),), {}))
     x = samples(2)
     chain = chain_of(module, example=((x,), {"use_cache": False}))
@@ -124,3 +126,77 @@ def test_code_that_depends_on_values_is_refused_with_a_cure() -> None:
         chain_of(module, example=((x, x), {}))
     chain = chain_of(module, example=((x,), {}))
     assert torch.equal(chain.compute(x), module(x))
+
+
+class Drawing(nn.Module):
+    """A layer that draws from a source of its own."""
+
+    def __init__(self, source: Any, draw: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.linear, self.source, self.draw = nn.Linear(D, D), source, draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.draw(self.source)
+
+
+def numpy_source() -> Any:
+    return pytest.importorskip("numpy", reason="draws from NumPy's generator").random.default_rng(1)
+
+
+SOURCES: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+    "random.Random": (lambda: random.Random(1), lambda source: source.random()),
+    "itertools.count": (lambda: itertools.count(3), lambda source: next(source)),
+    "count with a step": (lambda: itertools.count(1, 2), lambda source: next(source) % 5),
+    "numpy": (numpy_source, lambda source: float(source.random())),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_layer_with_a_source_of_its_own_draws_in_each_call(name: str) -> None:
+    source, draw = SOURCES[name]
+    module = nn.Sequential(*[Drawing(source(), draw) for _ in range(4)]).double()
+    twin = nn.Sequential(*[Drawing(source(), draw) for _ in range(4)]).double()
+    twin.load_state_dict(module.state_dict())
+    x = samples(2)
+    chain = chain_of(module)
+    assert len(chain.blocks) >= 4
+    for _ in range(3):
+        if name == "numpy":  # its state cannot be put back after the recording
+            assert not torch.equal(chain.compute(x), chain.compute(x))
+        else:
+            assert torch.equal(chain.compute(x), twin(x))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_module_that_draws_itself_is_refused(name: str) -> None:
+    source, draw = SOURCES[name]
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*[nn.Linear(D, D) for _ in range(4)])
+            self.source = source()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x) * draw(self.source)
+
+    with pytest.raises(SpreadError, match="forward changes the attribute 'source'"):
+        chain_of(Whole().double())
+
+
+def test_hooks_that_a_forward_registers_are_taken_back() -> None:
+    class Capturing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*[nn.Linear(D, D) for _ in range(4)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                layer.register_forward_hook(lambda *_: None)
+            self.captures = True
+            return self.layers(x)
+
+    module = Capturing()
+    with pytest.raises(SpreadError, match="changes the attribute 'captures'"):
+        chain_of(module)
+    assert not any(m._forward_hooks for m in module.modules())

@@ -143,10 +143,14 @@ class Recorder(fx.Tracer):
             refusing_hidden_checkpoints(),
         ):
             self._base_context = _read_context()
+            before = [(m, copy_attributes(m)) for m in self._module.modules()]
             try:
                 graph = self.trace(self._module)
             finally:
                 self._has_ended = True
+                for m, attributes in before:
+                    if find_change(m, attributes) is not None:  # such as hooks of a submodule
+                        restore_attributes(m, attributes)
                 clear_caches_of_stand_ins()
         self.recording.graph = graph
         return self.recording
