@@ -1,4 +1,4 @@
-"""Batches in which nothing counts, methods that all spread models have, and micro-batches of one."""
+"""Batches in which nothing counts, methods of all spread models, and micro-batches of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SCHEDULES = [name for name in SCHEDULE_NAMES if name != "forward"]
 def assert_same_gradients(pair: Beside, x: Tensor, y: Tensor) -> None:
     one = pair.loss(pair.one(x.to("cuda:0")), y.to("cuda:0"))
     several = pair.model(x, target=y)
-    assert one.isnan() and several.isnan()
+    assert one.isnan()
+    assert several.isnan()
     one.backward()
     several.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in pair.one.parameters())

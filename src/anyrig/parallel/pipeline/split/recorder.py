@@ -104,6 +104,8 @@ class Recorder(fx.Tracer):
         self._tensor_names: dict[int, str] = {}
         named = [*module.named_buffers(), *module.named_parameters()]
         self._tensor_names.update({id(tensor): name for name, tensor in named})
+        # The stand-ins whose type `isinstance` is looking at, innermost last.
+        self.asked: list[Any] = [None]
         self._has_ended = False
         self._total = sum(p.numel() for p in module.parameters()) or 1
         self._open: list[tuple[str, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import pickle
 import random
 import sys
 from collections import OrderedDict
@@ -25,13 +26,7 @@ def has_hooks(m: nn.Module) -> bool:
 
 def copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
     """Return the attributes of a module, and copies of its lists, dicts and sets."""
-    return {
-        name: (
-            value,
-            type(value)(value) if type(value) in _CONTAINERS else read_hidden_state(value),
-        )
-        for name, value in vars(m).items()
-    }
+    return {name: (value, _copy(value)) for name, value in vars(m).items()}
 
 
 def find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
@@ -60,16 +55,30 @@ def read_hidden_state(value: Any) -> Any:
         return value.getstate()
     if type(value) is itertools.count:
         return repr(value)
-    if type(value).__module__.startswith("numpy.random"):
-        bits = getattr(value, "bit_generator", None)
-        return repr(bits.state if bits is not None else value.get_state())
+    if type(value).__name__ in ("Generator", "RandomState") and _is_of_numpy(value):
+        return pickle.dumps(_bits_of(value).state)
     return None
 
 
 def _restore_hidden_state(value: Any, state: Any) -> None:
-    """Undo draws, if the state can be set."""
+    """Undo draws."""
     if isinstance(value, random.Random):
         value.setstate(state)
+    elif isinstance(state, bytes):
+        _bits_of(value).state = pickle.loads(state)
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return type(value).__module__.startswith("numpy.random")
+
+
+def _bits_of(value: Any) -> Any:
+    """Return what draws the bits of NumPy's `Generator` or `RandomState`."""
+    return getattr(value, "bit_generator", None) or value._bit_generator
+
+
+def _copy(value: Any) -> Any:
+    return type(value)(value) if type(value) in _CONTAINERS else read_hidden_state(value)
 
 
 def _as_before(value: Any, state: Any) -> Any:

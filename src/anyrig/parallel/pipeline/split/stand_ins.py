@@ -25,10 +25,6 @@ IN_PLACE_OPERATORS = (
 )
 
 
-# The stand-ins whose type `isinstance` is looking at, innermost last.
-_ASKED: list[Any] = []
-
-
 @contextmanager
 def isinstance_of_stand_ins() -> Iterator[None]:
     """Make ``isinstance(h, torch.Tensor)`` in a module's code look at the expected type of `h`."""
@@ -39,11 +35,12 @@ def isinstance_of_stand_ins() -> Iterator[None]:
         asks = is_of_caller(caller.co_filename) or caller.co_name == "is_tensor"
         if not asks or not issubclass(type(value), Value):
             return real(value, kinds)
-        _ASKED.append(value)
+        asked = value.tracer.asked
+        asked.append(value)
         try:
             return real(value, kinds)
         finally:
-            _ASKED.pop()
+            asked.pop()
 
     builtins.isinstance = asking
     try:
@@ -64,16 +61,15 @@ class Value(fx.Proxy):
         frame = sys._getframe(1)
         operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
         is_read = operation.startswith(("LOAD_ATTR", "MATCH_CLASS"))
-        if not (_ASKED and _ASKED[-1] is self) and not (
-            is_read and is_of_caller(frame.f_code.co_filename)
-        ):
-            return type(self)
         recorder: Any = self.tracer
-        _ASKED.append(None)
+        is_asked = recorder.asked[-1] is self
+        if not is_asked and not (is_read and is_of_caller(frame.f_code.co_filename)):
+            return type(self)
+        recorder.asked.append(None)
         try:
             return recorder.expect_kind(self)
         finally:
-            _ASKED.pop()
+            recorder.asked.pop()
 
     def __getattr__(self, name: str) -> Any:
         frame = sys._getframe(1)
