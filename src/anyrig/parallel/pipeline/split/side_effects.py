@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
-import pickle
 import random
 import sys
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -56,7 +57,8 @@ def read_hidden_state(value: Any) -> Any:
     if type(value) is itertools.count:
         return repr(value)
     if type(value).__name__ in ("Generator", "RandomState") and _is_of_numpy(value):
-        return pickle.dumps(_bits_of(value).state)
+        state = copy.deepcopy(_bits_of(value).state)
+        return _BitsState(repr(state), state)
     return None
 
 
@@ -64,8 +66,14 @@ def _restore_hidden_state(value: Any, state: Any) -> None:
     """Undo draws."""
     if isinstance(value, random.Random):
         value.setstate(state)
-    elif isinstance(state, bytes):
-        _bits_of(value).state = pickle.loads(state)
+    elif isinstance(state, _BitsState):
+        _bits_of(value).state = state.state
+
+
+@dataclass(frozen=True)
+class _BitsState:
+    text: str
+    state: Any = field(compare=False)
 
 
 def _is_of_numpy(value: Any) -> bool:
