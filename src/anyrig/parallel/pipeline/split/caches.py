@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from torch import fx
@@ -32,13 +33,15 @@ def clear_caches_of_stand_ins() -> None:
 def _in_modules() -> Iterator[Any]:
     """Yield what modules outside PyTorch, and their classes, have."""
     for name, module in list(sys.modules.items()):
-        if not is_of_caller(getattr(module, "__file__", None) or "<built-in>"):
+        if not issubclass(type(module), ModuleType):
+            continue
+        if not is_of_caller(vars(module).get("__file__") or "<built-in>"):
             continue
         for each in list(vars(module).values()):
             yield each
             if issubclass(type(each), type) and each.__module__ == name:
                 for held in list(vars(each).values()):
-                    yield getattr(held, "__func__", held)
+                    yield held.__func__ if type(held) in (staticmethod, classmethod) else held
 
 
 def _nothing() -> None:
