@@ -272,7 +272,8 @@ class Recorder(fx.Tracer):
         if not isinstance(known, (tuple, list, Tensor)):
             raise CannotTraceError("a loop iterates over a value", find_caller())
         values: Any = obj
-        return iter([values[i] for i in range(self.fact(obj, len, "a loop iterates over a value"))])
+        length = self.fact(obj, len, "a loop iterates over a value")
+        return [values[i] for i in range(length)].__iter__()
 
     def assume_mode(self, name: str) -> bool:
         """Return the mode to trace for; a small module that branches on it is not traced."""
