@@ -190,6 +190,11 @@ def isinstance_of_a_tensor(net: Any, x: Tensor) -> Tensor:
 
 
 @code
+def isinstance_of_torch_jit(net: Any, x: Tensor) -> Tensor:
+    return x * 2 if torch.jit.isinstance(x, Tensor) and torch.is_tensor(x) else x
+
+
+@code
 def isinstance_of_a_size(net: Any, x: Tensor) -> Tensor:
     return x * 2 if isinstance(x.shape, tuple) and isinstance(x.shape[0], int) else x
 

@@ -25,6 +25,10 @@ IN_PLACE_OPERATORS = (
 )
 
 
+# PyTorch's functions that ask for their caller: torch.is_tensor, and that of torch.jit.isinstance.
+_ASKING_FOR_CALLERS = ("is_tensor", "_isinstance")
+
+
 @contextmanager
 def isinstance_of_stand_ins() -> Iterator[None]:
     """Make ``isinstance(h, torch.Tensor)`` in a module's code look at the expected type of `h`."""
@@ -32,7 +36,7 @@ def isinstance_of_stand_ins() -> Iterator[None]:
 
     def asking(value: Any, kinds: Any) -> bool:
         caller = sys._getframe(1).f_code
-        asks = is_of_caller(caller.co_filename) or caller.co_name == "is_tensor"
+        asks = is_of_caller(caller.co_filename) or caller.co_name in _ASKING_FOR_CALLERS
         if not asks or not issubclass(type(value), Value):
             return real(value, kinds)
         asked = value.tracer.asked
