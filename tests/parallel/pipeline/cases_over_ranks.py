@@ -161,6 +161,15 @@ def case_losses() -> None:
     y[:3] = 1  # so no target of the first micro-batch counts
     pair = Pair(perceptron(), nn.CrossEntropyLoss(ignore_index=1), schedule="1f1b", micro_batches=4)
     pair.step(x, y)
+    for schedule in ("gpipe", "1f1b", "zero-bubble-few"):
+        pair = Pair(perceptron(), nn.CrossEntropyLoss(ignore_index=1), schedule=schedule)
+        x, y = batch(10)
+        y[:] = 1
+        pair.model(x, target=y).backward()
+        pair.loss(pair.one(x), y).backward()
+        pair.compare_gradients()
+    with pair.model.join():
+        pair.model.refresh()
     pair = Pair(perceptron(), weighted, micro_batches=4)
     x, y = batch(10)
     loss = pair.model(x, target=y)

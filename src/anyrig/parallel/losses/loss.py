@@ -46,6 +46,7 @@ class LossPart:
     reduced: bool  # whether `value` is a sum
     dtype: torch.dtype  # of the batch's loss
     shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
+    skips: bool = False  # whether what does not count has no gradient, whatever the divisor is
 
 
 class PartLoss:
@@ -97,7 +98,8 @@ class PartLoss:
             ]
             value = _call(known.summed, criterion, *given)
             dtype = output.dtype if widens else value.dtype
-            return LossPart(value, known.count(output, target, known.settings), True, dtype)
+            count = known.count(output, target, known.settings)
+            return LossPart(value, count, True, dtype, skips=True)
         returned = _call(criterion, criterion, output, target)
         if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
             value, count = returned
@@ -163,6 +165,21 @@ def combine_counts(parts: Sequence[LossPart], device: torch.device) -> Tensor | 
     if counted:
         return _add(counted, device) + known
     return known if counts else None
+
+
+def divisor_of_gradients(
+    parts: Sequence[LossPart], count: Tensor | float | None
+) -> Tensor | float | None:
+    """Return what divides the gradients of the sum of losses; None if nothing does.
+
+    If nothing counts, PyTorch's criterions have a loss of 0 / 0 and gradients of zero. Gradients
+    that were computed before the division are zero already, and 0 / 0 would make them NaN.
+    """
+    if not all(part.skips for part in parts):
+        return count
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, 1, count)
+    return count or (None if count is None else 1.0)
 
 
 def explain_loss(criterion: Criterion) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ...transfer.tree import list_leaves
+from ..accumulation import refuse_with_accumulate
 from ..batch.call import without_trace
 from ..compiling import refuse_pipeline
 from ..layout import Layout
@@ -137,7 +139,9 @@ class PipelineModule(StagedModule):
     ) -> torch.Tensor:
         layout = self._fixed_layout
         order = self._order_of(self._plan.schedule.name, len(parts))
-        if order is None or not self._learns(parts):
+        # Without samples, autograd computes the gradients of 0 / 0, as it does on one device.
+        has_samples = any(part.samples for part in parts)
+        if order is None or not has_samples or not self._learns(parts):
             losses: list[LossPart] = self._run_with_graph(parts, loss)
             whole = combine_losses(losses, layout.output_device, layout.dim)
         else:
@@ -206,6 +210,17 @@ class PipelineModule(StagedModule):
             parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
             return self._run_with_graph(parts[:1], None)[0]
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Do nothing, like `join`: gradients of several backward passes add up in any case."""
+        refuse_with_accumulate(self._fixed_layout.accumulate, "no_sync() or join()")
+        yield
+
+    join = no_sync
+
+    def refresh(self) -> None:
+        """Do nothing: stages compute with the module itself. See `DataParallel.refresh`."""
+
     def _note_backward(self, output: Any, count: Any, by_loss: bool) -> Any:
         if self._accumulation is None:
             return output
@@ -232,5 +247,11 @@ class PipelineModule(StagedModule):
         super().__setstate__(state)
         devices = [stage.device for stage in self._plan.stages]
         options = self._options
-        chain = chain_of(self.module, options.split_points, example=options.example)
+        chain = chain_of(
+            self.module,
+            options.split_points,
+            example=options.example,
+            device=devices[0],
+            dim=self._fixed_layout.dim,
+        )
         self._start(make_stages(chain, devices, sizes))

@@ -43,7 +43,13 @@ def spread_pipeline(
     """
     refuse_compiled_root(module)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
-    chain = chain_of(module, options.split_points, example=options.example)
+    chain = chain_of(
+        module,
+        options.split_points,
+        example=options.example,
+        device=layout.devices[0],
+        dim=layout.dim,
+    )
     blocks, devices = chain.blocks, layout.devices
     per_device = fewest_stages_per_device(name)
     if len(blocks) < per_device * len(devices):

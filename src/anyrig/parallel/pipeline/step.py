@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpreadError
-from ..losses.loss import LossPart, combine_counts, combine_losses
+from ..losses.loss import LossPart, combine_counts, combine_losses, divisor_of_gradients
 from .parcel import send
 from .scheduled_run import ScheduledRun
 from .stage import tensors_of
@@ -110,14 +110,15 @@ class _Step(torch.autograd.Function):
         kept.gradients = run.run()
         ctx.devices = [token.device for token in tokens]
         ctx.dtype = tokens[0].dtype
-        ctx.count = combine_counts(run.parts, output_device)
+        count = combine_counts(run.parts, output_device)
+        ctx.divisor = divisor_of_gradients(run.parts, count)
         return combine_losses(run.parts, output_device, dim)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> Any:
         factor = upstream.to(ctx.dtype)
-        if ctx.count is not None:
-            factor = factor / ctx.count
+        if ctx.divisor is not None:
+            factor = factor / ctx.divisor
         return None, None, None, None, *(send(factor, device).take() for device in ctx.devices)
 
 

@@ -318,6 +318,22 @@ class PipelineRank(StagedModule):
         refuse_with_accumulate(self._fixed_layout.accumulate, "no_sync()")
         yield
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Do nothing: the ranks of a pipeline get the same batches.
+
+        Raises:
+            SpreadError: there are several pipelines, whose numbers of batches may differ.
+        """
+        refuse_with_accumulate(self._fixed_layout.accumulate, "join()")
+        if self._pipeline.links.equals is not None:
+            raise SpreadError(
+                "with replicas=, every pipeline takes part in each step, so none can end before "
+                "the others; anyrig.distribute(loader) gives empty batches to a pipeline that has "
+                "no further data"
+            )
+        yield
+
     def refresh(self) -> None:
         """Do nothing: each rank computes with the module itself. See `DataParallel.refresh`."""
 

@@ -35,7 +35,8 @@ class WholeLoss:
     Attributes:
         value: the same on every rank; meaningless if the loss is not reduced.
         divisor: what the sum of the losses was divided by.
-        left: the divisor over the one that `begin_adding_losses` was given.
+        left: what divides the gradients: the divisor over the one that `begin_adding_losses` was
+            given.
         kind: the kind of the loss.
     """
 
@@ -69,7 +70,7 @@ def begin_adding_losses(
     Raises:
         BatchError: the loss was reduced for some micro-batches only.
     """
-    totals = torch.zeros(7, dtype=torch.float64, device=device)
+    totals = torch.zeros(8, dtype=torch.float64, device=device)
     if parts:
         first = parts[0]
         if len({(part.reduced, part.count is None) for part in parts}) != 1:
@@ -84,7 +85,8 @@ def begin_adding_losses(
             count = combine_counts(parts, device)
             if count is not None:
                 totals[1], totals[2] = count, 1.0
-        facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by]
+        skips = float(all(part.skips for part in parts))
+        facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by, skips]
         totals[3:] = torch.tensor(facts, dtype=torch.float64)
     wait = links.begin_sum(totals)
 
@@ -95,7 +97,10 @@ def begin_adding_losses(
             dtype = _DTYPES[round(float(totals[4] / ranks))]
             known["loss"] = LossKind(float(totals[3]) == 0.0, dtype)
         divisor = torch.where(totals[2] > 0, totals[1], 1.0)
-        left = divisor / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
+        # See `divisor_of_gradients`.
+        is_empty = (divisor == 0) & (totals[7] == totals[5])
+        left = torch.where(is_empty, 1.0, divisor)
+        left = left / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
         kind = known["loss"]
         return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind)
 

@@ -68,7 +68,13 @@ def spread_over_ranks(
     offered = _devices_of_row(layout, group, row)
     on_cpus = all(device.kind == "cpu" for device in offered)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision, on_cpus)
-    chain = chain_of(module, options.split_points, example=options.example)
+    chain = chain_of(
+        module,
+        options.split_points,
+        example=options.example,
+        device=layout.lead,
+        dim=layout.dim,
+    )
     per_device = fewest_stages_per_device(name)
     if len(chain.blocks) < per_device * devices:
         raise SpreadError(

@@ -32,7 +32,7 @@ class Arguments:
         names: the arguments that are values, in order; ``"xs[0]"`` is the first of ``*xs``.
         fixed: the other arguments by name.
         kinds: the types of the example's values by name.
-        shapes: the shapes of the example's tensors by name.
+        examples: the example's values by name.
     """
 
     signature: inspect.Signature
@@ -40,7 +40,7 @@ class Arguments:
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
     kinds: Mapping[str, type]
-    shapes: Mapping[str, torch.Size]
+    examples: Mapping[str, Any]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a call by name.
@@ -114,8 +114,8 @@ def read_arguments(module: nn.Module, example: Call | None, fix_numbers: bool) -
     fixed = {name: value for name, value in given.items() if isinstance(value, fixed_kinds)}
     names = tuple(name for name in given if name not in fixed)
     kinds = {name: _kind_of(given[name]) for name in names if given[name] is not _VALUE}
-    shapes = {n: given[n].shape for n in names if isinstance(given[n], torch.Tensor)}
-    return Arguments(signature, type(module).__name__, names, fixed, kinds, shapes)
+    examples = {name: given[name] for name in kinds}
+    return Arguments(signature, type(module).__name__, names, fixed, kinds, examples)
 
 
 _VALUE = object()

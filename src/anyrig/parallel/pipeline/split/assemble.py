@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from ..chain import Block, Chain, Values
 from ..known_layers import list_layers, require_known_layers
+from .one_sample import ONE_SAMPLE, SampleCount
 from .operations import Operations, Variant, fill, read_state
 from .variants import Side, read_mode
 
@@ -39,7 +40,12 @@ class _Pieces:
 
 
 def assemble(
-    module: nn.Module, bind: Bind, sides: Sequence[Side], cuts: Sequence[int], shown: float
+    module: nn.Module,
+    bind: Bind,
+    sides: Sequence[Side],
+    cuts: Sequence[int],
+    shown: float,
+    count: SampleCount | None,
 ) -> Chain:
     """Return the chain of the blocks between cuts.
 
@@ -49,6 +55,7 @@ def assemble(
         sides: the operations in one or two modes.
         cuts: indices of operations of the first side.
         shown: an undivided operation is reported if it has more than this part of the parameters.
+        count: where samples are counted, if some sides are for calls with one sample.
     """
     pieces = [_Pieces(side, cuts) for side in sides]
     assumed = sorted({name for side in sides for name in side.recording.assumed})
@@ -57,12 +64,20 @@ def assemble(
     def live_mode() -> bool | None:
         return read_mode(module, assumed)
 
+    counted = () if count is None else (ONE_SAMPLE,)
+
+    def bind_with_count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        values = bind(args, kwargs)
+        if count is not None:
+            values[ONE_SAMPLE] = count.is_one(values)
+        return values
+
     blocks = []
     for b, nodes in enumerate(pieces[0].nodes):
         reads = tuple(dict.fromkeys(name for each in pieces for name in each.reads[b]))
         writes = tuple(dict.fromkeys(name for each in pieces for name in each.writes[b]))
         variants = {
-            each.side.training: Variant(
+            (each.side.training, each.side.one_sample): Variant(
                 module,
                 each.side.recording.constants,
                 each.nodes[b],
@@ -78,7 +93,8 @@ def assemble(
             if any(node.op == "call_module" and node.target == name for node in nodes)
             and sum(p.numel() for p in module.get_submodule(name).parameters()) > shown * total
         }
-        operations = Operations(module, variants, live_mode)
+        operations = Operations(module, variants, live_mode, count is not None)
+        reads += counted
         blocks.append(Block(_name_block(nodes), operations, reads, writes, "; ".join(undivided)))
 
     layers = list_layers(module)
@@ -88,10 +104,10 @@ def assemble(
         for side in sides:
             side.recording.facts.require_same(module)
 
-    by_mode = {side.training: side for side in sides}
+    by_case = {(side.training, side.one_sample): side for side in sides}
 
     def build(values: Values) -> Any:
-        side = by_mode[live_mode()]
+        side = by_case[live_mode(), values.get(ONE_SAMPLE)]
 
         def value_of(node: fx.Node) -> Any:
             if node.op == "get_attr":
@@ -101,7 +117,8 @@ def assemble(
         return fill(side.recording.output.args[0], value_of)
 
     result_reads = dict.fromkeys(name for each in pieces for name in each.result_reads)
-    return Chain(tuple(blocks), bind, build, tuple(result_reads), require_same)
+    read_at_end = (*result_reads, *counted)
+    return Chain(tuple(blocks), bind_with_count, build, read_at_end, require_same)
 
 
 def _name_block(nodes: Sequence[fx.Node]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import fx, nn
 
 from ....errors import SpreadError
@@ -11,9 +12,12 @@ from ..chain import Chain
 from .arguments import Arguments, Call, read_arguments
 from .assemble import assemble
 from .boundaries import SMALL_PART, choose_cuts
+from .example_facts import FactCheck
+from .one_sample import SampleCount, find_sample_count, is_same, take_one_sample
 from .operations import read_state
-from .recorder import Recorder, Recording, has_hooks
+from .recorder import Recorder, Recording
 from .refusal import explain_failure
+from .side_effects import has_hooks
 from .split_points import find_named_cuts
 from .together import find_spans
 from .variants import Side, align
@@ -29,6 +33,8 @@ def chain_of(
     split_points: Sequence[str] | None = None,
     *,
     example: Call | None = None,
+    device: torch.device | None = None,
+    dim: int = 0,
 ) -> Chain:
     """Return `module` as a chain of blocks that computes the same, with the same parameters.
 
@@ -40,7 +46,10 @@ def chain_of(
         split_points: the names of submodules at which a new block begins. None cuts wherever few
             values cross.
         example: (args, kwargs) of a call. Arguments that are None, bools or strings decide which
-            code runs, so the chain is made for those of the example. None assumes the defaults.
+            code runs, so the chain is made for those of the example, and for shapes and dtypes
+            that code looks at. None assumes the defaults.
+        device: the kind of device on which the module will compute. None: where it is.
+        dim: the dimension of the samples.
 
     Raises:
         SpreadError: the module cannot be divided; the message names the place in its code.
@@ -50,24 +59,28 @@ def chain_of(
             f"this {type(module).__name__} has hooks, which run around the whole module and cannot "
             "be divided. Register them on its submodules"
         )
-    arguments, recordings = _record(module, example)
+    device = device or _device_of(module)
+    arguments, recordings = _record(module, example, device)
     first = recordings[0]
     if split_points is None:
         _require_parts(module, first)
-    sides = align(recordings, module.training)
+    count, single = _record_one_sample(module, example, device, dim, recordings, arguments)
+    sides = align(recordings, single, module.training)
     cuts = _choose_cuts(module, sides, split_points)
-    return assemble(module, arguments.bind, sides, cuts, SMALL_PART)
+    return assemble(module, arguments.bind, sides, cuts, SMALL_PART, count)
 
 
-def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Recording]]:
+def _record(
+    module: nn.Module, example: Call | None, device: torch.device
+) -> tuple[Arguments, list[Recording]]:
     """Return the recordings of the modes on which the operations depend, the current one first."""
     failure: Exception | None = None
     for fix_numbers in (False, True):
         arguments = read_arguments(module, example, fix_numbers)
         try:
-            recordings = [_record_in(module.training, module, arguments)]
+            recordings = [_record_in(module.training, module, arguments, device)]
             if recordings[0].assumed:
-                recordings.append(_record_in(not module.training, module, arguments))
+                recordings.append(_record_in(not module.training, module, arguments, device))
             return arguments, recordings
         except SpreadError:
             raise
@@ -77,13 +90,44 @@ def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Re
     raise SpreadError(
         f"{type(module).__name__} cannot be divided into stages: {explain_failure(failure)}. Put "
         "this code into a submodule of its own, which then is one block, or place the module's "
-        "parts on devices yourself"
+        "parts on devices yourself. If the code computes a loss, leave out the targets in example= "
+        "and give spread the loss: loss=criterion"
     ) from failure
 
 
-def _record_in(training: bool, module: nn.Module, arguments: Arguments) -> Recording:
-    recorder = Recorder(module, training)
-    return recorder.record(arguments.call_with, arguments.kinds, arguments.shapes)
+def _record_one_sample(
+    module: nn.Module,
+    example: Call | None,
+    device: torch.device,
+    dim: int,
+    recordings: Sequence[Recording],
+    arguments: Arguments,
+) -> tuple[SampleCount | None, list[Recording]]:
+    """Return where samples are counted and the recordings for one; none if they do not differ."""
+    one = None if example is None else take_one_sample(example, dim)
+    depends = any(isinstance(n.target, FactCheck) for r in recordings for n in r.operations)
+    if one is None or not depends:
+        return None, []
+    try:
+        few, single = _record(module, one, device)
+    except SpreadError:  # calls with one sample are refused where they differ
+        return None, []
+    count = find_sample_count(arguments.examples, few.examples)
+    matches = few.names == arguments.names and len(single) == len(recordings)
+    if count is None or not matches or all(map(is_same, recordings, single)):
+        return None, []
+    return count, single
+
+
+def _record_in(
+    training: bool, module: nn.Module, arguments: Arguments, device: torch.device
+) -> Recording:
+    recorder = Recorder(module, training, device)
+    return recorder.record(arguments.call_with, arguments.kinds, arguments.examples)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
 def _require_parts(module: nn.Module, recording: Recording) -> None:

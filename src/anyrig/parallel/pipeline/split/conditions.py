@@ -50,7 +50,9 @@ def _is_simple(test: ast.expr, joined: type[ast.boolop], expected: bool) -> bool
             if not isinstance(node, joined):
                 return False
         elif isinstance(node, ast.Compare):
-            if not expected and len(node.ops) > 1:
+            # `x in (2, 3)` is several comparisons.
+            several = len(node.ops) > 1 and not expected
+            if several or any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
                 return False
         elif isinstance(node, ast.UnaryOp):
             if isinstance(node.op, ast.Not):

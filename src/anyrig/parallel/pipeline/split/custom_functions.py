@@ -41,12 +41,17 @@ def _marks_dirty(function: type[torch.autograd.Function]) -> bool:
     return any("mark_dirty" in each.__code__.co_names for each in methods)
 
 
-def recorded_functions(create_proxy: Callable[..., fx.Proxy]) -> AbstractContextManager[None]:
-    """Record the calls of ``apply`` that have stand-ins or tensors among their arguments."""
+def recorded_functions(
+    create_proxy: Callable[..., fx.Proxy], records: Callable[[], bool]
+) -> AbstractContextManager[None]:
+    """Record the calls of ``apply`` that have stand-ins or tensors among their arguments.
+
+    Calls are recorded while ``records()`` is true.
+    """
 
     def record(cls: type[torch.autograd.Function], args: Any, kwargs: Any) -> Any:
         flat = pytree.tree_leaves((args, kwargs))
-        if any(isinstance(each, (fx.Proxy, Tensor)) for each in flat):
+        if records() and any(isinstance(each, (fx.Proxy, Tensor)) for each in flat):
             return create_proxy("call_function", FunctionCall(cls), args, kwargs)
         return NotImplemented
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ....errors import SpreadError
+from .known_values import UNKNOWN
 from .refusal import Place, is_of_caller
 from .stand_ins import Value
 
@@ -66,6 +67,9 @@ def _find_kind(node: fx.Node, arguments: Mapping[str, type]) -> type:
     name = str(getattr(node.target, "__name__", node.target))
     if node.op == "placeholder":
         return arguments.get(str(node.target), Tensor)
+    known = node.meta.get("known", UNKNOWN)
+    if known is not UNKNOWN:
+        return Tensor if isinstance(known, Tensor) else type(known)
     if name == "getattr" and node.args[1] in ("shape", "device", "dtype", "ndim"):
         fields = {"shape": torch.Size, "device": torch.device, "dtype": torch.dtype, "ndim": int}
         return fields[str(node.args[1])]

@@ -134,16 +134,18 @@ class Operations(Part):
     def __init__(
         self,
         module: nn.Module,
-        variants: dict[bool | None, Variant],
+        variants: dict[tuple[bool | None, bool | None], Variant],
         live_mode: Callable[[], bool | None],
+        counts: bool,
     ) -> None:
         super().__init__(module)
-        self._variants, self._live_mode = variants, live_mode
+        self._variants, self._live_mode, self._counts = variants, live_mode, counts
         for variant in variants.values():
             for name in variant.state_names():
                 self.include(name)
 
     def forward(self, *inputs: Any) -> Any:
         """Return the written values of the block."""
-        written = self._variants[self._live_mode()].compute(inputs)
+        one_sample = inputs[-1] if self._counts else None
+        written = self._variants[self._live_mode(), one_sample].compute(inputs)
         return written[0] if len(written) == 1 else written

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,14 +52,18 @@ class RecordedFacts:
         self._divided[id(m)] = m
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Note which attributes are read within the block, and their values at the end of it."""
+    def noting(self, counts: Callable[[], bool]) -> Iterator[None]:
+        """Note which attributes are read within the block, and their values at the end of it.
+
+        A read counts if ``counts()`` is true.
+        """
 
         def read(m: nn.Module, name: str) -> Any:
             value = object.__getattribute__(m, name)
             if name in _OF_PYTORCH and name != "_modules":
                 return value
-            if (id(m), name) not in self._reads and not is_of_this_package(sys._getframe(1)):
+            is_new = (id(m), name) not in self._reads and counts()
+            if is_new and not is_of_this_package(sys._getframe(1)):
                 held = name in object.__getattribute__(m, "__dict__")
                 kept = isinstance(value, _PLAIN) and getattr(type(m), name, m) is value
                 if held or kept:

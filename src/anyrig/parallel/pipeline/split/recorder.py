@@ -13,9 +13,10 @@ The recorder uses `torch.fx`. It differs from `torch.fx.symbolic_trace` where ex
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,28 +28,34 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
+from .caches import clear_caches_of_stand_ins
 from .checkpoint_calls import module_called_by, refuse_hidden_checkpoint
 from .conditions import expected_truth, require_truth
 from .custom_functions import recorded_functions
-from .example_shapes import NumberCheck, number_of
-from .kinds import KindCheck, kind_of_node, type_in_code_of
+from .example_facts import FactCheck
+from .kinds import PLAIN_KINDS, KindCheck, kind_of_node, type_in_code_of
+from .known_values import UNKNOWN, KnownValues
 from .recorded_facts import RecordedFacts
 from .refusal import CannotTraceError, explain_failure, find_caller, is_of_caller
 from .side_effects import (
     copy_attributes,
     find_change,
+    has_hooks,
     place_of,
     read_random_state,
     restore_attributes,
     restore_random_state,
 )
-from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value
+from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value, isinstance_of_stand_ins
 
 # These functions refuse symbolic sizes before a TorchFunctionMode sees the call.
 _FACTORIES = (
     *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"),
     *("rand", "randn", "randint", "randperm", "normal"),
+    *("scalar_tensor", "logspace", "empty_strided", "tril_indices", "triu_indices", "complex"),
 )
+# So do these, which return no tensors.
+_FACTS_OF_DTYPES = ("finfo", "iinfo", "broadcast_shapes", "promote_types", "can_cast")
 # The answers of these functions differ between calls, but a recording is made once.
 _QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled")
 # Facts of real tensors that tracing may use, because later changes of the module keep them.
@@ -90,13 +97,16 @@ class Recording:
 class Recorder(fx.Tracer):
     """Records one module in one mode."""
 
-    def __init__(self, module: nn.Module, training: bool) -> None:
+    def __init__(self, module: nn.Module, training: bool, device: torch.device) -> None:
         super().__init__(autowrap_functions=(checkpoint.checkpoint,))
-        self._module, self._training = module, training
+        self._module, self._training, self._device = module, training, device
         self._names = {id(m): name for name, m in module.named_modules()}
         self._tensor_names: dict[int, str] = {}
         named = [*module.named_buffers(), *module.named_parameters()]
         self._tensor_names.update({id(tensor): name for name, tensor in named})
+        # The stand-ins whose type `isinstance` is looking at, innermost last.
+        self.asked: list[Any] = [None]
+        self._has_ended = False
         self._total = sum(p.numel() for p in module.parameters()) or 1
         self._open: list[tuple[str, int]] = []
         self._numbers: dict[str, int] = {}
@@ -107,7 +117,7 @@ class Recorder(fx.Tracer):
         self,
         make_arguments: Callable[[Callable[[str], fx.Proxy]], Any],
         kinds: Mapping[str, type],
-        shapes: Mapping[str, Sequence[int]],
+        examples: Mapping[str, Any],
     ) -> Recording:
         """Return the recording of the module's forward.
 
@@ -115,22 +125,34 @@ class Recorder(fx.Tracer):
             make_arguments: returns (args, kwargs) of the call, given a function that makes the
                 stand-in of an argument.
             kinds: the types of arguments by name, as far as they are known.
-            shapes: the shapes of arguments by name, as far as they are known.
+            examples: the example's arguments by name; empty without an example.
 
         Raises:
             Exception: anything that the forward raises because its values are not known.
         """
         self._make_arguments, self._kinds = make_arguments, kinds
-        self._shapes = shapes
+        self._has_example = bool(examples)
+        self._known = KnownValues(
+            self._module, self.recording, examples, self._device, self._training
+        )
         with (
             torch.enable_grad(),
             _modes_of(self),
             _patched(self),
             type_in_code_of(self._module),
-            recorded_functions(self.create_proxy),
+            isinstance_of_stand_ins(),
+            recorded_functions(self.create_proxy, lambda: not self.is_computing_known),
         ):
             self._base_context = _read_context()
-            graph = self.trace(self._module)
+            before = [(m, copy_attributes(m)) for m in self._module.modules()]
+            try:
+                graph = self.trace(self._module)
+            finally:
+                self._has_ended = True
+                for m, attributes in before:
+                    if find_change(m, attributes) is not None:  # such as hooks of a submodule
+                        restore_attributes(m, attributes)
+                clear_caches_of_stand_ins()
         self.recording.graph = graph
         return self.recording
 
@@ -140,12 +162,13 @@ class Recorder(fx.Tracer):
         """Return a function that calls the forward, and no arguments for it."""
 
         def stand_in(name: str) -> fx.Proxy:
-            return self.create_proxy("placeholder", name, (), {})
+            made: fx.Proxy = self.create_proxy("placeholder", name, (), {})
+            return made
 
         args, kwargs = self._make_arguments(stand_in)
 
         def call_root() -> Any:
-            with _RecordEverything(self), self.recording.facts.noting():
+            with _RecordEverything(self), self._noting():
                 return self._call_forward(
                     self._module, lambda: self._module.forward(*args, **kwargs)
                 )
@@ -154,7 +177,11 @@ class Recorder(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Trace the call of a submodule, or record it as one operation."""
+        if self.is_computing_known:
+            return forward(*args, **kwargs)
         name = self._names.get(id(m))
+        if name is None and not any(True for _ in m.parameters()):
+            return forward(*args, **kwargs)  # made in the code, such as a criterion
         if name is None:
             raise CannotTraceError(
                 f"{type(m).__name__} is called, but is not a submodule", find_caller()
@@ -181,7 +208,7 @@ class Recorder(fx.Tracer):
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
         """Read parameters and buffers when the graph runs."""
-        if isinstance(attr_val, Tensor):
+        if isinstance(attr_val, Tensor) and not self.is_computing_known:
             name = self._tensor_names.get(id(attr_val))
             if name is not None:
                 return State(self.create_node("get_attr", name, (), {}), self, attr_val)
@@ -196,6 +223,8 @@ class Recorder(fx.Tracer):
                 self.recording.constants[name] = a
                 self._tensor_names[id(a)] = name
             return self.create_node("get_attr", name, (), {})
+        if issubclass(type(a), Value) and not self.is_live(a):
+            raise CannotTraceError("a value of an earlier call is used", find_caller())
         a = module_called_by(a) or a
         if isinstance(a, nn.Module):
             if id(a) not in self._names:
@@ -203,7 +232,14 @@ class Recorder(fx.Tracer):
             return self.create_node("get_attr", self._names[id(a)], (), {})
         if isinstance(a, dict) and type(a) is not dict:
             return self._create_special_dict(a)
-        return super().create_arg(a)
+        try:
+            return super().create_arg(a)
+        except NotImplementedError as error:
+            raise CannotTraceError(
+                f"a {type(a).__name__} holds values of a call, and only tuples, lists, dicts and "
+                "dataclasses are followed; if it is a cache, call the module with use_cache=False",
+                place_of(self._module),
+            ) from error
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Record an operation, which must not be part of a checkpoint that is not recorded."""
@@ -215,6 +251,7 @@ class Recorder(fx.Tracer):
         node = super().create_node(kind, target, *args, **kwargs)
         node.meta["calls"] = tuple(self._open)
         node.meta["place"] = find_caller()
+        node.meta["known"] = self._known.compute(node)
         context = _read_context()
         if context != self._base_context:
             node.meta["context"] = context
@@ -229,13 +266,18 @@ class Recorder(fx.Tracer):
         place = find_caller()
         expected = expected_truth(place)
         if expected is None:
-            return bool(self._number(obj, bool, "which code runs depends on a value"))
+            return bool(self.fact(obj, bool, "which code runs depends on a value"))
         self.create_proxy("call_function", require_truth, (obj, expected, place), {})
         return expected
 
     def iter(self, obj: fx.Proxy) -> Any:
-        """Refuse to iterate."""
-        raise CannotTraceError("a loop iterates over a value", find_caller())
+        """Iterate over as many items as the example has, and record a check of their number."""
+        known = self._known.of(obj.node)
+        if not isinstance(known, (tuple, list, Tensor)):
+            raise CannotTraceError("a loop iterates over a value", find_caller())
+        values: Any = obj
+        length = self.fact(obj, len, "a loop iterates over a value")
+        return [values[i] for i in range(length)].__iter__()
 
     def assume_mode(self, name: str) -> bool:
         """Return the mode to trace for; a small module that branches on it is not traced."""
@@ -248,20 +290,39 @@ class Recorder(fx.Tracer):
 
     # The methods below are not in fx.Tracer.
 
-    def index(self, value: Value) -> int:
-        """Return a number that follows from the example's shapes, and record a check of it."""
-        return self._number(value, int, "a number depends on a value")
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any
+    ) -> Any:
+        """Record an operation; return a stand-in, or the value if it is a known text or None."""
+        made = super().create_proxy(kind, target, args, kwargs, *more, **named)
+        known = made.node.meta["known"]
+        if kind == "placeholder" or target in (operator.setitem, operator.delitem):
+            return made
+        if known is None or isinstance(known, str):
+            self.fact(made, is_none if known is None else str, "a text is not known")
+            return known
+        return made
 
-    def _number(self, value: fx.Proxy, kind: type[int], refusal: str) -> int:
-        number = number_of(value.node, self._shapes)
-        if not isinstance(number, int):
+    def known_attribute(self, value: Value, name: str) -> Any:
+        """Return what is known of an attribute of a value, or `UNKNOWN`."""
+        known = self._known.of(value.node)
+        return UNKNOWN if known is UNKNOWN else self._known.attribute(known, name)
+
+    def fact(self, value: fx.Proxy, read: Callable[[Any], Any], refusal: str) -> Any:
+        """Return what `read` finds in a value, by the example, and record a check of it."""
+        known = self._known.of(value.node)
+        fact = UNKNOWN
+        if known is not UNKNOWN and not (isinstance(known, Tensor) and read is not len):
+            with suppress(Exception):
+                fact = read(known)
+        if fact is UNKNOWN:
             remedy = ""
-            if kind_of_node(value.node, {}) in (int, bool) and not self._shapes:
-                remedy = " (example=(args, kwargs) of a call fixes the shapes of arguments)"
+            if kind_of_node(value.node, {}) in PLAIN_KINDS and not self._has_example:
+                remedy = " (example=(args, kwargs) of a call fixes shapes and dtypes of arguments)"
             raise CannotTraceError(f"{refusal}{remedy}", find_caller())
-        check = NumberCheck(kind(number), find_caller())
-        self.create_proxy("call_function", check, (value,), {})
-        return kind(number)
+        check = FactCheck(read, fact, find_caller())
+        self.create_node("call_function", check, (value.node,), {})
+        return fact
 
     def expect_kind(self, value: Value, exact: bool = False, missing: str = "") -> type:
         """Return the type that a value is expected to have, and record a check of it."""
@@ -271,6 +332,31 @@ class Recorder(fx.Tracer):
         check = KindCheck(kind, exact, missing, find_caller())
         self.create_proxy("call_function", check, (value,), {})
         return kind
+
+    def kind_or_known(self, value: Value) -> Any:
+        """Return an object that has a value's attributes: the known value, or its type."""
+        if value.node.op != "placeholder":
+            known = self._known.of(value.node)
+            if known is not UNKNOWN:
+                return known
+        return self.expect_kind(value)
+
+    def is_plain(self, value: Value) -> bool:
+        """Return whether a value is a known dtype, device, number or tuple."""
+        return isinstance(self._known.of(value.node), PLAIN_KINDS)
+
+    def is_live(self, value: fx.Proxy) -> bool:
+        """Return whether a stand-in is of this recording, which has not ended."""
+        if self._has_ended:
+            return False
+        node = value.node
+        # Private: whether `_forget_after` erased the node. There is no public way to ask.
+        return node.graph is self.graph and not node._erased
+
+    @property
+    def is_computing_known(self) -> bool:
+        """Whether an operation runs without data, which is not to be recorded."""
+        return self._known.is_computing
 
     def name_of_tensor(self, tensor: Any) -> str | None:
         """Return the name of a parameter or buffer."""
@@ -291,6 +377,9 @@ class Recorder(fx.Tracer):
         if not any(isinstance(each, Tensor) for each in flat) and not _makes_tensor(function):
             return function(*args, **kwargs)
         return self.create_proxy("call_function", function, args, kwargs)
+
+    def _noting(self) -> AbstractContextManager[None]:
+        return self.recording.facts.noting(lambda: not self.is_computing_known)
 
     def _is_leaf(self, m: nn.Module) -> bool:
         kind = type(m)
@@ -330,8 +419,10 @@ class Recorder(fx.Tracer):
     def _create_special_dict(self, a: Any) -> fx.Node:
         if dataclasses.is_dataclass(a):
             fields = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
-            return self.create_proxy("call_function", type(a), (), fields).node
-        return self.create_proxy("call_function", type(a), (list(a.items()),), {}).node
+            made: fx.Proxy = self.create_proxy("call_function", type(a), (), fields)
+        else:
+            made = self.create_proxy("call_function", type(a), (list(a.items()),), {})
+        return made.node
 
 
 class _RecordEverything(TorchFunctionMode):
@@ -343,6 +434,8 @@ class _RecordEverything(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._recorder.is_computing_known:
+            return func(*args, **kwargs)
         if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         return self._recorder.record_call(func, args, kwargs)
@@ -357,13 +450,6 @@ _TRACED_OF_TORCH = {
 # Private: the encoder's and the decoder's forward call these with values, so the calls are recorded
 # as operations; else test_layers_of_pytorchs_encoder_are_blocks fails.
 _HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
-
-
-def has_hooks(m: nn.Module) -> bool:
-    """Return whether calling `m` runs hooks."""
-    return bool(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-    )
 
 
 def _makes_tensor(function: Callable[..., Any]) -> bool:
@@ -397,7 +483,8 @@ def _patched(recorder: Recorder) -> Iterator[None]:
 
     def refuse_question(name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         def asked(*args: Any) -> Any:
-            if is_of_caller(sys._getframe(1).f_code.co_filename):
+            asks = is_of_caller(sys._getframe(1).f_code.co_filename)
+            if asks and not recorder.is_computing_known:
                 what = f"which code runs depends on torch.{name}(), which may differ from call to"
                 raise CannotTraceError(f"{what} call", find_caller())
             return ask(*args)
@@ -408,7 +495,7 @@ def _patched(recorder: Recorder) -> Iterator[None]:
         if not _is_changed_in_place(m, name, value, recorder):
             set_before(m, name, value)
 
-    places: list[tuple[Any, str]] = [(torch, name) for name in _FACTORIES]
+    places: list[tuple[Any, str]] = [(torch, name) for name in (*_FACTORIES, *_FACTS_OF_DTYPES)]
     places += [(transformer, name) for name in _HELPERS_OF_TORCH if hasattr(transformer, name)]
     saved = [(home, name, getattr(home, name)) for home, name in places]
     asking = [(torch, name, getattr(torch, name)) for name in _QUESTIONS]
@@ -436,6 +523,11 @@ def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder
     read = node.args[0]
     target = str(read.target) if isinstance(read, fx.Node) and read.op == "get_attr" else None
     return target is not None and target == recorder.name_of_tensor(m._buffers[name])
+
+
+def is_none(value: object) -> bool:
+    """Return whether a value is None."""
+    return value is None
 
 
 def _read_context() -> tuple[Any, ...]:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import itertools
 import random
 import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from .refusal import Place
 
+_CONTAINERS = (list, dict, set, OrderedDict)
+
+
+def has_hooks(m: nn.Module) -> bool:
+    """Return whether calling `m` runs hooks."""
+    return bool(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+    )
+
 
 def copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
     """Return the attributes of a module, and copies of its lists, dicts and sets."""
-    return {
-        name: (value, type(value)(value) if type(value) in (list, dict, set) else None)
-        for name, value in vars(m).items()
-    }
+    return {name: (value, _copy(value)) for name, value in vars(m).items()}
 
 
 def find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
@@ -26,7 +37,9 @@ def find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
         if name not in now or name not in before or now[name] is not before[name][0]:
             return name
         value, copied = before[name]
-        if copied is None:
+        if type(value) not in _CONTAINERS:
+            if read_hidden_state(value) != copied:
+                return name
             continue
         same = len(value) == len(copied) and all(
             a is b and (not isinstance(value, dict) or value[a] is copied[b])
@@ -37,16 +50,64 @@ def find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
     return None
 
 
+def read_hidden_state(value: Any) -> Any:
+    """Return the state of a generator of random numbers or of a counter; None for others."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if type(value) is itertools.count:
+        return repr(value)
+    if type(value).__name__ in ("Generator", "RandomState") and _is_of_numpy(value):
+        state = copy.deepcopy(_bits_of(value).state)
+        return _BitsState(repr(state), state)
+    return None
+
+
+def _restore_hidden_state(value: Any, state: Any) -> None:
+    """Undo draws."""
+    if isinstance(value, random.Random):
+        value.setstate(state)
+    elif isinstance(state, _BitsState):
+        _bits_of(value).state = state.state
+
+
+@dataclass(frozen=True)
+class _BitsState:
+    text: str
+    state: Any = field(compare=False)
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return type(value).__module__.startswith("numpy.random")
+
+
+def _bits_of(value: Any) -> Any:
+    """Return what draws the bits of NumPy's `Generator` or `RandomState`."""
+    return getattr(value, "bit_generator", None) or value._bit_generator
+
+
+def _copy(value: Any) -> Any:
+    return type(value)(value) if type(value) in _CONTAINERS else read_hidden_state(value)
+
+
+def _as_before(value: Any, state: Any) -> Any:
+    """Return an attribute, or a counter that begins where it did."""
+    if type(value) is not itertools.count or repr(value) == state:
+        return value
+    return itertools.count(*ast.literal_eval(f"({state.removeprefix('count(')[:-1]},)"))
+
+
 def restore_attributes(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> None:
     """Undo changes of attributes."""
     for value, copied in before.values():
-        if isinstance(copied, list):
+        if type(value) is list:
             value[:] = copied
-        elif copied is not None:
+        elif type(value) in _CONTAINERS:
             value.clear()
             value.update(copied)
+        elif copied is not None:
+            _restore_hidden_state(value, copied)
     vars(m).clear()
-    vars(m).update({name: value for name, (value, _) in before.items()})
+    vars(m).update({name: _as_before(value, copied) for name, (value, copied) in before.items()})
 
 
 def read_random_state() -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from .conditions import require_truth
 from .custom_functions import FunctionCall
-from .example_shapes import NumberCheck
+from .example_facts import FactCheck
 from .in_place_code import function_changes_arguments, module_changes_arguments
 from .kinds import PLAIN_KINDS, KindCheck, kind_of_node
 from .stand_ins import IN_PLACE_OPERATORS
@@ -100,7 +100,7 @@ def _changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
     found = [out] if isinstance(out, fx.Node) else []
     if isinstance(node.target, FunctionCall):
         return inputs if node.target.changes_arguments() else []
-    if isinstance(node.target, (KindCheck, NumberCheck)):
+    if isinstance(node.target, (KindCheck, FactCheck)):
         return []
     if not _is_of_torch(node.target) and node.target is not require_truth:
         found += inputs if function_changes_arguments(node.target) else []

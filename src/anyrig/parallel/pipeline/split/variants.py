@@ -29,6 +29,7 @@ class Side:
 
     Attributes:
         training: the mode; None if the mode does not matter.
+        one_sample: whether calls have one sample; None if that does not matter.
         recording: the recording of the module in this mode.
         nodes: the operations in order.
         homes: for each operation, the index of the first side's operation whose block it joins.
@@ -36,28 +37,43 @@ class Side:
     """
 
     training: bool | None
+    one_sample: bool | None
     recording: Recording
     nodes: Sequence[fx.Node]
     homes: Sequence[int]
     names: Mapping[fx.Node, str]
 
 
-def align(recordings: Sequence[Recording], training: bool) -> list[Side]:
-    """Return the recordings side by side: one, or those of the current and of the other mode."""
+def align(
+    recordings: Sequence[Recording], single: Sequence[Recording], training: bool
+) -> list[Side]:
+    """Return the recordings side by side.
+
+    Args:
+        recordings: one, or those of the current and of the other mode.
+        single: those for calls with one sample, if they differ.
+        training: the current mode.
+    """
     first = recordings[0]
+    modes = [training, not training] if len(recordings) > 1 else [None]
+    counts = [(recordings, False), (single, True)] if single else [(recordings, None)]
+    cases = [
+        (mode, one, recording)
+        for group, one in counts
+        for mode, recording in zip(modes, group, strict=True)
+    ]
     nodes, names = first.operations, _own_names(first.graph, "")
-    mode = training if len(recordings) > 1 else None
-    sides = [Side(mode, first, nodes, range(len(nodes)), names)]
-    for recording in recordings[1:]:
+    sides = [Side(*cases[0][:2], first, nodes, range(len(nodes)), names)]
+    for number, (mode, one, recording) in enumerate(cases[1:]):
         others = recording.operations
         found = _match([_key(node) for node in nodes], [_key(node) for node in others])
-        named = _own_names(recording.graph, "other mode: ")
+        named = _own_names(recording.graph, f"other {number}: ")
         homes, home = [], 0
         for node, match in zip(others, found, strict=True):
             if match is not None:
                 home, named[node] = match, names[nodes[match]]
             homes.append(home)
-        sides.append(Side(not training, recording, others, homes, named))
+        sides.append(Side(mode, one, recording, others, homes, named))
     return sides
 
 
