@@ -1,5 +1,6 @@
 """What all tests start from."""
 
+import atexit
 import gc
 import os
 import signal
@@ -64,3 +65,4 @@ def pytest_collection_finish() -> None:
     import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # nanobind's bindings, such as Triton's, report what stays frozen

@@ -175,6 +175,7 @@ def serve(connection: socket.socket) -> None:
                 finalizes, *words = json.loads(line)
                 status = run_program(*words)
                 if finalizes:
+                    gc.unfreeze()  # Triton's bindings report what stays frozen
                     sys.exit(status)
                 end_program(status)
             connection.sendall(b"%-16d" % program)

@@ -165,6 +165,7 @@ def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str
         if child == 0:
             port = int(os.read(port_out, 8))
             run_rank(files, rank, size, port, folder, mode)
+            gc.unfreeze()  # Triton's bindings report what stays frozen
             sys.exit()  # exit as a program does, with all exit handlers
         children.append(child)
     # Created after the forks: a child would not have the store's thread.

@@ -241,11 +241,6 @@ class Recorder(fx.Tracer):
                 place_of(self._module),
             ) from error
 
-    def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
-        """Record an operation, which must not be part of a checkpoint that is not recorded."""
-        refuse_hidden_checkpoint(outermost=Recorder.record.__code__)
-        return super().create_proxy(*args, **kwargs)
-
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node, with the place and context in which it was made."""
         node = super().create_node(kind, target, *args, **kwargs)
@@ -293,7 +288,11 @@ class Recorder(fx.Tracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any
     ) -> Any:
-        """Record an operation; return a stand-in, or the value if it is a known text or None."""
+        """Record an operation; return a stand-in, or the value if it is a known text or None.
+
+        Refuse an operation of a checkpoint that is not recorded.
+        """
+        refuse_hidden_checkpoint(outermost=Recorder.record.__code__)
         made = super().create_proxy(kind, target, args, kwargs, *more, **named)
         known = made.node.meta["known"]
         if kind == "placeholder" or target in (operator.setitem, operator.delitem):
