@@ -18,7 +18,7 @@ class Kinds:
 
         recorded by autograd, allocated when the backward pass begins        activations
         the same, after that backward pass                                   other tensors
-        has a tensor with a graph, older than the recording                  activations
+        has a tensor with a graph, in no variable, older than the recording  activations
         the same, after the first backward pass                              other tensors
         has a tensor, allocated when a step or the recording ends            other tensors
         has a tensor, freed before                                           temporaries
@@ -43,7 +43,8 @@ class Kinds:
         is_older = block.operator is None
         if not block.has_tensor:
             return Kind.ACTIVATIONS if is_older and self._graphs else Kind.WORKSPACES
-        if is_older and (block.data_address or block.address) in self._graphs:
+        address = block.data_address or block.address
+        if is_older and block.name is None and address in self._graphs:
             ended = self._end_positions and position > self._end_positions[0]
             return Kind.OTHER if ended else Kind.ACTIVATIONS
         if self._is_kept_for_backward(block, position):

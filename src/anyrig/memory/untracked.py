@@ -15,14 +15,12 @@ from .census import take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .kept_variables import find_kept_variables
-from .kinds import Kind
 from .out_of_memory import OutOfMemoryReport
 from .reason import FEWEST_PASSES, Cause, Reason, blame_container, find_reason
 from .recording import Recording
 from .remedies import find_remedies
 from .source_line import current_line
-from .storages import storages_of
-from .timeline import Refusal, Timeline
+from .timeline import Refusal
 
 # PyTorch's message; the format of its sizes is that of c10::CachingAllocator::format_size.
 # tests/memory/test_untracked.py fails if the message changes.
@@ -65,7 +63,6 @@ def _report(
     record: DeviceRecord, requested: int, cached: int, stacks: Sequence[FrameType]
 ) -> OutOfMemoryReport:
     timeline, total = record.timeline, record.total_bytes
-    _find_activations(timeline)
     reserved = timeline.reserved_at(timeline.end)
     free = torch.cuda.mem_get_info(timeline.device)[0]
     line = next((line for frame in stacks if (line := current_line(frame))), None)
@@ -89,20 +86,6 @@ def _report(
         find_remedies(moment, reason, take_census().own_models, torch.cuda.device_count()),
         None if total is None else total - free - reserved,
     )
-
-
-def _find_activations(timeline: Timeline) -> None:
-    """Classify as activations the tensors that belong to a graph, but to no variable or module."""
-    in_graphs = {
-        storage.data_ptr()
-        for tensor in take_census().tensors
-        if tensor.grad_fn is not None and tensor.device == timeline.device
-        for storage in storages_of(tensor)
-    }
-    for block in timeline.blocks:
-        address = block.data_address or block.address
-        if block.kind is None and block.name is None and address in in_graphs:
-            block.kind = Kind.ACTIVATIONS
 
 
 def _find_kept_tensors(
