@@ -183,6 +183,24 @@ def test_a_rig_of_no_known_card_stops_pytest(pytester: pytest.Pytester) -> None:
     done.stderr.fnmatch_lines(["*--rig 4xA1000: no GPU is called 'A1000'*A100*"])
 
 
+def test_a_rig_without_kernels_is_refused_or_allowed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+
+        @pytest.mark.gpus(2)
+        def test_sum():
+            assert torch.ones(2, device="cuda:0").sum() == 2
+        """
+    )
+    arguments = ("-W", "error", "--rig", "V100-16GB+B200")  # no build of PyTorch has both
+    refused = pytester.runpytest_subprocess(*arguments)
+    assert refused.ret != pytest.ExitCode.OK
+    refused.stdout.fnmatch_lines(["*VirtualRigError: *--allow-missing-kernels*"])
+    pytester.runpytest_subprocess(*arguments, "--allow-missing-kernels").assert_outcomes(passed=1)
+
+
 def test_a_mark_without_a_count_says_how_to_write_it(pytester: pytest.Pytester) -> None:
     marks = ["gpus()", "gpus('2')", "gpus(count=2)", "gpus(1, 2)", "gpus(1, x=2)", "gpus(2.0)"]
     pytester.makepyfile(
