@@ -33,6 +33,9 @@ OTHERS = {
     "_thread": "Python's threads",
     # threading; SimpleElasticAgent's method of this name is listed.
     "_shutdown": "threading: the end of a process whose threads would hang it",
+    "_lru_list_elem": "functools: the links of a cache",
+    "_bit_generator": "numpy.random.RandomState: the source of its numbers",
+    "_isinstance": "the name of a function of torch.jit, which a recording only compares",
     "_extra_state": "the key of Module.get_extra_state in a state dict, documented",
     "_ns": "the end of a name in a report",
     "_v2": "the end of a name of NVML",

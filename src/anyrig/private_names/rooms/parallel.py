@@ -12,6 +12,7 @@ _FUNCTIONS = "custom functions in pipelines"
 _HOOKS = "modules and tensors with hooks"
 _MODES = "replicas in threads: the modes and hooks of the caller"
 _MODULES = "copies and parts of modules"
+_NESTED = "pipelines: nested arguments"
 _NORMS = "batch norm over several devices"
 _OTHER_STAGES = "pipelines over ranks: tensors of other stages"
 _RECURRENT = "replicas and pipelines of recurrent networks"
@@ -21,6 +22,7 @@ _VERSIONS = "gradients and buffers that change between steps"
 
 PARALLEL = (
     PrivateName("torch.Tensor._backward_hooks", _HOOKS),
+    PrivateName("torch.Tensor._base", "pipelines: what is known of a recorded tensor"),
     PrivateName("torch.Tensor._is_view", "zero-bubble pipelines"),
     PrivateName("torch.Tensor._make_wrapper_subclass", _OTHER_STAGES),
     PrivateName("torch.Tensor._post_accumulate_grad_hooks", _HOOKS),
@@ -67,6 +69,7 @@ PARALLEL = (
         _SHARDED,
         needs=Needs.DISTRIBUTED,
     ),
+    PrivateName("torch.fx.Node._erased", "pipelines: operations that a recording forgets"),
     PrivateName("torch.nn.Module._apply", "replicas: model.to() and the like"),
     PrivateName("torch.nn.Module._backward_hooks", _HOOKS),
     PrivateName("torch.nn.Module._backward_pre_hooks", _HOOKS),
@@ -99,5 +102,8 @@ PARALLEL = (
     PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode_stack", _MODES),
     PrivateName("torch.utils._python_dispatch._pop_mode", _MODES),
     PrivateName("torch.utils._python_dispatch._push_mode", _MODES),
-    PrivateName("torch.utils._pytree.tree_leaves", "pipelines: nested arguments"),
+    PrivateName("torch.utils._pytree.tree_flatten", _NESTED),
+    PrivateName("torch.utils._pytree.tree_leaves", _NESTED),
+    PrivateName("torch.utils._pytree.tree_map", _NESTED),
+    PrivateName("torch.utils._pytree.tree_unflatten", _NESTED),
 )
