@@ -15,7 +15,8 @@ from .boundaries import SMALL_PART, choose_cuts
 from .example_facts import FactCheck
 from .one_sample import SampleCount, find_sample_count, is_same, take_one_sample
 from .operations import read_state
-from .recorder import Recorder, Recording
+from .recorder import Recorder
+from .recording import Recording
 from .refusal import explain_failure
 from .side_effects import has_hooks
 from .split_points import find_named_cuts

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,6 +26,7 @@ from torch.utils import checkpoint
 from .conditions import require_truth
 from .example_facts import FactCheck
 from .operations import fill, read_state
+from .recording import Recording
 from .side_effects import (
     copy_attributes,
     has_hooks,
@@ -33,9 +34,6 @@ from .side_effects import (
     restore_attributes,
     restore_random_state,
 )
-
-if TYPE_CHECKING:
-    from .recorder import Recording
 
 _META = torch.device("meta")
 # Attributes of tensors that differ between the meta device and others, or between calls.

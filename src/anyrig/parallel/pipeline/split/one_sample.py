@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from ..micro_batches import cut_call
 from .arguments import Call
 from .example_facts import FactCheck
-from .recorder import Recording
+from .recording import Recording
 
 # The name of the value that says whether a micro-batch has one sample.
 ONE_SAMPLE = "has one sample"

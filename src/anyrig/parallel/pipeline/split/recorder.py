@@ -14,16 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules import transformer
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
@@ -35,8 +31,10 @@ from .custom_functions import recorded_functions
 from .example_facts import FactCheck
 from .kinds import PLAIN_KINDS, KindCheck, kind_of_node, type_in_code_of
 from .known_values import UNKNOWN, KnownValues
+from .patches import RecordEverything, makes_tensor, modes_of, patched
 from .recorded_facts import RecordedFacts
-from .refusal import CannotTraceError, explain_failure, find_caller, is_of_caller
+from .recording import Recording
+from .refusal import CannotTraceError, explain_failure, find_caller
 from .side_effects import (
     copy_attributes,
     find_change,
@@ -46,52 +44,17 @@ from .side_effects import (
     restore_attributes,
     restore_random_state,
 )
-from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value, isinstance_of_stand_ins
+from .stand_ins import State, Value, isinstance_of_stand_ins
 
-# These functions refuse symbolic sizes before a TorchFunctionMode sees the call.
-_FACTORIES = (
-    *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"),
-    *("rand", "randn", "randint", "randperm", "normal"),
-    *("scalar_tensor", "logspace", "empty_strided", "tril_indices", "triu_indices", "complex"),
-)
-# So do these, which return no tensors.
-_FACTS_OF_DTYPES = ("finfo", "iinfo", "broadcast_shapes", "promote_types", "can_cast")
-# The answers of these functions differ between calls, but a recording is made once.
-_QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled")
+# PyTorch's forwards that only call their module's children, and are therefore traced.
+_TRACED_OF_TORCH = {
+    nn.Sequential.forward,
+    nn.TransformerEncoder.forward,
+    nn.TransformerDecoder.forward,
+}
 # Facts of real tensors that tracing may use, because later changes of the module keep them.
 _FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", "stride"}
 _FACT_PROPERTIES = {"shape", "ndim", "requires_grad", "is_leaf", "layout", "is_sparse", "is_nested"}
-
-
-@dataclass
-class Recording:
-    """The operations of a module's forward.
-
-    Attributes:
-        graph: one node per operation. ``meta["calls"]`` has the submodule calls around the node,
-            outermost first, as (name, number of the call); ``meta["place"]`` the line of code.
-        undivided: why a submodule is a single operation, by name.
-        assumed: the submodules on whose mode the operations depend.
-        constants: tensors that no module holds, by the target of their ``get_attr``.
-        facts: attributes and children of the modules that tracing read.
-    """
-
-    graph: fx.Graph
-    facts: RecordedFacts
-    undivided: dict[str, str] = field(default_factory=dict)
-    assumed: set[str] = field(default_factory=set)
-    constants: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def operations(self) -> list[fx.Node]:
-        """The nodes that compute."""
-        return [n for n in self.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
-
-    @property
-    def output(self) -> fx.Node:
-        """The node that has the module's result as its argument."""
-        last: fx.Node = next(iter(reversed(self.graph.nodes)))
-        return last
 
 
 class Recorder(fx.Tracer):
@@ -137,8 +100,8 @@ class Recorder(fx.Tracer):
         )
         with (
             torch.enable_grad(),
-            _modes_of(self),
-            _patched(self),
+            modes_of(self),
+            patched(self),
             type_in_code_of(self._module),
             isinstance_of_stand_ins(),
             recorded_functions(self.create_proxy, lambda: not self.is_computing_known),
@@ -168,7 +131,7 @@ class Recorder(fx.Tracer):
         args, kwargs = self._make_arguments(stand_in)
 
         def call_root() -> Any:
-            with _RecordEverything(self), self._noting():
+            with RecordEverything(self), self._noting():
                 return self._call_forward(
                     self._module, lambda: self._module.forward(*args, **kwargs)
                 )
@@ -373,7 +336,7 @@ class Recorder(fx.Tracer):
             tensor = args[0]
             return self.create_proxy("call_function", getattr, (tensor, owner.__name__), {})
         flat = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(each, Tensor) for each in flat) and not _makes_tensor(function):
+        if not any(isinstance(each, Tensor) for each in flat) and not makes_tensor(function):
             return function(*args, **kwargs)
         return self.create_proxy("call_function", function, args, kwargs)
 
@@ -422,106 +385,6 @@ class Recorder(fx.Tracer):
         else:
             made = self.create_proxy("call_function", type(a), (list(a.items()),), {})
         return made.node
-
-
-class _RecordEverything(TorchFunctionMode):
-    """Sends the calls of PyTorch without stand-ins to a recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self._recorder.is_computing_known:
-            return func(*args, **kwargs)
-        if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
-            return func(*args, **kwargs)
-        return self._recorder.record_call(func, args, kwargs)
-
-
-# PyTorch's forwards that only call their module's children, and are therefore traced.
-_TRACED_OF_TORCH = {
-    nn.Sequential.forward,
-    nn.TransformerEncoder.forward,
-    nn.TransformerDecoder.forward,
-}
-# Private: the encoder's and the decoder's forward call these with values, so the calls are recorded
-# as operations; else test_layers_of_pytorchs_encoder_are_blocks fails.
-_HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
-
-
-def _makes_tensor(function: Callable[..., Any]) -> bool:
-    return getattr(function, "__name__", "") in _FACTORIES
-
-
-@contextmanager
-def _modes_of(recorder: Recorder) -> Iterator[None]:
-    """Replace ``training`` of all modules by stand-ins."""
-    modules = [(m, name, m.training) for name, m in recorder._module.named_modules()]
-    try:
-        for m, name, _ in modules:
-            m.__dict__["training"] = Mode(recorder, name)
-        yield
-    finally:
-        for m, _, training in modules:
-            m.__dict__["training"] = training
-
-
-@contextmanager
-def _patched(recorder: Recorder) -> Iterator[None]:
-    """Record functions that make tensors of unknown sizes, and allow ``self.buffer += 1``."""
-
-    def patch(function: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
-                return recorder.create_proxy("call_function", function, args, kwargs)
-            return function(*args, **kwargs)
-
-        return recorded
-
-    def refuse_question(name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(*args: Any) -> Any:
-            asks = is_of_caller(sys._getframe(1).f_code.co_filename)
-            if asks and not recorder.is_computing_known:
-                what = f"which code runs depends on torch.{name}(), which may differ from call to"
-                raise CannotTraceError(f"{what} call", find_caller())
-            return ask(*args)
-
-        return asked
-
-    def set_attribute(m: nn.Module, name: str, value: Any) -> None:
-        if not _is_changed_in_place(m, name, value, recorder):
-            set_before(m, name, value)
-
-    places: list[tuple[Any, str]] = [(torch, name) for name in (*_FACTORIES, *_FACTS_OF_DTYPES)]
-    places += [(transformer, name) for name in _HELPERS_OF_TORCH if hasattr(transformer, name)]
-    saved = [(home, name, getattr(home, name)) for home, name in places]
-    asking = [(torch, name, getattr(torch, name)) for name in _QUESTIONS]
-    set_before = nn.Module.__setattr__
-    try:
-        for home, name, function in saved:
-            setattr(home, name, patch(function))
-        for home, name, function in asking:
-            setattr(home, name, refuse_question(name, function))
-        nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
-        yield
-    finally:
-        nn.Module.__setattr__ = set_before  # type: ignore[method-assign]
-        for home, name, function in saved + asking:
-            setattr(home, name, function)
-
-
-def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
-    """Return whether `value` is the buffer of this name, after an in-place operator."""
-    if not isinstance(value, Value) or name not in m._buffers:
-        return False
-    node = value.node
-    if getattr(node.target, "__name__", "") not in IN_PLACE_OPERATORS:
-        return False
-    read = node.args[0]
-    target = str(read.target) if isinstance(read, fx.Node) and read.op == "get_attr" else None
-    return target is not None and target == recorder.name_of_tensor(m._buffers[name])
 
 
 def is_none(value: object) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from torch import fx, nn
 
 from ....errors import SpreadError
-from .recorder import Recording
+from .recording import Recording
 
 
 @dataclass(frozen=True)
