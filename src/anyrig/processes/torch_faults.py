@@ -1,24 +1,28 @@
-"""Workarounds for faults of PyTorch, up to PyTorch 2.13 at least.
+"""Workarounds for faults of PyTorch, from 2.11 on.
 
-`tests/processes/test_torch_faults.py` has a test for each fault, which fails once PyTorch has fixed
-the fault. The workaround can be removed when the last faulty PyTorch version is dropped.
+`tests/processes/test_torch_faults.py` has a test for each fault, which fails in a PyTorch version
+without the fault. The workaround can be removed when the last faulty PyTorch version is dropped.
 
-==========================  ===================================================  ===============
-workaround                  fault                                                pytorch/pytorch
-==========================  ===================================================  ===============
-`keep_until_exit`,          Destroying a gloo group joins its threads, and       #56297, #75097
-`hold_destroyed_groups`,    DDP's reducer holds the GIL meanwhile. If a thread
-`end_rank`                  waits for the GIL at that time, the process hangs:
-                            about one process in ten.
-`_await_idle_threads`,      A C++ thread that requests the GIL while Python      #190489
-`end_launcher`              ends aborts the process (up to Python 3.13).
-`bound_answers`             The store's client waits for an answer forever,      no issue
-                            regardless of its timeout.
-`drop_rank_prefix`          Each line of a traceback is prefixed with the rank,  #118190
-                            which no flag turns off (from 2.3 on).
-`NetworkRendezvous`         All attempts share the first attempt's store, which  #135712
-                            holds addresses of ranks that have ended.
-==========================  ===================================================  ===============
+==========================  ======================================  ===============  =============
+workaround                  fault                                   pytorch/pytorch  versions
+==========================  ======================================  ===============  =============
+`keep_until_exit`,          Destroying a gloo group joins its       #56297, #75097   up to 2.13:
+`hold_destroyed_groups`,    threads, and DDP's reducer holds the                     2.14.1 and
+`end_rank`                  GIL meanwhile. If a thread waits for                     2.15.0 have
+                            the GIL at that time, the process                        no such hang
+                            hangs: about one process in ten.
+`_await_idle_threads`,      A C++ thread that requests the GIL      #190489          up to 2.15.0
+`end_launcher`              while Python ends aborts the process                     at least
+                            (up to Python 3.13).
+`bound_answers`             The store's client waits for an answer  no issue         up to 2.15.0
+                            forever, regardless of its timeout.                      at least
+`drop_rank_prefix`          Each line of a traceback is prefixed    #118190          from 2.3 to
+                            with the rank, which no flag turns                       2.15.0 at
+                            off.                                                     least
+`NetworkRendezvous`         All attempts share the first attempt's  #135712          up to 2.15.0
+                            store, which holds addresses of ranks                    at least
+                            that have ended.
+==========================  ======================================  ===============  =============
 """
 
 from __future__ import annotations
