@@ -1,7 +1,8 @@
 """Workarounds for faults of PyTorch, from 2.11 on.
 
 `tests/processes/test_torch_faults.py` has a test for each fault, which fails in a PyTorch version
-without the fault, or once no supported version has it. The workaround can be removed when the last faulty PyTorch version is dropped.
+without the fault, or once no supported version has it. The workaround can be removed when the last
+faulty PyTorch version is dropped.
 
 ==========================  ======================================  ===============  =============
 workaround                  fault                                   pytorch/pytorch  versions
