@@ -54,10 +54,11 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
     assert fits["facts"].keys().isdisjoint({"tracks", "texts", "intervals", "memory"})
     assert fits["headroom_bytes"] == fits["facts"]["devices"][0]["peak"]["headroom_bytes"]
 
-    # Parameters, gradients, two moments and a temporary tensor of 256 MiB each; no context.
+    # Parameters, gradients, two moments and a temporary tensor of 256 MiB each; no context. Before
+    # 2.15, PyTorch keeps cuBLAS's workspaces too.
     assert "MiB too little" in by_rig["1GiB"]
     assert small["outcome"] == "out of memory"
-    assert 256 * 2**20 < small["missing_bytes"] < 300 * 2**20
+    assert 256 * 2**20 <= small["missing_bytes"] < 300 * 2**20
     assert by_rig["1GiB"].rstrip().endswith("times predict nothing")
 
     assert "failed: ValueError at fails_on_a_t4.py:10: no T4, please" in by_rig["2xT4"]

@@ -99,7 +99,8 @@ def _since(begin: float, curve: MemoryCurve) -> MemoryCurve:
     samples = tuple(one if one.seconds >= begin else replace(one, seconds=begin) for one in kept)
     if before <= 1:
         return MemoryCurve(curve.peak, samples, curve.kinds)
-    peak = max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes))
+    # The order of `is_larger` in csrc/memory/memory_curve.cpp.
+    peak = max(samples, key=lambda one: (one.total_bytes, one.tensor_bytes + one.workspace_bytes))
     return MemoryCurve(peak, samples, curve.kinds if peak == curve.peak else None)
 
 
