@@ -84,13 +84,13 @@ def own_build() -> TorchBuild | None:
     # torch.cuda.get_arch_list() returns nothing without a GPU until PyTorch 2.11.
     flags = bindings._cuda_getArchFlags() or ""
     nccl: Any = torch.cuda.nccl
-    cudnn: Any = torch.backends.cudnn
     return TorchBuild(
         torch=major_and_minor(str(torch.__version__)),
         cuda=torch.version.cuda,
         architectures=tuple(flags.split()),
         nccl=nccl.version()[:3] if torch.distributed.is_nccl_available() else None,
-        cudnn=cudnn.version(),
+        # torch.backends.cudnn.version() starts CUDA if NVML has GPUs: those of the rig, here.
+        cudnn=bindings._cudnn.getVersionInt() if bindings._has_cudnn else None,
     )
 
 

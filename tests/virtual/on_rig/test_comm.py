@@ -241,7 +241,6 @@ def test_collectives_report_invalid_arguments() -> None:
     nccl.all_reduce(parts, results)
     assert [result.tolist() for result in results] == [[8.0, 8.0]] * 2
     assert [part.tolist() for part in parts] == [[3.0, 3.0], [5.0, 5.0]]
-    assert nccl.version() == (2, 27, 5)
     assert nccl.unique_id() != nccl.unique_id()
 
 

@@ -1,40 +1,44 @@
 """Compute cuDNN attention of packed sequences and of both layouts of nested tensors."""
 
 import sys
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-LENGTHS = [5, 33, 2]
+# From PyTorch 2.15 on, cuDNN takes jagged tensors only if a sequence is longer than 128.
+LENGTHS, SHORT = [5, 133, 2], [5, 128, 2]
+TOTAL, LONGEST = sum(LENGTHS), max(LENGTHS)
 HEADS, HEAD_SIZE = 4, 32
 SHAPE_ONLY = "shapes" in sys.argv
 
 torch.manual_seed(0)
 
 
-def sequences() -> list[Tensor]:
+def sequences(lengths: list[int] = LENGTHS) -> list[Tensor]:
     return [
         torch.randn(length, HEADS, HEAD_SIZE, device="cuda", dtype=torch.float16)
-        for length in LENGTHS
+        for length in lengths
     ]
 
 
 def check_packed() -> None:
     """Check the operator on packed sequences: shapes and memory."""
     query, key, value = (torch.cat(sequences()) for _ in range(3))
-    ends = torch.tensor([0, 5, 38, 40], dtype=torch.int32, device="cuda")
+    ends = torch.tensor([0, *accumulate(LENGTHS)], dtype=torch.int32, device="cuda")
     before = torch.cuda.memory_allocated()
     results = torch.ops.aten._cudnn_attention_forward(
-        query, key, value, None, ends, ends, 33, 33, True, 0.0, True, False
+        query, key, value, None, ends, ends, LONGEST, LONGEST, True, 0.0, True, False
     )
     output, logsumexp, query_ends, key_ends, longest, *_ = results
-    assert (output.shape, output.dtype) == ((40, HEADS, HEAD_SIZE), torch.float16)
-    assert (logsumexp.shape, logsumexp.dtype) == ((40, HEADS, 1), torch.float32)
-    assert longest == 33
+    assert (output.shape, output.dtype) == ((TOTAL, HEADS, HEAD_SIZE), torch.float16)
+    assert (logsumexp.shape, logsumexp.dtype) == ((TOTAL, HEADS, 1), torch.float32)
+    assert longest == LONGEST
     assert query_ends.shape == key_ends.shape == (4,)
-    assert torch.cuda.memory_allocated() - before == 40 * HEADS * HEAD_SIZE * 2 + 1024 + 2 * 512
+    allocated = torch.cuda.memory_allocated() - before
+    assert allocated == TOTAL * HEADS * HEAD_SIZE * 2 + 2560 + 2 * 512
 
 
 def check_nested(layout: torch.layout, is_causal: bool) -> None:
@@ -63,9 +67,22 @@ def check_nested(layout: torch.layout, is_causal: bool) -> None:
             torch.testing.assert_close(gradient, tensor.grad, atol=5e-3, rtol=5e-3)
 
 
+def check_short() -> None:
+    """Check that PyTorch 2.15 has no attention by cuDNN for a jagged tensor of short sequences."""
+    short = torch.nested.nested_tensor(sequences(SHORT), layout=torch.jagged).transpose(1, 2)
+    refused = False
+    try:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            scaled_dot_product_attention(short, short, short)
+    except RuntimeError as error:
+        refused = "No viable backend" in str(error)
+    assert refused is (torch.__version__ >= (2, 15))
+
+
 check_packed()
 if not SHAPE_ONLY:
     for layout in (torch.strided, torch.jagged):
         for is_causal in (False, True):
             check_nested(layout, is_causal)
+    check_short()
 print("attended")

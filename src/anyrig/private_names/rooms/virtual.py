@@ -49,6 +49,7 @@ VIRTUAL = (
     PrivateName("torch._C._cuda_streamHandle", _STREAMS, needs=Needs.VIRTUAL_GPUS),
     PrivateName("torch._C._cuda_streamPriority", _STREAMS, needs=Needs.VIRTUAL_GPUS),
     PrivateName("torch._C._cudart", "torch.cuda.cudart", needs=Needs.VIRTUAL_GPUS),
+    PrivateName("torch._C._cudnn.getVersionInt", _CUDA, needs=Needs.CUDA),
     PrivateName(
         "torch._C._distributed_c10d._SymmetricMemory.get_mempool_allocator",
         _SYMMETRIC,
@@ -74,6 +75,7 @@ VIRTUAL = (
     ),
     PrivateName("torch._C._distributed_c10d._reset_fr_recording_nccl", _RECORDED, needs=Needs.NCCL),
     PrivateName("torch._C._has_cuda", _CUDA),
+    PrivateName("torch._C._has_cudnn", _CUDA),
     PrivateName("torch._C._has_cusparselt", _CUDA),
     PrivateName("torch._C._has_gds", _CUDA, needs=Needs.VIRTUAL_GPUS),
     PrivateName("torch._C._jit_override_can_fuse_on_gpu", "scripted functions"),
