@@ -5,10 +5,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 import typer.testing
 
 from anyrig.cli.app import app
 from anyrig.devices.rig import Rig
+from anyrig.private_names import ROOMS
 from anyrig.processes.options import RunOptions
 from anyrig.processes.preflight import preflight
 from anyrig.processes.preflight.finding import Finding, Level
@@ -29,13 +31,19 @@ def examine(
 
 def test_findings_are_printed_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     status, output = examine(monkeypatch, [GOOD, DOUBTFUL, BAD])
-    assert [" ".join(line.split()) for line in output.splitlines()] == [
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert lines[:5] == [
         "good torch: version [2.13]",
         "doubtful clock (seen from node1): 7 s apart",
         "→ set [it]",
         "bad disk: full",
         "→ empty it",
     ]
+    assert lines[6] == f"PyTorch {torch.__version__}, tested with 2.11 to 2.15"
+    assert lines[7] == "room private names missing, and what breaks"
+    assert {line.split()[0]: line.split()[2:] for line in lines[8:]} == dict.fromkeys(
+        ROOMS, ["none"]
+    )
     assert status == 1
 
 
@@ -48,18 +56,25 @@ def test_only_what_is_bad_fails(
 
 def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     status, output = examine(monkeypatch, [DOUBTFUL, BAD], "--json")
-    assert json.loads(output) == {
-        "findings": [
-            {
-                "check": "clock",
-                "level": "doubtful",
-                "text": "7 s apart",
-                "advice": "set [it]",
-                "host": "node1",
-            },
-            {"check": "disk", "level": "bad", "text": "full", "advice": "empty it", "host": None},
-        ]
+    found = json.loads(output)
+    assert found["findings"] == [
+        {
+            "check": "clock",
+            "level": "doubtful",
+            "text": "7 s apart",
+            "advice": "set [it]",
+            "host": "node1",
+        },
+        {"check": "disk", "level": "bad", "text": "full", "advice": "empty it", "host": None},
+    ]
+    rooms = found["pytorch"].pop("rooms")
+    assert found["pytorch"] == {
+        "version": torch.__version__,
+        "oldest_tested": "2.11",
+        "newest_tested": "2.15",
     }
+    assert {each["room"]: each["missing"] for each in rooms} == {name: [] for name in ROOMS}
+    assert all(each["private_names"] > 0 for each in rooms)
     assert status == 1
 
 

@@ -197,8 +197,8 @@ def test_a_rig_without_kernels_is_refused_or_allowed(pytester: pytest.Pytester) 
     arguments = ("-W", "error", "--rig", "V100-16GB+B200")  # no build of PyTorch has both
     refused = pytester.runpytest_subprocess(*arguments)
     assert refused.ret != pytest.ExitCode.OK
-    refused.stdout.fnmatch_lines(["*VirtualRigError: *--allow-missing-kernels*"])
-    pytester.runpytest_subprocess(*arguments, "--allow-missing-kernels").assert_outcomes(passed=1)
+    refused.stdout.fnmatch_lines(["*VirtualRigError: *--without-kernels*"])
+    pytester.runpytest_subprocess(*arguments, "--without-kernels").assert_outcomes(passed=1)
 
 
 def test_a_mark_without_a_count_says_how_to_write_it(pytester: pytest.Pytester) -> None:

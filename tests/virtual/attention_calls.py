@@ -185,7 +185,7 @@ def run(call: Call) -> dict[str, Any]:
 
 def main() -> None:
     rig, *options = sys.argv[1:]
-    install(rig, shape_only=options == ["--shape-only"], allow_missing_kernels=True)
+    install(rig, shape_only=options == ["--shape-only"], without_kernels=True)
     results = {}
     for device in range(torch.cuda.device_count()):
         torch.cuda.set_device(device)

@@ -19,13 +19,12 @@ NO_BUILD_HAS = "V100-16GB+B200"  # the last builds with Volta have no Blackwell
 
 V100 = "Tesla V100-SXM2-16GB (compute capability 7.0)"
 GO_ON = (
-    "or go on as if there were kernels, with --allow-missing-kernels "
-    "(in Python: allow_missing_kernels=True)"
+    "or go on as if there were kernels, with --without-kernels (in Python: without_kernels=True)"
 )
 
 
 def choice(version: str, rig: str, *, allow: bool = False) -> tuple[str, str | None]:
-    build, reason = choose_published(version, VirtualRig.parse(rig), allow_missing_kernels=allow)
+    build, reason = choose_published(version, VirtualRig.parse(rig), without_kernels=allow)
     return build.cuda, reason
 
 
@@ -103,7 +102,7 @@ def test_a_rehearsal_is_refused_or_goes_on(script: Path) -> None:
     assert line.startswith("anyrig: error: ")
     assert V100 in line
     assert line.endswith(GO_ON)
-    done = run_anyrig(*command, "--allow-missing-kernels", str(script))
+    done = run_anyrig(*command, "--without-kernels", str(script))
     assert (done.returncode, said_by_anyrig(done)) == (0, [])
     assert done.stdout.splitlines() == RAN
 
@@ -113,7 +112,7 @@ def test_ranks_are_refused_once_or_go_on(script: Path) -> None:
     refused = run_anyrig(*command, str(script))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.count("anyrig: error: ") == refused.stderr.count("V100-SXM2") == 1
-    done = run_anyrig(*command, "--allow-missing-kernels", str(script))
+    done = run_anyrig(*command, "--without-kernels", str(script))
     assert (done.returncode, said_by_anyrig(done)) == (0, [])
     # The ranks have the strongest GPU first.
     assert [line.split("] ")[-1] for line in done.stdout.splitlines()] == ["NVIDIA B200 2"] * 4
@@ -132,8 +131,8 @@ def test_verify_is_refused_with_the_reason_or_goes_on(tmp_path: Path) -> None:
     command = ("verify", "--rig", NO_BUILD_HAS)
     refused = run_anyrig(*command, str(script))
     assert refused.returncode == 2
-    assert "--allow-missing-kernels" in refused.stdout + refused.stderr
-    done = run_anyrig(*command, "--allow-missing-kernels", str(script))
+    assert "--without-kernels" in refused.stdout + refused.stderr
+    done = run_anyrig(*command, "--without-kernels", str(script))
     assert (done.returncode, said_by_anyrig(done)) == (0, [])
 
 
@@ -147,7 +146,7 @@ def test_install_is_refused_or_goes_on_without_warnings_of_pytorch() -> None:
             anyrig.virtual.install("{NO_BUILD_HAS}")
         except VirtualRigError as error:
             print("refused", torch.cuda.is_available())
-        anyrig.virtual.install("{NO_BUILD_HAS}", allow_missing_kernels=True)
+        anyrig.virtual.install("{NO_BUILD_HAS}", without_kernels=True)
         print(torch.ones(1, device="cuda").item(), "sm_70" in torch.cuda.get_arch_list())
         """
     ) == ["refused False", "1.0 False"]

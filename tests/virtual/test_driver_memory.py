@@ -14,7 +14,7 @@ def test_a_v100_shows_what_hugging_face_published() -> None:
     before, started, loaded, allocated = output_of_lines(
         """
         from anyrig.virtual import install
-        install("V100-16GB", shape_only=True, allow_missing_kernels=True)
+        install("V100-16GB", shape_only=True, without_kernels=True)
         import torch
         def used():
             return torch.cuda.device_memory_used() // 2**20
@@ -42,7 +42,7 @@ def test_the_context_is_part_of_a_process_and_of_an_out_of_memory_error() -> Non
     assert output_of_lines(
         """
         from anyrig.virtual import install, memory_outside_allocator
-        install("2xV100-16GB", allow_missing_kernels=True)
+        install("2xV100-16GB", without_kernels=True)
         import torch
         free, total = torch.cuda.mem_get_info()
         print((total - free) // 2**20, torch.cuda.memory_reserved())
@@ -82,7 +82,7 @@ def test_a_context_that_does_not_fit_is_cudas_error() -> None:
     lines = output_of_lines(
         """
         from anyrig.virtual import install
-        install("V100-16GB", shape_only=True, allow_missing_kernels=True)
+        install("V100-16GB", shape_only=True, without_kernels=True)
         import torch
         from anyrig.virtual.build import load_extension
         core = load_extension()
@@ -111,7 +111,7 @@ def test_a_process_opens_no_context_when_it_ends() -> None:
             print(memory_outside_allocator(0))
             print(memory_outside_allocator(1).context_bytes // 2**20)
         atexit.register(show)  # registered first, so that it runs last
-        install("2xV100-16GB", allow_missing_kernels=True)
+        install("2xV100-16GB", without_kernels=True)
         import torch
         torch.ones(1, device="cuda:1")
         """

@@ -40,7 +40,7 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
         from anyrig.virtual.installed import inheritance
 
         # The environment of a process of another rehearsal, started with -I.
-        names = ("shape_only", "assume_values", "lone_rank", "allow_missing_kernels")
+        names = ("shape_only", "assume_values", "lone_rank", "without_kernels")
         modes = {**dict.fromkeys(names, False), "clock": True}
         other = {"rig": "8xL4", **modes, "cards": "/absent/cards", "started": 1.0}
         os.environ["ANYRIG_REHEARSAL"] = json.dumps(other)

@@ -44,7 +44,7 @@ EXPLAIN_OOM = Annotated[
 ALLOW_MISSING_KERNELS = Annotated[
     bool,
     typer.Option(
-        "--allow-missing-kernels",
+        "--without-kernels",
         help="Accept GPUs for which this PyTorch has no kernels, such as a V100 with a build for "
         "CUDA 13, and go on as if it had.",
     ),

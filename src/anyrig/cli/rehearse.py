@@ -158,7 +158,7 @@ def rehearse(
             help="With --shape-only: continue with a constant where the script reads a value.",
         ),
     ] = False,
-    allow_missing_kernels: ALLOW_MISSING_KERNELS = False,
+    without_kernels: ALLOW_MISSING_KERNELS = False,
 ) -> None:
     """Run an unchanged script on virtual GPUs. The words after SCRIPT are its arguments.
 
@@ -248,7 +248,7 @@ def rehearse(
         remedies=remedies,
         reporting=reporting,
         lone_rank=world_size is not None,
-        allow_missing_kernels=allow_missing_kernels,
+        without_kernels=without_kernels,
     )
     if world_size is not None:
         os.environ.update(rank_0_variables(rigs[0]))
@@ -292,7 +292,7 @@ def _run_ranks(
     from ..virtual.build_choice import check_build
 
     # Once, before each rank would refuse the rig, or wait for the build.
-    check_build(rehearsal.rig, allow_missing_kernels=rehearsal.allow_missing_kernels)
+    check_build(rehearsal.rig, without_kernels=rehearsal.without_kernels)
     build_extension()
     program = rehearsal.program
     target = rank_words(

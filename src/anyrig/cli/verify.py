@@ -67,7 +67,7 @@ def verify(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write the verdict as one JSON object."),
     ] = None,
-    allow_missing_kernels: ALLOW_MISSING_KERNELS = False,
+    without_kernels: ALLOW_MISSING_KERNELS = False,
 ) -> None:
     """Compare a script's training steps on a virtual rig with those on one GPU.
 
@@ -96,9 +96,9 @@ def verify(
     program = read_command([script, *words], is_module=module, is_python=not no_python)
     alone = replace(program, arguments=tuple(one_words))
     environment = {} if ranks is None else single_rank_variables()
-    allows = allow_missing_kernels
-    on_rig = Rehearsal(program, whole, allow_missing_kernels=allows)
-    on_one = Rehearsal(alone, one, allow_missing_kernels=allows)
+    allows = without_kernels
+    on_rig = Rehearsal(program, whole, without_kernels=allows)
+    on_one = Rehearsal(alone, one, without_kernels=allows)
     runs = ScriptRuns(
         (lambda: _run_here(on_rig, {})) if ranks is None else (lambda: _run_ranks(on_rig, *ranks)),
         lambda: _run_here(on_one, environment),

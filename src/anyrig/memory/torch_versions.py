@@ -1,7 +1,7 @@
 """What this room uses of PyTorch that the oldest supported version does not have.
 
-`tests/memory/test_torch_versions.py` fails once every supported version has a name, and says what
-can go then.
+`tests/memory/test_versions_of_torch.py` fails once every supported version has a name, and says
+what can go then.
 
 ==========================  =====  ==========================================================
 name                        since  without it

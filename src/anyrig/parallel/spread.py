@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..private_names import refuse_missing
 from ..processes.group.membership import Group, join_group
+from ..processes.nccl_class import SECOND, class_of_nccl
 from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .distributed import DistributedModule, check_ddp_options
@@ -190,6 +192,7 @@ def spread(
         here = _devices_of(module)
         if rig is None and len(here) == 1 and not here <= {_CPU, torch.device("meta")}:
             group = replace(group, device=here.pop())  # the accelerator that has the module
+            _check_gpu_of_group(group.device)
         if rig is not None and len(rig) > 1:
             raise SpreadError(
                 f"each of {group.world_size} ranks uses one device, but this rank was given "
@@ -266,6 +269,19 @@ def spread(
     if logical_shards is not None:
         return spread_exactly(module, layout, loss, logical_shards)
     return DataParallel.with_layout(module, layout, loss)
+
+
+def _check_gpu_of_group(device: torch.device) -> None:
+    """Refuse a module on a GPU whose tensors the process group does not take."""
+    own = getattr(torch.distributed.group.WORLD, "bound_device_id", None)
+    if own in (None, device) or class_of_nccl(torch.__version__, os.environ) != SECOND:
+        return
+    raise SpreadError(
+        f"the module is on {device}, but this rank's process group takes tensors on {own} only: "
+        f"so does {SECOND} of PyTorch {torch.__version__}. Move the module with "
+        f"module.to({str(own)!r}), or create the group with "
+        f"init_process_group(device_id=torch.device({str(device)!r}))"
+    )
 
 
 def _over_group(

@@ -60,7 +60,7 @@ class Rehearsal:
         reporting: what to report at the end.
         lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
             the other ranks; the environment variables must say so.
-        allow_missing_kernels: accept GPUs for which this PyTorch has no kernels.
+        without_kernels: accept GPUs for which this PyTorch has no kernels.
         when_installed: called once the program has imported torch and the GPUs are there; not in
             other processes that the program starts.
 
@@ -76,7 +76,7 @@ class Rehearsal:
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
     lone_rank: bool = False
-    allow_missing_kernels: bool = False
+    without_kernels: bool = False
     when_installed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Rehearsal:
                     shape_only=self.shape_only,
                     assume_values=self.assume_values,
                     lone_rank=self.lone_rank,
-                    allow_missing_kernels=self.allow_missing_kernels,
+                    without_kernels=self.without_kernels,
                 )
             except AnyrigError as error:
                 refusals.append(error)
@@ -241,6 +241,6 @@ class Rehearsal:
                 self.assume_values,
                 clock=True,
                 lone_rank=self.lone_rank,
-                allow_missing_kernels=self.allow_missing_kernels,
+                without_kernels=self.without_kernels,
             )
         )

@@ -19,7 +19,7 @@ _FOR_CHILDREN = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--rig`` and ``--allow-missing-kernels``."""
+    """Add ``--rig`` and ``--without-kernels``."""
     group = parser.getgroup("anyrig")
     group.addoption(
         "--rig",
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"first test marked gpus installs {DEFAULT_RIG}",
     )
     group.addoption(
-        "--allow-missing-kernels",
+        "--without-kernels",
         action="store_true",
         help="accept a --rig with GPUs for which this PyTorch has no kernels",
     )
@@ -39,14 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """With ``--rig``, provide the GPUs before a conftest imports torch and counts them."""
     options = early_config.known_args_namespace
-    _prepare(early_config, options.rig, options.allow_missing_kernels)
+    _prepare(early_config, options.rig, options.without_kernels)
 
 
-def _prepare(config: pytest.Config, rig: str | None, allow_missing_kernels: bool) -> None:
+def _prepare(config: pytest.Config, rig: str | None, without_kernels: bool) -> None:
     capture = config.pluginmanager.get_plugin("capturemanager")
     supply = config.stash[_SUPPLY] = GpuSupply(
         rig or DEFAULT_RIG,
-        allow_missing_kernels,
+        without_kernels,
         for_children=rig is not None,
         shown=nullcontext if capture is None else capture.global_and_fixture_disabled,
     )
@@ -67,7 +67,7 @@ def _prepare(config: pytest.Config, rig: str | None, allow_missing_kernels: bool
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     if _SUPPLY not in config.stash:  # loaded by a conftest, after the initial hook
-        _prepare(config, config.getoption("--rig"), config.getoption("--allow-missing-kernels"))
+        _prepare(config, config.getoption("--rig"), config.getoption("--without-kernels"))
     config.addinivalue_line(
         "markers",
         "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "

@@ -18,7 +18,7 @@ class GpuSupply:
 
     Attributes:
         rig: the text of the virtual rig for a node without a GPU.
-        allow_missing_kernels: whether the rig may have GPUs for which PyTorch has no kernels.
+        without_kernels: whether the rig may have GPUs for which PyTorch has no kernels.
         for_children: whether every process started after the installation has the virtual rig too;
             otherwise only processes started within `given_to_children` have it.
         shown: a context manager around the installation, which may take a minute and shows its
@@ -27,7 +27,7 @@ class GpuSupply:
     """
 
     rig: str = DEFAULT_RIG
-    allow_missing_kernels: bool = False
+    without_kernels: bool = False
     for_children: bool = False
     shown: Callable[[], AbstractContextManager[None]] = nullcontext
     found: tuple[int, str] | None = None
@@ -73,7 +73,7 @@ class GpuSupply:
                     install(
                         self.rig,
                         children=self.for_children,
-                        allow_missing_kernels=self.allow_missing_kernels,
+                        without_kernels=self.without_kernels,
                     )
             except NoCompilerError as error:
                 return 0, str(error)

@@ -15,20 +15,20 @@ from .rig import VirtualDevice, VirtualRig
 from .torch_build import TorchBuild, own_build, published_builds
 
 
-def choose_build(rig: VirtualRig, *, allow_missing_kernels: bool) -> tuple[TorchBuild, str | None]:
+def choose_build(rig: VirtualRig, *, without_kernels: bool) -> tuple[TorchBuild, str | None]:
     """Return the build, and why a CPU build does not pass for that of its version on PyPI.
 
     Raises:
         VirtualRigError: no such build has kernels for all GPUs of `rig`, and
-            `allow_missing_kernels` is not set.
+            `without_kernels` is not set.
     """
     import torch
 
     own, version = own_build(), str(torch.__version__)
     if own is None:
-        return choose_published(version, rig, allow_missing_kernels=allow_missing_kernels)
+        return choose_published(version, rig, without_kernels=without_kernels)
     gpus = own.missing(rig)
-    if gpus and not allow_missing_kernels:
+    if gpus and not without_kernels:
         raise _refusal(
             f"PyTorch {version} has no kernels for {_named(gpus)}: it is compiled for "
             f"{' '.join(own.architectures)}",
@@ -38,7 +38,7 @@ def choose_build(rig: VirtualRig, *, allow_missing_kernels: bool) -> tuple[Torch
 
 
 def choose_published(
-    version: str, rig: VirtualRig, *, allow_missing_kernels: bool
+    version: str, rig: VirtualRig, *, without_kernels: bool
 ) -> tuple[TorchBuild, str | None]:
     """Do the same as `choose_build` for a CPU build with this version.
 
@@ -61,7 +61,7 @@ def choose_published(
             f"PyTorch {version} passes for {complete[-1]}, because the build on PyPI, for CUDA "
             f"{default.cuda}, has no kernels for {_named(gpus)}"
         )
-    if allow_missing_kernels:
+    if without_kernels:
         return default, None
     lists: dict[tuple[str, ...], list[str]] = {}
     for build in builds:
@@ -77,13 +77,13 @@ def choose_published(
     )
 
 
-def check_build(rig: VirtualRig, *, allow_missing_kernels: bool) -> None:
+def check_build(rig: VirtualRig, *, without_kernels: bool) -> None:
     """Report or refuse the build on behalf of the processes that this process will start.
 
     Raises:
         VirtualRigError: as for `choose_build`.
     """
-    report(choose_build(rig, allow_missing_kernels=allow_missing_kernels)[1])
+    report(choose_build(rig, without_kernels=without_kernels)[1])
 
 
 _reported: set[str] = set()
@@ -101,7 +101,7 @@ def _refusal(what: str, rig: VirtualRig) -> VirtualRigError:
     instead = f"install {complete[-1]}, which has them" if complete else "choose another rig"
     return VirtualRigError(
         f"{what}. On the real GPU, the first kernel would fail; {instead}, or go on as if there "
-        "were kernels, with --allow-missing-kernels (in Python: allow_missing_kernels=True)"
+        "were kernels, with --without-kernels (in Python: without_kernels=True)"
     )
 
 

@@ -35,7 +35,7 @@ class Installation:
     assume_values: bool
     clock: bool
     lone_rank: bool = False
-    allow_missing_kernels: bool = False
+    without_kernels: bool = False
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of `install` for this installation, with the rig as text."""
@@ -60,7 +60,7 @@ def install(
     clock: bool = True,
     children: bool = True,
     lone_rank: bool = False,
-    allow_missing_kernels: bool = False,
+    without_kernels: bool = False,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
@@ -77,7 +77,7 @@ def install(
             environment variables. All of them share the memory of the GPUs.
         lone_rank: with `shape_only`, this process is rank 0 of a program with a rank on each GPU of
             the rig, and no other rank runs: all are assumed to be alike.
-        allow_missing_kernels: accept GPUs for which this PyTorch has no kernels, such as a V100
+        without_kernels: accept GPUs for which this PyTorch has no kernels, such as a V100
             with a build for CUDA 13, and work as if it had (`build_choice`).
 
     Raises:
@@ -89,7 +89,7 @@ def install(
     # Not under the lock: in a process that inherits a rig, importing torch installs the rig.
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
-    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank, allow_missing_kernels)
+    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank, without_kernels)
     return _install_once(wanted, children=children, reports_build=True)
 
 
@@ -106,7 +106,7 @@ def _install_once(wanted: Installation, *, children: bool, reports_build: bool) 
             check_torch()
             _refuse_real_devices()
             build, reason = build_choice.choose_build(
-                wanted.rig, allow_missing_kernels=wanted.allow_missing_kernels
+                wanted.rig, without_kernels=wanted.without_kernels
             )
             if reports_build:
                 build_choice.report(reason)
@@ -284,7 +284,7 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
     ):
         rebinding.bind(functions.bindings(core))
     rebinding.bind(versions_api.bindings(build))
-    versions_api.patch(core, build, allow_missing_kernels=wanted.allow_missing_kernels)
+    versions_api.patch(core, build, without_kernels=wanted.without_kernels)
     cuda_api.patch(core)
     streams.patch()
     graphs_api.patch()
@@ -356,5 +356,5 @@ def _text(installed: Installation) -> str:
     modes += [", assuming values"] if installed.assume_values else []
     modes += [] if installed.clock else [", without a clock"]
     modes += [", rank 0 alone"] if installed.lone_rank else []
-    modes += [", allowing missing kernels"] if installed.allow_missing_kernels else []
+    modes += [", allowing missing kernels"] if installed.without_kernels else []
     return f"{installed.rig}{''.join(modes)}"

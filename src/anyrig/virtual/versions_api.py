@@ -30,14 +30,14 @@ def bindings(build: TorchBuild) -> dict[str, Callable[..., Any]]:
     return functions
 
 
-def patch(core: ModuleType, build: TorchBuild, *, allow_missing_kernels: bool) -> None:
+def patch(core: ModuleType, build: TorchBuild, *, without_kernels: bool) -> None:
     """Set the versions that are not functions of `torch._C`."""
     core.set_build_versions(build.cuda_number, build.cudnn or 0)
     # Programs check this version to detect a CUDA build.
     torch.version.cuda = build.cuda
     cudnn: Any = torch.backends.cudnn
     cudnn.version = lambda: build.cudnn
-    if allow_missing_kernels:
+    if without_kernels:
         # When CUDA starts, these two warn of GPUs for which this build has no kernels.
         cuda: Any = torch.cuda
         checks = (cuda._check_capability, cuda._check_cubins)

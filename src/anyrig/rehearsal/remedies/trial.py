@@ -136,7 +136,7 @@ class _Trial:
             shape_only=True,
             assume_values=True,
             children=False,
-            allow_missing_kernels=True,  # or the rehearsal before the trials had been refused
+            without_kernels=True,  # or the rehearsal before the trials had been refused
         )
         self._calls = OutermostCalls(order.most_calls, order.most_steps)
         if order.remedy is not None:
