@@ -2,7 +2,7 @@
 
 A program starts in a tenth of a second instead of two seconds, and otherwise runs as with
 ``python -W error``. Not for tests of how programs start, import torch or end: a forked program
-finds torch imported, and the garbage collections of its exit leave out the objects of torch.
+finds torch imported, and ends as the commands of anyrig do.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def run_forked(
             or the path of a script; and arguments.
         timeout: after how many seconds the program and its children are killed.
         cwd: the folder in which the program runs; None for this process's.
-        finalizes: whether the interpreter clears all modules at the end, which takes a quarter of a
-            second, and runs C++'s exit handlers. Otherwise the process ends after Python's.
+        finalizes: whether the program's end writes the files that it left open, which takes a
+            quarter of a second, and leaves the virtual GPUs. Otherwise the process ends after its
+            exit handlers.
         variables: environment variables, in addition to this process's and ``OMP_NUM_THREADS=1``.
             The dynamic linker reads LD_LIBRARY_PATH when a process starts, so the programs with
             another one are forked from another process.
@@ -75,7 +76,7 @@ def run_anyrig(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command `anyrig`; see `run_forked`. The processes that it starts are new ones."""
     command = ("-m", "anyrig", *words)
-    # The exit handlers of the virtual GPUs, which are C++'s, remove the folder of a rehearsal.
+    # The last process that leaves the virtual GPUs removes the folder of a rehearsal.
     finalizes = words[0] in ("rehearse", "verify")
     return run_forked(*command, timeout=timeout, cwd=cwd, finalizes=finalizes, **variables)
 
@@ -154,6 +155,9 @@ def _server(libraries: str | None) -> _Server:
 
 def serve(connection: socket.socket) -> None:
     """Fork a program for each order, until the connection ends."""
+    from anyrig.process_end import end_process
+    from anyrig.virtual.installed import leave_gpus
+
     gc.disable()  # a collection visits all that was imported, and frees nothing
     for name in (
         "torch._dynamo",
@@ -175,8 +179,7 @@ def serve(connection: socket.socket) -> None:
                 finalizes, *words = json.loads(line)
                 status = run_program(*words)
                 if finalizes:
-                    gc.unfreeze()  # Triton's bindings report what stays frozen
-                    sys.exit(status)
+                    end_process(status, leave_gpus)
                 end_program(status)
             connection.sendall(b"%-16d" % program)
             _, status = os.waitpid(program, 0)
@@ -206,7 +209,7 @@ def run_program(
 
 def run_command(command: list[str]) -> int:
     """Run a program as ``python`` would, in this process."""
-    from anyrig.rehearsal.program import Program
+    from anyrig.rehearsal.program import Program, _status_of
 
     if command[0] == "-m":
         return Program(command[1], tuple(command[2:]), is_module=True).run()
@@ -214,7 +217,10 @@ def run_command(command: list[str]) -> int:
         return Program(command[0], tuple(command[1:])).run()
     sys.argv, sys.path[0] = ["-c", *command[2:]], ""
     main = sys.modules["__main__"] = ModuleType("__main__")
-    exec(compile(command[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    try:
+        exec(compile(command[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    except BaseException as error:
+        return _status_of(error)
     return 0
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from anyrig.cli import verify as command
 from anyrig.cli.app import app
+from anyrig.rehearsal.rehearsal import Rehearsal
 from anyrig.verification.script_runs import Ended, ScriptRuns
 from anyrig.verification.verdict import Verdict
 from anyrig.virtual.build import build_extension
@@ -77,8 +78,8 @@ def test_the_exit_status_is_the_verdicts_and_one_gpu_is_the_first_of_the_rig(
 ) -> None:
     rigs: list[str] = []
 
-    def run_here(program: object, rig: object, environment: object) -> Ended:
-        rigs.append(str(rig))
+    def run_here(rehearsal: Rehearsal, environment: object) -> Ended:
+        rigs.append(str(rehearsal.rig))
         return Ended(0)
 
     def run_both(runs: ScriptRuns) -> Verdict:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import copy
 import io
 import itertools
+import os
 import re
 import shutil
 import statistics

@@ -85,7 +85,7 @@ def main() -> None:
             raise
         status = leaving.code or 0
     if is_outermost(sys._getframe(1)):
-        has_run_program = sys.modules["__main__"] is not own
+        has_run_program = sys.modules.get("__main__", own) is not own
         end_process(status, _release_program if has_run_program else None)
     sys.exit(status)
 
