@@ -39,8 +39,8 @@ def test_both_modes_count_the_same_bytes(shape_only: dict[str, str]) -> None:
     peaks -= {"offset", "planned"}
     assert len(peaks) == 10
     for way in peaks:
-        # Which of two threads frees first, the caller's or a backward's, differs from run to run: by
-        # 122 KiB of 9.6 MiB with PyTorch 2.15, which keeps no workspaces of cuBLAS.
+        # Which of two threads frees first, the caller's or a backward's, differs from run to run.
+        # With PyTorch 2.15, which keeps no workspaces of cuBLAS, it makes 122 KiB of 9.6 MiB.
         assert int(shape_only[way]) == pytest.approx(int(computed[way]), rel=0.02), way
     rest = computed.keys() - peaks
     assert {way: computed[way] for way in rest} == {way: shape_only[way] for way in rest}
