@@ -200,12 +200,12 @@ def test_cublas_reads_a_copy_of_an_expanded_operand() -> None:
     torch._C._cuda_clearCublasWorkspaces()
     try:
         result = 8 * 512 * 16 * 4
-        freed = [("-", workspace)] if torch.__version__ >= (2, 15) else []  # before, it stays
+        frees = torch.__version__ >= (2, 15)  # before, the workspace stays
         assert events(lambda: torch.bmm(weights.transpose(1, 2), gradient)) == [
             ("+", result),
             ("+", result),
             ("+", workspace),
-            *freed,
+            *[("-", workspace)] * frees,
             ("-", result),
         ]
     finally:
@@ -218,6 +218,7 @@ def test_cublas_reads_a_copy_of_an_expanded_operand() -> None:
         4,
         512 * 16 * 4,
         512 * 16 * 4,
+        *[workspace] * frees,
     ]
 
 
