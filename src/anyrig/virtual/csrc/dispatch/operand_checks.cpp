@@ -40,6 +40,8 @@ void raise_with(RefusalError error, const std::string& text) {
       TORCH_CHECK(false, text);
     case RefusalError::Index:
       TORCH_CHECK_INDEX(false, text);
+    case RefusalError::Type:
+      TORCH_CHECK_TYPE(false, text);
     case RefusalError::NotImplemented:
       TORCH_CHECK_NOT_IMPLEMENTED(false, text);
   }

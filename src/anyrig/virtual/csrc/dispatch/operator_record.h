@@ -26,7 +26,7 @@
 
 namespace anyrig::virtual_gpu {
 
-enum class RefusalError { Runtime, Index, NotImplemented };
+enum class RefusalError { Runtime, Index, Type, NotImplemented };
 
 // Requires tensor argument `argument` to have a dtype in `dtypes` or, if that is empty, the dtype
 // of argument `other`. An argument that is not given passes. Made by `dtype_in` and `same_dtype`.

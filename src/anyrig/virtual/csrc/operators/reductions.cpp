@@ -65,13 +65,18 @@ constexpr DtypeSet kAllButHalf =
 
 // Until PyTorch 2.15, sort and topk check the dtype before a device's kernel runs.
 #if ANYRIG_TORCH_FROM(15)
-constexpr const char* kNoSortOfComplex = "Sort currently does not support complex dtypes on CUDA.";
+std::vector<DtypeRule> sort_rules() {
+  return refuse_complex(
+      "Sort currently does not support complex dtypes on CUDA.", RefusalError::Type);
+}
 
 OperatorRecord topk_record() {
   return {.kernel = "topk_out_cuda", .refused = kBoolAndComplexes};
 }
 #else
-constexpr const char* kNoSortOfComplex = " Sort does not support complex dtypes on CPU";
+std::vector<DtypeRule> sort_rules() {
+  return refuse_complex(" Sort does not support complex dtypes on CPU");
+}
 
 OperatorRecord topk_record() {
   return {
@@ -151,15 +156,14 @@ OperatorRecords reduction_records() {
        {.kernel = "median_out_impl",
         .refused = kBoolAndComplexes,
         .reaches_kernel = returns_indices,
-        .dtype_rules = refuse_complex(kNoSortOfComplex),
+        .dtype_rules = sort_rules(),
         .nondeterministic = "median CUDA with indices output",
         .is_nondeterministic = returns_indices,
         .widened = kBool}},
       {{"mode"}, {.kernel = "cuda_mode", .refused = kComplexes, .composed_overload = "values"}},
       {{"kthvalue"}, {.kernel = "kthvalue_cuda", .refused = kBoolAndComplexes}},
       {{"topk"}, topk_record()},
-      {{"sort"},
-       {.dtype_rules = refuse_complex(kNoSortOfComplex)}},
+      {{"sort"}, {.dtype_rules = sort_rules()}},
       {{"searchsorted"}, {.kernel = "searchsorted_out_cuda", .refused = kBoolAndComplexes}},
       {{"bucketize"},
        {.kernel = "searchsorted_out_cuda",
