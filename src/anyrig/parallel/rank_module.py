@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.group.board import MEETING
@@ -24,8 +25,9 @@ from .batch.samples import count_arguments
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
+from .group.inputs import take_input
+from .group.passes import Forward, Passes
 from .group.states import Buffers
-from .group.weighing import LateWeights, put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
@@ -46,11 +48,7 @@ class Run:
     fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
     synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    engine: DistributedDataParallel | None = None  # DDP, if it averages the gradients
-    # Weights the engine's buckets, once ranks on the CPU had different numbers of samples.
-    late_weights: LateWeights | None = None
-    has_hook: bool = False  # whether the caller has registered a communication hook
-    is_armed: bool = False  # whether the engine will reduce the next backward pass
+    passes: Passes | None = None  # the backward passes; None if no parameter learns
     forwards: int = 0  # the number of forwards in which ranks met
     # The arguments of one sample, with a target and without.
     sample_of: dict[bool, Any] = field(default_factory=dict)
@@ -64,7 +62,7 @@ class RankModule(TransparentModule):
     ::
 
         forward    samples ─▶ module ─▶ outputs           on this rank alone
-        backward   the ranks exchange sample counts       which weight the outputs' gradients
+        backward   the ranks exchange sample counts       which weight the parameters' gradients
                    one rank's buffers go to all ranks     while gradients are computed
 
     Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
@@ -128,14 +126,6 @@ class RankModule(TransparentModule):
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module so that the engine will reduce its gradients."""
 
-    @abstractmethod
-    def _begin_backward(self, reduces: bool) -> None:
-        """Prepare the engine for the backward pass that begins."""
-
-    def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        """Return whether the engine calls ``meet()`` later, and weights gradients then."""
-        return False
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
@@ -173,7 +163,7 @@ class RankModule(TransparentModule):
         output = self._compute_samples(self.module, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return output
-        return whole_loss(loss, output, target, self._device, exchange, lambda: 1.0)
+        return whole_loss(loss, output, target, self._device, exchange)
 
     def _learn(
         self,
@@ -181,21 +171,23 @@ class RankModule(TransparentModule):
         kwargs: dict[str, Any],
         loss: Criterion | None,
         exchange: Exchange | None = None,
+        method: Callable[..., Any] | None = None,
     ) -> Any:
-        reduces, has_left = self._reduces, exchange is not None
+        has_left = exchange is not None
         run = self._run or self._start()
         joining, has_collectives = run.joining, self._has_collectives(run)
         if exchange is None:
             exchange = self._new_exchange(0, loss)
-        if reduces:
+        if self._reduces:
             run.fixed.require_unchanged()
+        if run.passes is not None:
+            run.passes.forget()
+        exchange.leads_to_global_loss = loss is not None
         inputs, kwargs, samples = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:
                 exchange.time = StepTime(self._device, samples)
-            exchange.is_armed = run.is_armed
             # On the CPU, one message may carry both the sample counts and the loss.
             may_wait = loss is not None and self._device.type == "cpu"
             if exchange.forward and not (may_wait and not joining and not has_collectives):
@@ -204,47 +196,67 @@ class RankModule(TransparentModule):
             run.last = exchange
         if samples and (loss is not None) not in run.sample_of:
             run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
-
-        accumulate = run.accumulation.follow(loss is not None) if run.accumulation else None
-        if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
+        forward = self._new_forward(run, exchange, loss is not None)
+        if forward.accumulates and count_arguments(inputs, kwargs, self._layout.dim) is None:
             raise no_count()
-
-        def begin() -> float:
-            if run.late_weights is not None:
-                # Finish an earlier forward's meeting first, since all ranks meet in one order.
-                run.late_weights.meet()
-            if not joining:  # a rank that has left the loop does not meet here
-                exchange.is_armed = run.is_armed
-                exchange.start(Phase.BACKWARD)
-
-            def meet() -> None:
-                exchange.finish()
-                if moves_buffers:
-                    run.buffers.send(exchange.first_with_samples)
-
-            is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
-            if not is_late:
-                exchange.finish()
-            self._begin_backward(is_late or exchange.reduces)
-            if accumulate is not None:
-                accumulate(exchange.total_samples if loss is None else exchange.divisor)
-            if not is_late:
-                meet()
-            time, balance = exchange.time, run.context.measuring
-            if time is not None and balance is not None:
-                queue_callback(lambda: balance.stop(time))
-            return exchange.weight_of_outputs
-
         target = kwargs.pop("target") if loss is not None else None
         if has_collectives:
             exchange.finish()
-        output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
-        if loss is None:
-            return put_weight_on(output, begin, exchange)
-        whole = whole_loss(loss, output, target, self._device, exchange, begin)
-        if accumulate is not None and exchange.divisor is None:
-            raise no_count()
-        return whole
+        compute = method or self._compute
+        output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
+        if loss is not None:
+            output = whole_loss(loss, output, target, self._device, exchange)
+            if forward.accumulates and exchange.divisor is None:
+                raise no_count()
+        if run.passes is not None:
+            run.passes.note(forward, output)
+        return output
+
+    def _new_forward(self, run: Run, exchange: Exchange, by_loss: bool) -> Forward:
+        moves_buffers = self.module.training and self._reduces and bool(run.buffers)
+        accumulate = run.accumulation.follow(by_loss) if run.accumulation else None
+
+        def met() -> None:
+            if accumulate is not None:
+                accumulate(exchange.divisor if by_loss else exchange.total_samples)
+            if moves_buffers:
+                run.buffers.send(exchange.first_with_samples)
+            time, balance = exchange.time, run.context.measuring
+            if time is not None and balance is not None:
+                queue_callback(lambda: balance.stop(time))
+
+        return Forward(
+            exchange,
+            # A rank whose loop in `join` has ended meets in the forward only.
+            meets_again=not run.joining,
+            may_wait=not run.joining and self._reduces and accumulate is None,
+            accumulates=accumulate is not None,
+            met=met,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        module = self.__dict__.get("module")
+        is_own = inspect.ismethod(found) and found.__self__ is module
+        if not is_own or hasattr(torch.nn.Module, name):
+            return found
+
+        @functools.wraps(found)
+        def call(*inputs: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return found(*inputs, **kwargs)
+            return self._call_method(found, inputs, kwargs)
+
+        return call
+
+    def _call_method(
+        self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a method of the module, whose gradients will be reduced like those of forward."""
+        if count_arguments(inputs, kwargs, self._layout.dim) is None:
+            return method(*inputs, **kwargs)
+        with self._layout.computing():
+            return self._learn(inputs, kwargs, None, method=method)
 
     def _new_exchange(self, samples: int, loss: Criterion | None) -> Exchange:
         run = self._run or self._start()
@@ -285,7 +297,10 @@ class RankModule(TransparentModule):
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return the arguments on this rank's device, and their number of samples."""
+        """Return the arguments on this rank's device, and their number of samples.
+
+        `exchange` is that of a forward with gradients.
+        """
         device = self._device
         samples = count_arguments(inputs, kwargs, self._layout.dim)
 
@@ -294,7 +309,7 @@ class RankModule(TransparentModule):
 
         def bring(tensor: Tensor) -> Tensor:
             here = copy_in_order(tensor, device)
-            return take_weight_off(here, exchange) if exchange and here.requires_grad else here
+            return take_input(here, exchange) if exchange and here.requires_grad else here
 
         inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
         return inputs, kwargs, 1 if samples is None else samples
@@ -344,7 +359,9 @@ class RankModule(TransparentModule):
             return
         run.buffers.finish()
         run.forwards = run.context.counts[MEETING] = 0
-        run.is_armed, run.last = False, None
+        run.last = None
+        if run.passes is not None:
+            run.passes.forget()
         run.buffers.note_versions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

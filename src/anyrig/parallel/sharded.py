@@ -17,12 +17,14 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
+    register_fsdp_forward_method,
 )
 
 from ..errors import ShardSaveError, SpreadError
 from ..processes.group.membership import Group
 from ..processes.torch_faults import keep_until_exit
 from .group.fixed_parameters import FixedParameters, Freezing
+from .group.shard_passes import ShardPasses
 from .group.states import broadcast_states
 from .rank_module import RankModule, Run
 
@@ -79,8 +81,21 @@ class ShardedModule(RankModule):
                 layer.reshard()
         return super().forward(*inputs, **kwargs)
 
+    def _start(self) -> Run:
+        run = super()._start()
+        run.passes = ShardPasses(run.context, run.number, self.module)
+        return run
+
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
+
+    def _call_method(
+        self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if method.__name__ not in vars(self.module):
+            # FSDP2 gathers parameters for it, as for forward.
+            register_fsdp_forward_method(self.module, method.__name__)  # type: ignore[arg-type]
+        return super()._call_method(getattr(self.module, method.__name__), inputs, kwargs)
 
     def _has_collectives(self, run: Run) -> bool:
         return True  # each forward gathers parameters
@@ -133,12 +148,6 @@ class ShardedModule(RankModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         """Raise SpreadError: FSDP2 cannot copy a module."""
         raise SpreadError("a model in shards cannot be copied; copy the module, then spread each")
-
-    def _begin_backward(self, reduces: bool) -> None:
-        # FSDP2 reads this setting in the backward pass; `no_sync` is a property of the forward.
-        if reduces is not self.__dict__.get("_reduces_now", True):
-            self.module.set_requires_gradient_sync(reduces)
-            self.__dict__["_reduces_now"] = reduces
 
 
 def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[str, ...]:

@@ -28,11 +28,11 @@ from ..batch.scatter import scatter_samples
 from ..compiling import leave_to_modules
 from ..group.exchange import Exchange, Phase
 from ..group.loaders.agreed_order import mix_seed
-from ..group.weighing import tensors_with_gradients
 from ..group.without_samples import compute_without_samples, first_samples
 from ..layout import Layout
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
+from ..marks import tensors_with_gradients
 from ..replicas.transparent import TransparentModule
 from .conditions import (
     WatchedBuffers,
