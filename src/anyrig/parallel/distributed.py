@@ -16,6 +16,7 @@ from ..processes.torch_faults import keep_until_exit
 from .accumulation import refuse_with_accumulate
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
+from .group.optimizers import follow_optimizers
 from .group.replica_passes import ReplicaPasses
 from .group.states import broadcast_states
 from .group.without_samples import first_samples
@@ -80,6 +81,7 @@ class DistributedModule(RankModule):
             run.buffers.note_versions()
             run.passes = ReplicaPasses(run.context, run.number, self.module, ddp, finds_unused)
             keep_until_exit(ddp.process_group)
+            follow_optimizers(run.context)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return run

@@ -98,7 +98,7 @@ class Passes(ABC):
     _begins_at_outputs = False
 
     def __init__(self, context: Context, model: int, name: str) -> None:
-        self._context, self._model = context, model  # the model's number
+        self.context, self._model = context, model  # the model's number
         self._name = name  # of the module's class
         self.newest: Forward | None = None
         self._last: Forward | None = None  # the last forward that no backward pass has reached
@@ -121,7 +121,7 @@ class Passes(ABC):
 
     def note(self, forward: Forward, output: Any) -> None:
         """Note a forward, and mark what it returned."""
-        self.newest = self._last = self._context.last_forward = forward
+        self.newest = self._last = self.context.last_forward = forward
         mark_outputs(tensors_with_gradients(output), partial(self._reach_output, forward))
 
     def forget(self) -> None:
@@ -206,7 +206,7 @@ class Passes(ABC):
 
         The module was called itself, or a penalty has no forward of its own.
         """
-        last: Forward | None = self._context.last_forward
+        last: Forward | None = self.context.last_forward
         if last is None:
             raise SpreadError(
                 f"a backward pass has reached the parameters of this {self._name}, which is spread "
@@ -215,7 +215,7 @@ class Passes(ABC):
                 "argument: model.training_step(batch)"
             )
         own = Exchange(
-            self._context,
+            self.context,
             self._model,
             last.exchange.samples,
             own_reduces=last.exchange.own_reduces,

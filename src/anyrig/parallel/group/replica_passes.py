@@ -198,7 +198,7 @@ class ReplicaPasses(Passes):
         if not learning and not self._finds_unused:
             return none
         own = now.forwards[0].exchange
-        exchange = Exchange(self._context, self._model, own.samples, forward=own.forward)
+        exchange = Exchange(self.context, self._model, own.samples, forward=own.forward)
         code = zlib.crc32(repr(learning).encode())
         exchange.start(Phase.UNUSED, extra=(code, len(learning), 0))
         exchange.finish()
@@ -212,7 +212,7 @@ class ReplicaPasses(Passes):
             )
         used = torch.ones(len(self.parameters), dtype=torch.uint8, device="cpu")
         used[[*unused]] = 0
-        self._context.gloo.allreduce([used], dist.ReduceOp.MAX).wait()
+        self.context.gloo.allreduce([used], dist.ReduceOp.MAX).wait()
         return [each for each in none if not used[each]]
 
     def _follow(self, now: BackwardPass) -> None:

@@ -55,6 +55,7 @@ class Context:
     messages: list[Any] = field(default_factory=list)  # see `Exchange.start`
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    follows_optimizers: bool = False  # see `follow_optimizers`
     last_forward: Any = None  # of any spread model, with gradients; see `Passes`
     balance: Any = None  # the balance of the loader that yielded the last batch
     first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks
