@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.utils._pytree import tree_leaves
 
 from ...errors import SpreadError
 from ...processes.group.membership import Context
 from ..marks import tensors_with_gradients
-from .passes import BackwardPass, Forward, Passes
+from .passes import BackwardPass, Forward, Passes, hooks_of
 
 
 class ShardPasses(Passes):
@@ -40,11 +39,15 @@ class ShardPasses(Passes):
         """Note a forward, and mark what it returned."""
         self.watch(self._gathered())
         super().note(forward, output)
-        # FSDP2 has hooks on the tensors in containers that it knows.
-        known = {id(leaf) for leaf in tree_leaves(output)}
-        hidden = [each for each in tensors_with_gradients(output) if id(each) not in known]
+        # FSDP2 has put hooks on the tensors in containers that it knows.
+        state = self._state()
+        hidden = [
+            each
+            for each in tensors_with_gradients(output)
+            if not any(getattr(h, "__self__", None) is state for h in hooks_of(each).values())
+        ]
         if hidden:
-            self._state()._register_pre_backward_hook(hidden)
+            state._register_pre_backward_hook(hidden)
 
     def _state(self) -> Any:
         return self._module._get_fsdp_state()
