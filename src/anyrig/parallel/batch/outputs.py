@@ -16,7 +16,7 @@ from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .call import Call, list_counts
 from .cut import join
 from .divided_dimension import Answer
-from .gather import Joining, are_equal, format_shapes
+from .gather import Joining, Parts, are_equal, format_shapes
 
 
 def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any:
@@ -26,13 +26,17 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * A tensor with one element, or a Python float, is a mean over the samples of its part; the
       result is the mean over all samples. A tensor keeps its shape and is differentiable.
     * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
+    * A list with an entry for each sample is the list of all entries.
+    * Objects with a notion of samples of their own, such as a TensorDict, are joined by it.
     * Strings and integers must be equal in all parts. Other objects that differ become a list.
 
     Raise BatchError if the result would not be that of the whole batch.
     """
     outputs = _Outputs(device, call)
-    lengths = tuple(call.samples) if call.by_entries else None
-    return Joining(device, outputs.join_tensors, outputs.join_others, lengths).join(tuple(values))
+    joining = Joining(
+        device, outputs.join_tensors, outputs.join_others, call.dim, tuple(call.samples), call.grows
+    )
+    return joining.join(tuple(values))
 
 
 @dataclass
@@ -64,9 +68,11 @@ class _Outputs:
         if types <= {int, float, complex} and types != {int}:
             samples = self.call.samples
             return sum(n * value for n, value in zip(samples, values, strict=True)) / sum(samples)
+        if types == {torch.device}:
+            return self.device
         if types & ATOM_TYPES or torch.Size in types:
             raise _refuse_numbers(values, path)
-        return list(values)
+        return Parts(values, path)
 
     def _average(self, numbers: Sequence[Tensor]) -> Tensor:
         dtype = reduce(torch.promote_types, (number.dtype for number in numbers))

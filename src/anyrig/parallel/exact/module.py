@@ -33,6 +33,7 @@ from ..group.without_samples import compute_without_samples, first_samples
 from ..layout import Layout
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
+from ..named_arguments import take_target
 from ..replicas.transparent import TransparentModule
 from .conditions import (
     WatchedBuffers,
@@ -227,7 +228,7 @@ class ExactModule(TransparentModule):
         inputs, kwargs = map_leaves(
             part, lambda leaf, _: leaf.clone() if isinstance(leaf, Tensor) else leaf
         )
-        target = kwargs.pop("target")
+        target = take_target(self.module, inputs, kwargs)
         with self._layout.computing():
             if not samples:
                 leaves = tensors_with_gradients(self._stand_in((inputs, kwargs)))

@@ -25,6 +25,7 @@ from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.samples import count_samples
 from ..batch.scatter import scatter_samples
+from ..named_arguments import take_target
 from .criterions import Known, recognise
 from .mistakes import require_criterion
 
@@ -123,16 +124,19 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 
 
 def compute_loss_part(
-    module: Callable[..., Any],
+    module: nn.Module,
     criterion: Criterion,
     device: torch.device,
     samples: int,
     /,
     *inputs: Any,
-    target: Any,
     **kwargs: Any,
 ) -> LossPart:
-    """Call a module on `device` with a part of a batch, and return the loss of its output."""
+    """Call a module on `device` with a part of a batch, and return the loss of its output.
+
+    The keyword arguments have the target; see `take_target`.
+    """
+    target = take_target(module, inputs, kwargs)
     output = module(*inputs, **kwargs)
     return loss_part(criterion_on(criterion, device), output, target, samples)
 
