@@ -16,7 +16,7 @@ from ..devices.place import Place, Places
 from ..private_names import refuse_missing
 from ..transfer.arguments import move_arguments, move_tensors
 from .accumulation import Accumulation, refuse_with_accumulate
-from .batch.call import Call, describe_call, without_trace
+from .batch.call import Call, describe_call, may_pack, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import count_arguments, name_argument
@@ -271,6 +271,7 @@ class DataParallel(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
             run.known_dimensions,
+            lambda: may_pack(self.module, (inputs, kwargs)),
         )
         joined = join_outputs(results, layout.output_device, call)
         return self._note_backward(joined, None if divided is None else sum(divided))

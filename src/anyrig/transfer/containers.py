@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
-from types import MemberDescriptorType, SimpleNamespace
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
@@ -36,13 +36,8 @@ def is_container(value: object, movable: bool = False) -> bool:
 
 
 def has_fields(value: object) -> bool:
-    """Return whether an object consists of its attributes.
-
-    So do dataclasses, objects of attrs and pydantic, and `types.SimpleNamespace`.
-    """
-    if isinstance(value, type):
-        return False
-    return isinstance(value, SimpleNamespace) or any(hasattr(type(value), mark) for mark in _MARKS)
+    """Return whether an object consists of fields: of a dataclass, attrs or pydantic."""
+    return any(hasattr(type(value), mark) for mark in _MARKS)
 
 
 def has_method(value: object, name: str) -> bool:
@@ -137,8 +132,7 @@ def _builder(container: Any) -> Callable[[Any, list[Any]], Any]:
 
 
 def _build_blank(container: Any, items: list[Any]) -> Any:
-    kind = type(container)
-    return SimpleNamespace.__new__(kind) if issubclass(kind, SimpleNamespace) else object.__new__(kind)
+    return object.__new__(type(container))
 
 
 def _copy(container: Any) -> Any:

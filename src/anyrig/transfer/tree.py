@@ -7,7 +7,7 @@
      "name": "seven"}                             "name": "seven"}
 
 Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, objects of attrs and
-pydantic, `SimpleNamespace`, `UserDict`, `UserList` and `PackedSequence`, their subclasses, and the
+pydantic, `UserDict`, `UserList` and `PackedSequence`, their subclasses, and the
 attributes of these. Everything else is a leaf, and so is any object whose class has a method `to`,
 which moves the object itself. A container in which nothing changed is returned itself, as
 `torch.Tensor.to` does with a tensor.

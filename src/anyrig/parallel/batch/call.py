@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
 from ...transfer.containers import children_of, is_container
-from ...transfer.tree import Path, format_path
+from ...transfer.tree import Path, format_path, list_leaves
 from .divided_dimension import Answer, along_dimension, read_change, read_shapes
 from .gather import format_shapes
 from .with_samples import is_list
 
 _MOST_REMEMBERED = 1024
+_WHOLE = (PackedSequence,)
 # Arguments whose value, not only their type, may decide the form of the outputs.
 _SWITCHES = (type(None), bool, str)
 
@@ -36,6 +38,7 @@ class Call:
     like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
     once_more: Callable[[int], Any]  # returns the outputs for the first n samples of the batch
     known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
+    packs: Callable[[], bool]  # returns whether the module may pack sequences
     # For each number of samples: shapes of tensors, lengths of lists, and integers, by their paths
     # in the outputs.
     _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
@@ -149,6 +152,13 @@ def list_counts(samples: Sequence[int]) -> str:
     """Return the parts' sample counts for an error message: ``"3, 3 and 1"``."""
     *first, last = map(str, samples)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def may_pack(module: torch.nn.Module, arguments: Any) -> bool:
+    """Return whether a module may pack sequences: it is recurrent, or is given packed sequences."""
+    recurrent = any(isinstance(each, torch.nn.RNNBase) for each in module.modules())
+    is_packed = (isinstance(leaf, PackedSequence) for leaf, _ in list_leaves(arguments, _WHOLE))
+    return recurrent or any(is_packed)
 
 
 def describe_call(

@@ -65,8 +65,8 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
     def join_tensors(tensors: tuple[Tensor, ...], path: Path) -> Tensor:
         return _join(tensors, path, to, dim, padding)
 
-    def join_others(others: tuple[Any, ...], path: Path) -> Any:
-        return others[0] if are_equal(others) else Parts(others, path)
+    def join_others(others: tuple[Any, ...], _: Path) -> Any:
+        return others[0] if are_equal(others) else list(others)
 
     return Joining(to, join_tensors, join_others, dim).join(tuple(values))
 

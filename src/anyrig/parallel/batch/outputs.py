@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .call import Call, list_counts
 from .cut import join
 from .divided_dimension import Answer
-from .gather import Joining, Parts, are_equal, format_shapes
+from .gather import Joining, are_equal, format_shapes
 
 
 def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any:
@@ -58,6 +59,8 @@ class _Outputs:
 
     def join_others(self, values: tuple[Any, ...], path: Path) -> Any:
         first = values[0]
+        if len(values) > 1 and _is_from_numpy(first):
+            return self._join_arrays(values, path)
         if are_equal(values):
             numbers = (first,) if type(first) is int else first
             may_count = type(first) is int or isinstance(first, torch.Size)
@@ -72,7 +75,16 @@ class _Outputs:
             return self.device
         if types & ATOM_TYPES or torch.Size in types:
             raise _refuse_numbers(values, path)
-        return Parts(values, path)
+        return list(values)
+
+    def _join_arrays(self, arrays: tuple[Any, ...], path: Path) -> Any:
+        """Join arrays or scalars of NumPy as tensors are joined, but on the host."""
+        try:
+            tensors = tuple(torch.as_tensor(array, device="cpu") for array in arrays)
+        except TypeError:  # of strings or objects
+            return list(arrays)
+        joined = replace(self, device=torch.device("cpu")).join_tensors(tensors, path)
+        return joined.numpy() if tensors[0].dim() else joined.numpy()[()]
 
     def _average(self, numbers: Sequence[Tensor]) -> Tensor:
         dtype = reduce(torch.promote_types, (number.dtype for number in numbers))
@@ -87,11 +99,12 @@ class _Outputs:
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
         shapes, samples = format_shapes(tensors), list_counts(self.call.samples)
         if answer.differing:
+            packed = "pad_packed_sequence(..., total_length=length)"
+            how = f": {packed}" if self.call.packs() else ", as an argument for example"
             reason = (
                 f"for parts with {samples} samples it has the shapes {shapes}, and only the "
-                "dimension of the samples may differ. If the module pads sequences to the longest "
-                "of its part, give it the length of the whole batch: "
-                "pad_packed_sequence(..., total_length=length). Or fill up the parts: "
+                "dimension of the samples may differ. If the module pads samples to the longest "
+                f"of its part, give it the length of the whole batch{how}. Or fill up the parts: "
                 "anyrig.parallel.gather(model.scattered(...), device, padding=0.0)"
             )
         elif answer.candidates:
@@ -117,6 +130,11 @@ class _Outputs:
                 "model.scattered(...)"
             )
         return _refusal(path, reason)
+
+
+def _is_from_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def _refuse_numbers(values: tuple[Any, ...], path: Path) -> BatchError:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..accumulation import Accumulation
-from ..batch.call import Call, describe_call
+from ..batch.call import Call, describe_call, may_pack
 from ..batch.divided_dimension import Answer
 from ..batch.outputs import join_outputs
 from ..layout import Layout
@@ -166,6 +166,7 @@ class StagedModule(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             once_more,
             self._known_dimensions,
+            lambda: may_pack(self.module, (inputs, dict(kwargs))),
         )
         return join_outputs(outputs, self._fixed_layout.output_device, call)
 
