@@ -35,6 +35,10 @@ _REMEDY = (
 _Name = Callable[[Path], str]
 
 
+class UnclearError(BatchError):
+    """A list may be read in two ways, and nothing outside decides."""
+
+
 @dataclass
 class _List:
     """A list that may have a sample in each entry."""
@@ -59,7 +63,8 @@ def mark_listed(
     `dim` as the tensors outside, that dimension has the samples, and the list stays.
 
     If `is_call`, `tree` is ``(args, kwargs)`` or ``(args, kwargs, target)``. `expected` is the
-    number of samples, if known. Raise BatchError if both readings are possible, or neither.
+    number of samples, if known. Raise BatchError if both readings are possible, or neither;
+    UnclearError if both are, but one device can compute the batch.
     """
     slots = list(_slots(tree, is_call))
     if not any(is_container(value, movable=True) or is_list(value) for _, value in slots):
@@ -112,7 +117,8 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
         along, by_entries = each.sizes == {samples}, len(each) == samples
         about = f"{name(each.path)} is {_describe(each)}"
         if along and by_entries and samples > 1:
-            raise BatchError(
+            refusal = BatchError if each.is_records else UnclearError
+            raise refusal(
                 f"{about}, and all tensors in it have size {samples} along dimension {dim}, too, "
                 f"so either could be its samples. {_REMEDY}"
             )
@@ -120,7 +126,7 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
             continue
         if by_entries:
             if samples > 1 and _looks_like_setting(each.entries):
-                raise BatchError(
+                raise UnclearError(
                     f"{about}, and the batch has {samples} samples, so it may be a setting or have "
                     "an entry for each sample. Pass settings as attributes of the module; pass "
                     "an entry for each sample in a tensor or a list"
@@ -159,12 +165,11 @@ def _choose_alone(lists: list[_List], dim: int, name: _Name, is_call: bool) -> l
         sizes = set().union(*(each.sizes for each in tensors))
         if len(sizes) == 1 and (sizes != {1} or len(tensors[0]) > 1):
             first = tensors[0]
-            raise BatchError(
+            raise UnclearError(
                 f"{name(first.path)} is a list of {len(first)} tensors of size {sizes.pop()} along "
-                f"dimension {dim}, and nothing outside the list shows which of the two numbers is "
-                "that of the samples. If each entry is a sample, stack the entries into a tensor, "
-                "pass them in a list of dicts, or pass samples= with their number; if not, pass "
-                f"the tensors as arguments of their own. {_REMEDY}"
+                f"dimension {dim}, and nothing outside the list shows which of the two is the "
+                "number of samples. Say which with samples=, as in model(images, "
+                f"samples={len(first)})"
             )
         deciding = tensors if len(sizes) > 1 else []
     lengths = {len(each) for each in deciding}

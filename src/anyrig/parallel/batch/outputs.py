@@ -98,7 +98,11 @@ class _Outputs:
 
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
         shapes, samples = format_shapes(tensors), list_counts(self.call.samples)
-        if answer.differing:
+        counts = tuple(self.call.samples)
+        blocks = answer.candidates or tuple(
+            i for i in answer.differing if tuple(tensor.size(i) for tensor in tensors) == counts
+        )
+        if answer.differing and not blocks:
             packed = "pad_packed_sequence(..., total_length=length)"
             how = f": {packed}" if self.call.packs() else ", as an argument for example"
             reason = (
@@ -107,9 +111,9 @@ class _Outputs:
                 f"of its part, give it the length of the whole batch{how}. Or fill up the parts: "
                 "anyrig.parallel.gather(model.scattered(...), device, padding=0.0)"
             )
-        elif answer.candidates:
+        elif blocks:
             reason = (
-                f"dimensions {' and '.join(map(str, answer.candidates))} of the shapes {shapes} "
+                f"dimensions {' and '.join(map(str, blocks))} of the shapes {shapes} "
                 f"change with the samples ({samples}), so each part has one block of the whole. "
                 "Compute what relates samples to each other outside the module; if one dimension "
                 "is a length, give sequences the length of the whole batch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -19,11 +20,14 @@ from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
-from .find_listed import mark_listed
+from .find_listed import UnclearError, mark_listed
 from .ragged import cut_nested, cut_packed
 from .objects import has_tensors, notion_of, refuse_undivided, take_samples
 from .samples import count_samples, name_argument
 from .with_samples import Listed, has_samples, is_whole
+
+
+_OF_THE_CALLER = 7  # frames from `divide` to the line that calls a model
 
 
 def scatter(
@@ -73,10 +77,18 @@ def divide(
     """Divide a batch as `scatter` does: one walk counts the samples, one for each part cuts.
 
     ``split(total)`` returns each part's samples; ``name(path)`` formats a path for messages. If
-    `devices` is None, each part stays on the device of its tensor, and there is one part if nothing
-    can be divided. For `is_call` and `expected`, see `mark_listed`.
+    `devices` is None, each part stays on the device of its tensor. There is one part if nothing can
+    be divided and `devices` is None, or if a list of the call may be read in two ways. For `is_call` and `expected`, see `mark_listed`.
     """
-    tree = mark_listed(tree, dim, name, is_call, expected)
+    try:
+        tree = mark_listed(tree, dim, name, is_call, expected)
+    except UnclearError as error:
+        if not is_call:
+            raise
+        warnings.warn(
+            f"{error}. The first device computes this batch alone", stacklevel=_OF_THE_CALLER
+        )
+        return Divided([tree if devices is None else move_tensors(tree, devices[0])], None)
     total = count_samples(tree, dim, name)
     samples = None if total is None else tuple(split(total))
     parts = len(devices if devices is not None else samples or (1,))
