@@ -20,7 +20,7 @@ from .batch.call import Call, describe_call, may_pack, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import count_arguments, name_argument
-from .batch.scatter import divide, scatter_samples
+from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
@@ -269,23 +269,24 @@ class DataParallel(TransparentModule):
             samples,
             layout.dim,
             lambda: describe_call(self.module, inputs, kwargs),
-            lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
+            lambda count: self._call_lead_once_more((inputs, kwargs), count, sum(samples), given),
             run.known_dimensions,
             lambda: may_pack(self.module, (inputs, kwargs)),
         )
         joined = join_outputs(results, layout.output_device, call)
         return self._note_backward(joined, None if divided is None else sum(divided))
 
-    def _call_lead_once_more(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
-    ) -> Any:
-        """Return the module's output for the first samples of a batch, without side effects."""
-        lead, counts = self._layout.lead, (samples, of - samples)
+    def _call_lead_once_more(self, call: Any, samples: int, of: int, given: int | None) -> Any:
+        """Return the module's output for the first samples of a batch, without side effects.
+
+        `call` is ``(args, kwargs)``; `given` is what the caller said with ``samples=``.
+        """
+        lead, split = self._layout.lead, exactly((samples, of - samples))
         with without_trace(self.module, [lead]):
-            given, _ = scatter_samples(
-                (inputs, kwargs), (lead, lead), counts, self._layout.dim, is_call=True
-            )
-            return self._run.side_by_side.run(Meeting([lead]), [self.module], [given])[0]
+            first = divide(
+                call, (lead, lead), split, self._layout.dim, name_argument, True, given
+            ).values[0]
+            return self._run.side_by_side.run(Meeting([lead]), [self.module], [first])[0]
 
     @property
     def device_ids(self) -> list[int | None]:

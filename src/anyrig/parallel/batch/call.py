@@ -137,8 +137,9 @@ class Call:
 
 
 def _note_forms(value: Any, path: Path, forms: dict[Path, tuple[int, ...]]) -> None:
-    if isinstance(value, (Tensor, torch.Size)):
-        forms[path] = tuple(value.shape if isinstance(value, Tensor) else value)
+    shape = value if isinstance(value, torch.Size) else getattr(value, "shape", None)
+    if isinstance(shape, tuple):  # of a tensor, or an array of NumPy
+        forms[path] = tuple(shape)
     elif type(value) is int:
         forms[path] = (value,)
     elif is_container(value, movable=True):

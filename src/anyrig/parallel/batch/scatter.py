@@ -23,7 +23,7 @@ from .cut import cut
 from .find_listed import UnclearError, mark_listed
 from .ragged import cut_nested, cut_packed
 from .objects import has_tensors, notion_of, refuse_undivided, take_samples
-from .samples import count_samples, name_argument
+from .samples import count_samples
 from .with_samples import Listed, has_samples, is_whole
 
 
@@ -90,6 +90,11 @@ def divide(
         )
         return Divided([tree if devices is None else move_tensors(tree, devices[0])], None)
     total = count_samples(tree, dim, name)
+    if is_call and expected is not None and total not in (None, expected):
+        raise BatchError(
+            f"samples={expected} was given, but the arguments have {total} samples along dimension "
+            f"{dim}. Give the number of samples in the arguments, or leave samples= out"
+        )
     samples = None if total is None else tuple(split(total))
     parts = len(devices if devices is not None else samples or (1,))
     # By id: each leaf and its parts. Keeping the leaf alive keeps its id unique.
@@ -126,12 +131,13 @@ def scatter_samples(
     devices: Sequence[torch.device],
     counts: Sequence[int],
     dim: int = 0,
-    is_call: bool = False,
 ) -> list[Any]:
-    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``.
+    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``."""
+    return divide(value, devices, exactly(counts), dim, expected=sum(counts)).values
 
-    If `is_call`, the value is ``(args, kwargs)``.
-    """
+
+def exactly(counts: Sequence[int]) -> Callable[[int], Sequence[int]]:
+    """Return a function that returns `counts`; it raises BatchError for another total."""
 
     def split(total: int) -> Sequence[int]:
         if total != sum(counts):
@@ -141,9 +147,7 @@ def scatter_samples(
             )
         return counts
 
-    if is_call:
-        return divide(value, devices, split, dim, name_argument, True, sum(counts)).values
-    return divide(value, devices, split, dim, expected=sum(counts)).values
+    return split
 
 
 def _device_of(leaf: Tensor | PackedSequence) -> torch.device:
