@@ -294,8 +294,8 @@ def test_batches_of_tensordict() -> None:
 def test_batches_of_attrs() -> None:
     attrs = pytest.importorskip("attrs", reason="attrs is not installed")
     x, w = x_and_w()
-    for define in (attrs.define, attrs.frozen, attrs.mutable):
-        kind = define(attrs.make_class("Batch", ["x", "w"], slots=False))
+    for options in ({"slots": True}, {"frozen": True}, {"slots": True, "frozen": True}):
+        kind = attrs.make_class("Batch", ["x", "w"], **options)
         for devices in (1, 2):
             assert_trained_alike(of_fields, kind(x, w), devices=devices)
 
