@@ -134,8 +134,8 @@ def test_graphs_are_divided_by_graphs_and_stay_where_they_were(devices: int) -> 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Hidden, r"argument 0 is a Hidden that cannot be divided: it has a tensor of shape \(5, 6\) "
-         r"in \.x, but nothing says which samples"),
+        (Hidden, r"argument 0 is a Hidden that cannot be divided: it has a tensor of shape "
+         r"\(5, 6\) in \.x, but nothing says which samples"),
         (Movable, r"argument 0 is a Movable .*in \.x.*give it `to\(device\)`, `__len__`"),
         (WithoutSlices, r"WithoutSlices that cannot be divided: .*\(TypeError: no slices\)"),
         (lambda x, w: SimpleNamespace(x=x, w=w), "argument 0 is a SimpleNamespace .*in .x"),

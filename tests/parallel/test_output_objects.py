@@ -81,9 +81,9 @@ def test_objects_are_joined_by_their_own_notion(samples: int) -> None:
     assert_returned_alike(graphs, lambda o: o.pooled(), samples)
     assert_returned_alike(lambda y: Entries({"y": y}, [len(y)]), lambda o: o["y"], samples)
     assert_returned_alike(lambda y: Entries({"y": y, "m": y.mean()}, []), lambda o: o["m"], samples)
-    with pytest.raises(BatchError, match="each Instances there has 1, 1 samples .* have 3, 2"):
-        returning = Returning(lambda y: Instances(y[:1], y[:1])).to("cuda:0")
-        model = anyrig.spread(returning, first_devices(2))
+    returning = Returning(lambda y: Instances(y[:1], y[:1])).to("cuda:0")
+    model = anyrig.spread(returning, first_devices(2))
+    with pytest.raises(BatchError, match=r"each Instances there has 1, 1 samples .* have 3, 2"):
         model(torch.randn(5, 6, dtype=torch.float64))
 
 

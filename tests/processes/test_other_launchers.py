@@ -19,7 +19,10 @@ SRUN = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_J
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        (MPIRUN, "mpirun has started this process as one of 4 .*OMPI_COMM_WORLD_SIZE=4.*anyrig run"),
+        (
+            MPIRUN,
+            "mpirun has started this process as one of 4 .*OMPI_COMM_WORLD_SIZE=4.*anyrig run",
+        ),
         ({"PMI_SIZE": "2", "PMI_RANK": "1"}, r"one of 2 \(PMI_SIZE=2\)"),
         ({"MV2_COMM_WORLD_SIZE": "3", "MV2_COMM_WORLD_RANK": "1"}, "mpirun .* one of 3"),
         (SRUN, r"srun has started this process as one of 4 \(SLURM_NTASKS=4\)"),

@@ -30,7 +30,11 @@ def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
         working = tuple(d for d in devices if d.kind == kind and d.error is None)
         if not working:
             continue
-        if kind == "cpu" and any(d.kind == "cuda" and d.index is not None for d in devices) and is_forked_after_start():
+        if (
+            kind == "cpu"
+            and any(d.kind == "cuda" and d.index is not None for d in devices)
+            and is_forked_after_start()
+        ):
             warnings.warn(
                 "this process uses the CPU and no GPU, because CUDA had started before the process "
                 "was forked. Start processes with the method 'spawn' or 'forkserver', or fork "

@@ -245,11 +245,12 @@ class DataParallel(TransparentModule):
         meeting = Meeting([layout.devices[i] for i in active])
         mark = clock.mark if clock else lambda _: None
         replicas = run.replicas.begin([i - 1 for i in active if i], meeting, mark)
-        functions: list[Callable[..., Any]] = [*replicas] if active[0] else [self.module, *replicas]
+        modules = replicas if active[0] else [self.module, *replicas]
+        functions: list[Callable[..., Any]] = [*modules]
         if loss is not None:
             functions = [
-                partial(compute_loss_part, function, loss, device, count)
-                for function, device, count in zip(functions, meeting.devices, samples, strict=True)
+                partial(compute_loss_part, module, loss, device, count)
+                for module, device, count in zip(modules, meeting.devices, samples, strict=True)
             ]
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])

@@ -87,9 +87,7 @@ def move_arguments(
     return moved, kwargs
 
 
-def move_tensors(
-    tree: T, device: torch.device, name: Callable[[Path], str] = format_path
-) -> T:
+def move_tensors(tree: T, device: torch.device, name: Callable[[Path], str] = format_path) -> T:
     """Return arguments or outputs with their tensors on `device`.
 
     Raise MoveError as `move_object` does; `name` formats paths.

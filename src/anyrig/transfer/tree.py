@@ -6,11 +6,11 @@
      "again": a,          ─────────────────▶      "again": f(a),        the same object, f(a)
      "name": "seven"}                             "name": "seven"}
 
-Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, objects of attrs and
-pydantic, `UserDict`, `UserList` and `PackedSequence`, their subclasses, and the
-attributes of these. Everything else is a leaf, and so is any object whose class has a method `to`,
-which moves the object itself. A container in which nothing changed is returned itself, as
-`torch.Tensor.to` does with a tensor.
+Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, objects of attrs
+and pydantic, `UserDict`, `UserList` and `PackedSequence`, their subclasses, and the attributes of
+these. Everything else is a leaf, and so is any object whose class has a method `to`, which moves
+the object itself. A container in which nothing changed is returned itself, as `torch.Tensor.to`
+does with a tensor.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def map_leaves(
-    tree: Any, map_leaf: LeafMap, whole: IsWhole = (), movable: bool = False
-) -> Any:
+def map_leaves(tree: Any, map_leaf: LeafMap, whole: IsWhole = (), movable: bool = False) -> Any:
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
     An object that appears twice, leaf or container, is mapped once and is one object afterwards.
@@ -52,9 +50,7 @@ def map_leaves(
     return _Walk(map_leaf, whole, movable).map(tree, ())
 
 
-def list_leaves(
-    tree: Any, whole: IsWhole = (), movable: bool = False
-) -> list[tuple[Any, Path]]:
+def list_leaves(tree: Any, whole: IsWhole = (), movable: bool = False) -> list[tuple[Any, Path]]:
     """Return the leaves that `map_leaves` maps, in order, each once, with their paths."""
     found: list[tuple[Any, Path]] = []
 

@@ -155,9 +155,9 @@ def _choose_alone(lists: list[_List], dim: int, name: _Name, is_call: bool) -> l
     deeper = [each for each in records if not each.is_argument and each.sizes]
     if deeper:
         raise BatchError(
-            f"{name(deeper[0].path)} is {_describe(deeper[0])} inside another argument, and nothing "
-            f"outside shows whether each entry is a sample. Make it an argument of its own. Or: "
-            f"{_REMEDY}"
+            f"{name(deeper[0].path)} is {_describe(deeper[0])} inside another argument, and "
+            f"nothing outside shows whether each entry is a sample. Make it an argument of its "
+            f"own. Or: {_REMEDY}"
         )
     deciding = [each for each in records if each.is_argument]
     if not deciding and is_call:
@@ -193,7 +193,11 @@ def lists_records(value: Any) -> bool:
     if all(isinstance(each, Mapping) and not is_object(each) for each in value):
         return bool(set.intersection(*(set(each) for each in value)))
     first = value[0]
-    if isinstance(first, (Tensor, PackedSequence)) or is_list(first) or len({*map(type, value)}) > 1:
+    if (
+        isinstance(first, (Tensor, PackedSequence))
+        or is_list(first)
+        or len({*map(type, value)}) > 1
+    ):
         return False
     is_record = has_fields(first) or isinstance(first, tuple) or is_object(first)
     return is_record or has_tensors(first)

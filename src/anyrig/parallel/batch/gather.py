@@ -202,7 +202,11 @@ class Joining:
         if not has_tensors(first):
             return self.join_others(values, path)
         if not path or any(value is first for value in values[1:]):
-            shared = "" if all(value is not first for value in values[1:]) else ", which the replicas share"
+            shared = (
+                ""
+                if all(value is not first for value in values[1:])
+                else ", which the replicas share"
+            )
             raise BatchError(
                 f"cannot gather {format_path(path)}: it is a {type(first).__name__}{shared}, and "
                 f"nothing says how its tensors are joined. {RETURN_TENSORS}"
@@ -244,7 +248,9 @@ class Joining:
         first = entries[0]
         if first is not None and all(each is not None and [*each] == [*first] for each in entries):
             joined = {
-                key: self.join(tuple(each[key] for each in entries if each), (*path, ("[{!r}]", key)))
+                key: self.join(
+                    tuple(each[key] for each in entries if each), (*path, ("[{!r}]", key))
+                )
                 for key in first
             }
             return with_entries(parts[0], joined)

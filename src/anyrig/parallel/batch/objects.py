@@ -1,13 +1,13 @@
 """Batches that are objects with their own notion of samples: counted, divided and joined by it.
 
-=====================  =============================  ==========================  =====================
-notion                 samples                        a part                      joined
-=====================  =============================  ==========================  =====================
-a batch size           ``value.batch_size[dim]``      ``value[start:stop]``       entry by entry
-graphs                 ``value.num_graphs``           ``from_data_list`` of some  ``from_data_list``
-                                                      of its ``to_data_list()``   of all
-a length               ``len(value)``                 ``value[start:stop]``       its class's ``cat``
-=====================  =============================  ==========================  =====================
+============  =========================  ==============================  ========================
+notion        samples                    a part                          joined
+============  =========================  ==============================  ========================
+a batch size  ``value.batch_size[dim]``  ``value[start:stop]``           ``torch.cat``
+graphs        ``value.num_graphs``       ``from_data_list`` of some of   ``from_data_list`` of
+                                         its ``to_data_list()``          all
+a length      ``len(value)``             ``value[start:stop]``           its class's ``cat``
+============  =========================  ==============================  ========================
 
 TensorDict has a batch size, a Batch of PyTorch Geometric has graphs, Detectron2's Instances have a
 length. They are recognised by these attributes of their class, so none of their packages is needed.
@@ -62,7 +62,8 @@ class _BatchSize(Notion):
         return int(value.batch_size[dim]) if 0 <= dim < len(value.batch_size) else None
 
     def take(self, value: Any, start: int, stop: int, dim: int) -> Any:
-        return value[(*[slice(None)] * dim, slice(start, stop))]
+        index = (*([slice(None)] * dim), slice(start, stop))
+        return value[index]
 
     def join(self, parts: Sequence[Any], dim: int) -> Any:
         return torch.cat(list(parts), dim)
@@ -143,7 +144,9 @@ def _tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
             yield from (((*path, (".{}", name)), tensor) for name, tensor in named)
 
 
-def take_samples(value: Any, notion: Notion, counts: Sequence[int], dim: int, name: str) -> list[Any]:
+def take_samples(
+    value: Any, notion: Notion, counts: Sequence[int], dim: int, name: str
+) -> list[Any]:
     """Return ``counts[i]`` samples of `value` for each i, in order, on its devices.
 
     Raise BatchError, with the object's `name`, if its class does not divide it.
@@ -219,7 +222,9 @@ def with_entries(value: Any, entries: dict[Any, Any]) -> Any:
 
 
 def _refusal(value: Any, name: str, reason: str) -> BatchError:
-    return BatchError(f"{name} is a {type(value).__name__} that cannot be divided: {reason}. {_REMEDY}")
+    return BatchError(
+        f"{name} is a {type(value).__name__} that cannot be divided: {reason}. {_REMEDY}"
+    )
 
 
 def _describe(error: Exception) -> str:

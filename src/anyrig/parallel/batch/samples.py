@@ -51,7 +51,11 @@ def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_
 
 def find_sample_count(tree: Any, dim: int = 0) -> int | None:
     """Return the number of samples in the first leaf that has samples along `dim`, or None."""
-    counts = (count_of(leaf, dim) for leaf, _ in list_leaves(tree, is_whole, movable=True) if has_samples(leaf))
+    counts = (
+        count_of(leaf, dim)
+        for leaf, _ in list_leaves(tree, is_whole, movable=True)
+        if has_samples(leaf)
+    )
     return next((count for count in counts if count is not None), None)
 
 

@@ -21,11 +21,10 @@ from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
 from .find_listed import UnclearError, mark_listed
-from .ragged import cut_nested, cut_packed
 from .objects import has_tensors, notion_of, refuse_undivided, take_samples
+from .ragged import cut_nested, cut_packed
 from .samples import count_samples
 from .with_samples import Listed, has_samples, is_whole
-
 
 _OF_THE_CALLER = 7  # frames from `divide` to the line that calls a model
 
@@ -78,7 +77,8 @@ def divide(
 
     ``split(total)`` returns each part's samples; ``name(path)`` formats a path for messages. If
     `devices` is None, each part stays on the device of its tensor. There is one part if nothing can
-    be divided and `devices` is None, or if a list of the call may be read in two ways. For `is_call` and `expected`, see `mark_listed`.
+    be divided and `devices` is None, or if a list of the call may be read in two ways; this warns.
+    For `is_call` and `expected`, see `mark_listed`.
     """
     try:
         tree = mark_listed(tree, dim, name, is_call, expected)
@@ -172,7 +172,8 @@ def _cut_object(
     if samples is not None and _has_entries(leaf, dim, sum(samples)):
         before = [slice(None)] * (dim % len(leaf.shape))
         spans = pairwise(accumulate(samples, initial=0))
-        return [leaf[(*before, slice(start, stop))] for start, stop in spans]
+        indices = [(*before, slice(start, stop)) for start, stop in spans]
+        return [leaf[index] for index in indices]
     if parts > 1:
         refuse_undivided(leaf, name())
     return [leaf if devices is None else move_tensors(leaf, devices[0])] * parts

@@ -122,9 +122,7 @@ def cut_call(
     Returns:
         The micro-batches, and whether the arguments have samples.
     """
-    values, samples = divide(
-        (args, dict(kwargs), target), None, split, dim, _name, is_call=True
-    )
+    values, samples = divide((args, dict(kwargs), target), None, split, dim, _name, is_call=True)
     counts = samples or (1,)
     parts = [
         MicroBatch(args_part, kwargs_part, target_part, count)

@@ -15,8 +15,8 @@ from ..batch.divided_dimension import Answer
 from ..batch.outputs import join_outputs
 from ..layout import Layout
 from ..losses.loss import Criterion, explain_loss, loss_for_target
-from ..named_arguments import take_target
 from ..losses.mistakes import explain_call
+from ..named_arguments import take_target
 from ..replicas.transparent import TransparentModule
 from .micro_batches import MicroBatch, MicroBatches
 from .options import PipelineOptions

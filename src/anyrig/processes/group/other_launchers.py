@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 
 # For each launcher, the variables it sets in every process: the number of processes, then others.
-# Sources: the manuals of Open MPI (mpirun), of Hydra (MPICH and Intel MPI), of MVAPICH2 and of Slurm
-# (srun). A job script of sbatch, which is one process, has no SLURM_STEP_ID.
+# Sources: the manuals of Open MPI (mpirun), of Hydra (MPICH and Intel MPI), of MVAPICH2, and of
+# Slurm (srun). A job script of sbatch, which is one process, has no SLURM_STEP_ID.
 _VARIABLES = {
     "mpirun": (
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
