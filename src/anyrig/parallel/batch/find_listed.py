@@ -15,7 +15,8 @@ the size of the tensors in another list.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +24,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
-from ...transfer.containers import children_of, has_fields, is_container, with_children
-from ...transfer.tree import Path, list_leaves, walk_leaves
+from ...transfer.containers import children_of, has_fields, is_container
+from ...transfer.tree import Path, list_leaves, map_leaves
 from .objects import has_tensors, is_object
 from .with_samples import Listed, count_of, has_samples, is_list, is_whole
 
@@ -69,51 +70,56 @@ def mark_listed(
     slots = list(_slots(tree, is_call))
     if not any(is_container(value, movable=True) or is_list(value) for _, value in slots):
         return tree
-    found = _Search(dim, 2 if is_call else 0, set() if expected is None else {expected})
-    for path, value in slots:
-        list_leaves(value, is_whole, movable=True)  # refuses a value that contains itself
-        found.look(value, path)
-    if not found.lists:
+    lists, outside = _search(slots, dim, 2 if is_call else 0)
+    if expected is not None:
+        outside.add(expected)
+    if not lists or len(outside) > 1 or -1 in outside:  # sizes that differ are refused later
         return tree
-    if not found.outside:
-        chosen = _choose_alone(found.lists, dim, name, is_call)
-    elif len(found.outside) > 1 or -1 in found.outside:
-        return tree  # sizes that differ are refused later
+    if outside:
+        chosen = _choose_like(lists, outside.pop(), dim, name)
     else:
-        chosen = _choose_like(found.lists, found.outside.pop(), dim, name)
-    return _mark(tree, {id(each.entries) for each in chosen}, {}) if chosen else tree
+        chosen = _choose_alone(lists, dim, name, is_call)
+    marked = {id(each.entries): Listed(each.entries) for each in chosen}
+    if not marked:
+        return tree
+    return map_leaves(
+        tree,
+        lambda leaf, _: marked.get(id(leaf), leaf),
+        lambda value: id(value) in marked or is_whole(value),
+        movable=True,
+    )
 
 
-class _Search:
-    """Finds the outermost lists that may have a sample in each entry, and the samples outside."""
+def _search(
+    slots: Iterable[tuple[Path, Any]], dim: int, depth: int
+) -> tuple[list[_List], set[int]]:
+    """Return the outermost lists that may have a sample in each entry, and the sizes outside."""
+    lists: list[_List] = []
+    outside: set[int] = set()
+    for path, value in slots:
+        for leaf, within in list_leaves(value, _is_undecided, movable=True):
+            sizes = outside
+            leaves = [leaf]
+            if _may_list_samples(leaf):
+                place = (*path, *within)
+                lists.append(_List(place, leaf, len(place) <= depth, lists_records(leaf)))
+                sizes = lists[-1].sizes
+                leaves = [inner for inner, _ in list_leaves(leaf, is_whole, movable=True)]
+            for each in filter(has_samples, leaves):
+                size = count_of(each, dim)
+                sizes.add(-1 if size is None else size)
+    return lists, outside
 
-    def __init__(self, dim: int, depth: int, outside: set[int]) -> None:
-        self.lists: list[_List] = []
-        self.outside = outside
-        self._dim, self._depth = dim, depth
 
-    def look(self, value: Any, path: Path) -> None:
-        if is_list(value) and _is_uniform(value):
-            is_argument = len(path) <= self._depth
-            self.lists.append(_List(path, value, is_argument, lists_records(value)))
-            for _, leaf in walk_leaves(value, is_whole, movable=True):
-                self._note(leaf, self.lists[-1].sizes)
-        elif is_container(value, movable=True) and not is_whole(value):
-            for part, child in children_of(value):
-                self.look(child, (*path, part))
-        else:
-            self._note(value, self.outside)
-
-    def _note(self, leaf: Any, sizes: set[int]) -> None:
-        if has_samples(leaf):
-            size = count_of(leaf, self._dim)
-            sizes.add(-1 if size is None else size)
+def _is_undecided(value: Any) -> bool:
+    return is_whole(value) or _may_list_samples(value)
 
 
 def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> list[_List]:
     """Return the lists that have an entry for each of the samples that the tensors outside have."""
-    chosen = []
-    for each in lists:
+    chosen, waiting = [], deque(lists)
+    while waiting:
+        each = waiting.popleft()
         along, by_entries = each.sizes == {samples}, len(each) == samples
         about = f"{name(each.path)} is {_describe(each)}"
         if along and by_entries and samples > 1:
@@ -142,10 +148,8 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
             )
         elif not each.sizes:
             # A setting, or a list of such lists, as collating lists of strings makes them.
-            search = _Search(dim, 0, set())
-            for part, child in children_of(each.entries):
-                search.look(child, (*each.path, part))
-            chosen += _choose_like(search.lists, samples, dim, name)
+            inner = (((*each.path, part), child) for part, child in children_of(each.entries))
+            waiting.extend(_search(inner, dim, 0)[0])
     return chosen
 
 
@@ -160,6 +164,16 @@ def _choose_alone(lists: list[_List], dim: int, name: _Name, is_call: bool) -> l
             f"own. Or: {_REMEDY}"
         )
     deciding = [each for each in records if each.is_argument]
+    lengths = {len(each) for each in deciding}
+    # A list of tensors of another length has no sample in each entry, so its tensors count.
+    others = [
+        each.sizes
+        for each in lists
+        if each.sizes and not each.is_records and len(each) not in lengths
+    ]
+    if deciding and others:
+        sizes = set().union(*others)
+        return _choose_like(lists, sizes.pop(), dim, name) if len(sizes) == 1 else []
     if not deciding and is_call:
         tensors = [each for each in lists if each.sizes and _lists_tensors(each.entries)]
         sizes = set().union(*(each.sizes for each in tensors))
@@ -203,11 +217,13 @@ def lists_records(value: Any) -> bool:
     return is_record or has_tensors(first)
 
 
-def _is_uniform(entries: Any) -> bool:
-    """Return whether a list's entries are of one kind, as those of several samples are."""
-    if isinstance(entries, (range, array)):
+def _may_list_samples(value: Any) -> bool:
+    """Return whether a value is a list of entries of one kind, as those of several samples are."""
+    if not is_list(value):
+        return False
+    if isinstance(value, (range, array)):
         return True
-    return len({_kind(each) for each in entries if each is not None}) == 1
+    return len({_kind(each) for each in value if each is not None}) == 1
 
 
 def _kind(entry: Any) -> Any:
@@ -249,18 +265,3 @@ def _slots(tree: Any, is_call: bool) -> Iterator[tuple[Path, Any]]:
     yield from ((((("[{}]", 0)), ("[{}]", i)), value) for i, value in enumerate(args))
     yield from ((((("[{}]", 1)), ("[{!r}]", key)), value) for key, value in kwargs.items())
     yield from (((("[{}]", 2),), value) for value in target)
-
-
-def _mark(value: Any, chosen: set[int], known: dict[int, Any]) -> Any:
-    """Return `value` with a `Listed` for each chosen list; an object passed twice stays one."""
-    if id(value) in known:
-        return known[id(value)]
-    if id(value) in chosen:
-        known[id(value)] = Listed(value)
-    elif is_container(value, movable=True) and not is_whole(value):
-        before = children_of(value)
-        children = [_mark(child, chosen, known) for _, child in before]
-        known[id(value)] = with_children(value, before, children)
-    else:
-        return value
-    return known[id(value)]

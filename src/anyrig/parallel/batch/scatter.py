@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -81,7 +82,8 @@ def divide(
     For `is_call` and `expected`, see `mark_listed`.
     """
     try:
-        tree = mark_listed(tree, dim, name, is_call, expected)
+        with _naming_contents():
+            tree = mark_listed(tree, dim, name, is_call, expected)
     except UnclearError as error:
         if not is_call:
             raise
@@ -117,13 +119,20 @@ def divide(
             tree, lambda leaf, path: cut_once(leaf, path)[index], is_whole, movable=True
         )
 
-    try:
+    with _naming_contents():
         values = list(map(part_of, range(parts)))
+    return Divided(values, samples)
+
+
+@contextmanager
+def _naming_contents() -> Iterator[None]:
+    """Raise BatchError in place of a MoveError about an object that cannot be rebuilt."""
+    try:
+        yield
     except MoveError as error:
         if not error.failure:
             raise
         raise BatchError(f"{error.failure}; pass its contents") from error.__cause__
-    return Divided(values, samples)
 
 
 def scatter_samples(
