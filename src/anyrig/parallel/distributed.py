@@ -204,7 +204,7 @@ class DistributedModule(RankModule):
         try:
             loss = self._loss if exchange.with_loss else None
             with self._layout.computing():
-                return self._learn(inputs, dict(kwargs), loss, exchange)
+                return self._learn(inputs, dict(kwargs), loss, 0, exchange)
         finally:
             self._reduces = before
 

@@ -25,15 +25,17 @@ def take_target(module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str
     return kwargs.pop("target")
 
 
-def take_samples(module: torch.nn.Module, kwargs: dict[str, Any]) -> int | None:
+def take_samples(
+    module: torch.nn.Module, kwargs: dict[str, Any], method: Callable[..., Any] | None = None
+) -> int | None:
     """Return the number of samples that a call gives as ``samples=``, and remove it from `kwargs`.
 
-    Return None if there is none, or if it is an argument of the module's forward.
+    Return None if there is none, or if it is an argument of the module's forward, or of `method`.
 
     Raises:
         BatchError: it is not a number of samples.
     """
-    if "samples" not in kwargs or place_of_argument(module, "samples") is not None:
+    if "samples" not in kwargs or place_of_argument(module, "samples", method) is not None:
         return None
     samples = kwargs.pop("samples")
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
@@ -44,9 +46,11 @@ def take_samples(module: torch.nn.Module, kwargs: dict[str, Any]) -> int | None:
     return samples
 
 
-def place_of_argument(module: torch.nn.Module, name: str) -> int | None:
+def place_of_argument(
+    module: torch.nn.Module, name: str, method: Callable[..., Any] | None = None
+) -> int | None:
     """Return how many positional arguments precede a named one of forward; None if it has none."""
-    forward = module.forward
+    forward = method or module.forward
     function = getattr(forward, "__func__", None)
     place = _place_in(forward if function is None else function, name)
     return place if place is None or function is None else place - 1  # without self

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import SpreadError
+from ..errors import BatchError, SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.direct_messages import open_messages
 from ..processes.group.membership import Context, current_context, current_group
@@ -33,6 +33,7 @@ from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call, refuse_scattered_loss
+from .named_arguments import take_samples, take_target
 from .replicas.batch_norm import explain_single_sample
 from .replicas.transparent import TransparentModule
 from .shares.measure import StepTime
@@ -129,33 +130,44 @@ class RankModule(TransparentModule):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
-        Tensors among the arguments may be on any device. The samples are counted along `dim` of the
-        first tensor, or as the entries of a list of dicts. If the model was spread with a loss,
-        ``target=`` goes to the loss, and each rank gets the loss of the global batch.
+        Tensors among the arguments may be on any device. The number of samples is that of the batch
+        from `anyrig.distribute` that an argument belongs to; else the size of every tensor along
+        `dim`, or the entries of lists; else give it: ``model(batch, samples=5)``. If the model was
+        spread with a loss, ``target=`` goes to the loss, and each rank gets the loss of the global
+        batch.
 
         Raises:
-            SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
+            BatchError: the arguments do not show how many samples they have.
+            SpreadError: parameters were added, replaced, frozen
                 or unfrozen after the module was spread, and the engine cannot follow the change.
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
+        samples = take_samples(self.module, kwargs)
         loss = loss_for_target(self.module, self._loss, kwargs)
         if self._run is not None:
             self._run.buffers.finish()
         try:
             with self._layout.computing():
                 call = self._learn if torch.is_grad_enabled() else self._evaluate
-                return call(inputs, kwargs, loss)
+                return call(inputs, kwargs, loss, samples)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)
             raise
 
     def _evaluate(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None
+        self,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss: Criterion | None,
+        samples: int | None,
     ) -> Any:
-        inputs, kwargs, samples = self._bring(inputs, kwargs, None)
-        target = kwargs.pop("target") if loss is not None else None
+        if samples is None:
+            counted = self._count(inputs, kwargs, is_needed=loss is not None)
+            samples = 1 if counted is None else counted
+        inputs, kwargs = self._bring(inputs, kwargs, None)
+        target = take_target(self.module, inputs, kwargs) if loss is not None else None
         exchange = self._new_exchange(samples, loss)
         if exchange.forward:  # ranks meet in the forward
             exchange.start(Phase.FORWARD, learns=False)
@@ -170,6 +182,7 @@ class RankModule(TransparentModule):
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
         loss: Criterion | None,
+        samples: int | None,
         exchange: Exchange | None = None,
         method: Callable[..., Any] | None = None,
     ) -> Any:
@@ -183,7 +196,9 @@ class RankModule(TransparentModule):
         if run.passes is not None:
             run.passes.forget()
         exchange.leads_to_global_loss = loss is not None
-        inputs, kwargs, samples = self._bring(inputs, kwargs, exchange)
+        counted = self._count(inputs, kwargs) if samples is None else samples
+        inputs, kwargs = self._bring(inputs, kwargs, exchange)
+        samples = 1 if counted is None else counted
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:
@@ -197,9 +212,9 @@ class RankModule(TransparentModule):
         if samples and (loss is not None) not in run.sample_of:
             run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
         forward = self._new_forward(run, exchange, loss is not None)
-        if forward.accumulates and count_arguments(inputs, kwargs, self._layout.dim) is None:
+        if forward.accumulates and counted is None:
             raise no_count()
-        target = kwargs.pop("target") if loss is not None else None
+        target = take_target(self.module, inputs, kwargs) if loss is not None else None
         if has_collectives:
             exchange.finish()
         compute = method or self._compute
@@ -253,10 +268,34 @@ class RankModule(TransparentModule):
         self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a method of the module, whose gradients will be reduced like those of forward."""
-        if count_arguments(inputs, kwargs, self._layout.dim) is None:
+        samples = take_samples(self.module, kwargs, method)
+        if samples is None:
+            try:
+                samples = self._count(inputs, kwargs)
+            except BatchError:  # it may be no method that computes samples
+                samples = None
+        if samples is None:
             return method(*inputs, **kwargs)
         with self._layout.computing():
-            return self._learn(inputs, kwargs, None, method=method)
+            return self._learn(inputs, kwargs, None, samples, method=method)
+
+    def _count(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], is_needed: bool = True
+    ) -> int | None:
+        """Return the number of samples of a call; None if its arguments have none.
+
+        Raise BatchError if it is needed, and the arguments do not show it.
+        """
+        given = (self._run or self._start()).context.given_batches
+        known = None if given is None else given.count((inputs, kwargs))
+        if known is not None:
+            return int(known)
+        try:
+            return count_arguments(inputs, kwargs, self._layout.dim)
+        except BatchError:
+            if is_needed:
+                raise
+            return None
 
     def _new_exchange(self, samples: int, loss: Criterion | None) -> Exchange:
         run = self._run or self._start()
@@ -296,13 +335,12 @@ class RankModule(TransparentModule):
 
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
-    ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return the arguments on this rank's device, and their number of samples.
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments on this rank's device.
 
         `exchange` is that of a forward with gradients.
         """
         device = self._device
-        samples = count_arguments(inputs, kwargs, self._layout.dim)
 
         def is_meant(tensor: Tensor) -> bool:
             return tensor.device != device or (exchange is not None and tensor.requires_grad)
@@ -312,7 +350,7 @@ class RankModule(TransparentModule):
             return take_input(here, exchange) if exchange and here.requires_grad else here
 
         inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
-        return inputs, kwargs, 1 if samples is None else samples
+        return inputs, kwargs
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
         """Return this rank's output as a list of one; see `DataParallel.scattered`."""

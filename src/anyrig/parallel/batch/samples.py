@@ -92,6 +92,8 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
         marked = mark_listed((inputs, kwargs), dim, name_argument, is_call=True)
         return count_samples(marked, dim, name_argument)
     except BatchError as error:
+        if "samples=" in str(error):
+            raise
         raise BatchError(
             f"{error}. Or say how many samples the call has: model(…, samples=5)"
         ) from error.__cause__

@@ -57,6 +57,7 @@ class Context:
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
     follows_optimizers: bool = False  # see `follow_optimizers`
+    given_batches: Any = None  # the samples of loaders' batches; see `GivenBatches`
     last_forward: Any = None  # of any spread model, with gradients; see `Passes`
     balance: Any = None  # the balance of the loader that yielded the last batch
     first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks

@@ -30,7 +30,7 @@ class _SumGradients(torch.autograd.Function):
         return whole.detach()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         carried = carrier_of(dist.get_backend_config(), gradient.device) is not None
         sent = gradient if carried else gradient.to(ctx.group.device)
