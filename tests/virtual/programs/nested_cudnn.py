@@ -68,7 +68,7 @@ def check_nested(layout: torch.layout, is_causal: bool) -> None:
 
 
 def check_short() -> None:
-    """Check that PyTorch 2.14 and later have no attention by cuDNN for a jagged tensor of short sequences."""
+    """Check that PyTorch 2.14 and later refuse cuDNN's attention for short jagged sequences."""
     short = torch.nested.nested_tensor(sequences(SHORT), layout=torch.jagged).transpose(1, 2)
     refused = False
     try:

@@ -37,7 +37,14 @@ _Name = Callable[[Path], str]
 
 
 class UnclearError(BatchError):
-    """A list may be read in two ways, and nothing outside decides."""
+    """A list may be read in two ways, and nothing outside decides.
+
+    `samples` is the number of samples if it is the same either way.
+    """
+
+    def __init__(self, message: str, samples: int | None = None) -> None:
+        super().__init__(message)
+        self.samples = samples
 
 
 @dataclass
@@ -123,11 +130,11 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
         along, by_entries = each.sizes == {samples}, len(each) == samples
         about = f"{name(each.path)} is {_describe(each)}"
         if along and by_entries and samples > 1:
-            refusal = BatchError if each.is_records else UnclearError
-            raise refusal(
+            reason = (
                 f"{about}, and all tensors in it have size {samples} along dimension {dim}, too, "
                 f"so either could be its samples. {_REMEDY}"
             )
+            raise BatchError(reason) if each.is_records else UnclearError(reason, samples)
         if along:
             continue
         if by_entries:
@@ -135,7 +142,8 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
                 raise UnclearError(
                     f"{about}, and the batch has {samples} samples, so it may be a setting or have "
                     "an entry for each sample. Pass settings as attributes of the module; pass "
-                    "an entry for each sample in a tensor or a list"
+                    "an entry for each sample in a tensor or a list",
+                    samples,
                 )
             chosen.append(each)
         elif each.sizes and each.is_records:
@@ -178,12 +186,13 @@ def _choose_alone(lists: list[_List], dim: int, name: _Name, is_call: bool) -> l
         tensors = [each for each in lists if each.sizes and _lists_tensors(each.entries)]
         sizes = set().union(*(each.sizes for each in tensors))
         if len(sizes) == 1 and (sizes != {1} or len(tensors[0]) > 1):
-            first = tensors[0]
+            first, (size,) = tensors[0], sizes
             raise UnclearError(
-                f"{name(first.path)} is a list of {len(first)} tensors of size {sizes.pop()} along "
+                f"{name(first.path)} is a list of {len(first)} tensors of size {size} along "
                 f"dimension {dim}, and nothing outside the list shows which of the two is the "
                 "number of samples. Say which with samples=, as in model(images, "
-                f"samples={len(first)})"
+                f"samples={len(first)})",
+                size if size == len(first) else None,
             )
         deciding = tensors if len(sizes) > 1 else []
     lengths = {len(each) for each in deciding}

@@ -10,7 +10,7 @@ import torch
 from ...errors import BatchError
 from ...transfer.arguments import name_argument as name_argument
 from ...transfer.tree import ATOM_TYPES, Path, format_path, list_leaves
-from .find_listed import mark_listed
+from .find_listed import UnclearError, mark_listed
 from .with_samples import count_of, describe_leaf, has_samples, is_whole
 from .with_samples import is_list as is_list
 
@@ -92,6 +92,8 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
         marked = mark_listed((inputs, kwargs), dim, name_argument, is_call=True)
         return count_samples(marked, dim, name_argument)
     except BatchError as error:
+        if isinstance(error, UnclearError) and error.samples is not None:
+            return error.samples
         if "samples=" in str(error):
             raise
         raise BatchError(
