@@ -184,7 +184,7 @@ def case_what_logical_shards_do_not_take() -> None:
     module, loss = nn.Linear(1, 1), nn.MSELoss()
     options: list[tuple[dict[str, Any], str]] = [
         ({"logical_shards": ranks + 1}, f"cannot be divided equally among {ranks} ranks"),
-        ({"ddp": {"static_graph": True}}, "cannot be combined with ddp="),
+        ({"ddp": {"bucket_cap_mb": 1}}, "cannot be combined with ddp="),
         ({"how": "shard", "sharding": Sharding(offload=True)}, "leave mixed_precision=, offload="),
     ]
     for given, message in options:

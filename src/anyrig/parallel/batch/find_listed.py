@@ -129,7 +129,9 @@ def _choose_like(lists: list[_List], samples: int, dim: int, name: _Name) -> lis
         each = waiting.popleft()
         along, by_entries = each.sizes == {samples}, len(each) == samples
         about = f"{name(each.path)} is {_describe(each)}"
-        if along and by_entries and samples > 1:
+        # A tuple of tuples is a structure, as (inputs, targets).
+        may_list = each.is_records or _lists_tensors(each.entries)
+        if along and by_entries and samples > 1 and may_list:
             reason = (
                 f"{about}, and all tensors in it have size {samples} along dimension {dim}, too, "
                 f"so either could be its samples. {_REMEDY}"
