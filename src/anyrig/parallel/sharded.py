@@ -27,7 +27,7 @@ from ..processes.torch_faults import keep_until_exit
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.optimizers import follow_optimizers
 from .group.shard_passes import ShardPasses
-from .group.shardable import require_shardable
+from .group.shardable import require_shapes, require_shardable
 from .group.states import broadcast_states
 from .rank_module import RankModule, Run
 
@@ -183,6 +183,7 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     SpreadError if the ranks cannot be divided into that number of replicas, or if FSDP2 cannot
     divide the module.
     """
+    require_shapes(module)
     blocks = find_blocks(module, sharding.blocks)
     require_shardable(module, blocks.values())
     mesh = make_mesh(group, sharding.replicas)

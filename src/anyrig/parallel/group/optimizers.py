@@ -49,7 +49,8 @@ class _WholeClosure:
         group, last = self._context.group, self._context.last_forward
         samples = 1 if last is None else last.exchange.samples or 0
         # A mean over no samples is NaN.
-        own = float(loss) * samples if samples else 0.0
+        value = loss.detach() if isinstance(loss, Tensor) else loss
+        own = float(value) * samples if samples else 0.0
         sums = torch.tensor([own, samples], dtype=torch.float64, device="cpu")
         self._context.gloo.allreduce([sums]).wait()
         whole = sums[0] / sums[1]

@@ -41,13 +41,11 @@ class ShardPasses(Passes):
         super().note(forward, output)
         # FSDP2 has put hooks on the tensors in containers that it knows.
         state = self._state()
-        hidden = [
-            each
-            for each in tensors_with_gradients(output)
-            if not any(getattr(h, "__self__", None) is state for h in hooks_of(each).values())
-        ]
-        if hidden:
-            state._register_pre_backward_hook(hidden)
+        for each in tensors_with_gradients(output):
+            if not any(
+                getattr(hook, "__self__", None) is state for hook in hooks_of(each).values()
+            ):
+                each.register_hook(state._pre_backward)  # type: ignore[no-untyped-call]
 
     def _state(self) -> Any:
         return self._module._get_fsdp_state()

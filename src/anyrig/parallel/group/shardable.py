@@ -12,6 +12,16 @@ from ...errors import SpreadError
 _REPLICATE = 'anyrig.spread(module, how="replicate")'
 
 
+def require_shapes(module: nn.Module) -> None:
+    """Raise SpreadError if a parameter has no shape yet."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise SpreadError(
+                f"{name} has no shape yet, since its layer is lazy. Call the module once with a "
+                "batch before it is spread"
+            )
+
+
 def require_shardable(module: nn.Module, blocks: Iterable[nn.Module]) -> None:
     """Raise SpreadError, with a remedy, if FSDP2 cannot divide the parameters of a module.
 
@@ -22,12 +32,6 @@ def require_shardable(module: nn.Module, blocks: Iterable[nn.Module]) -> None:
             raise SpreadError(
                 f"{name or 'the module'} is an {type(layer).__name__} with sparse=True, and FSDP2 "
                 f"cannot reduce sparse gradients. Use sparse=False, or replicas: {_REPLICATE}"
-            )
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise SpreadError(
-                f"{name} has no shape yet, since its layer is lazy. Call the module once with a "
-                "batch before it is spread"
             )
     for name, buffer in module.named_buffers():
         if buffer.layout is not torch.strided:

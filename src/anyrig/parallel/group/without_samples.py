@@ -129,7 +129,8 @@ def _stand_in(given: Arguments, like: Arguments | None, dim: int) -> Any:
         if not isinstance(sample, Tensor) or [*sample.shape] != shape or sample.dtype != part.dtype:
             # 1 is also a valid index and a valid length. False in a mask hides nothing.
             sample = part.new_full(shape, part.dtype is not torch.bool)
-        return torch.cat([sample.to(part.device)] * _STAND_INS, dim)
+        # With `part`, so that the outputs depend on an input that requires a gradient.
+        return torch.cat([part, *[sample.to(part.device)] * _STAND_INS], dim)
 
     replace_parts(like, note)
     return replace_parts(given, fill)
