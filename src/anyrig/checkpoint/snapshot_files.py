@@ -25,6 +25,7 @@ from .snapshot import ModuleState, OptimizerState, Snapshot
 from .tensor_files import Writing, contents_of
 from .tensor_in_parts import SavedTensor
 from .values_file import decode_values, encode_values
+from .values_form import check_values
 
 VALUES_NAME = "values.pt"
 
@@ -47,6 +48,9 @@ def contents_of_snapshot(snapshot: Snapshot, writing: Writing) -> dict[str, Part
                 "tensors": {name: list(parts) for name, parts in state.tensors.items()},
                 "values": {name: dict(parts) for name, parts in state.values.items()},
                 "groups": [dict(group) for group in state.groups],
+                "class": state.kind,
+                "dtypes": dict(state.dtypes),
+                "in_shards": {name: list(parts) for name, parts in state.in_shards.items()},
             }
             for key, state in snapshot.optimizers.items()
         },
@@ -85,9 +89,10 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     names = [*(read_manifest(folder).files if files is None else files)]
     values = decode_values(path)
     try:
+        check_values(values)
         return Snapshot(
             modules={
-                name: ModuleState(read_tensors(folder, name, names), content)
+                name: _read_module(folder, name, names, content)
                 for name, content in values["modules"].items()
             },
             optimizers={
@@ -98,21 +103,46 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
             random=values["random"],
             given=values["given"],
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CheckpointDamagedError(
-            f"{path} does not have the values of a checkpoint: {error!r}", path
+            f"{path} does not have the values of a checkpoint: {error}. Load another checkpoint of "
+            "the series",
+            path,
         ) from None
+
+
+def _read_module(
+    folder: Path, name: str, files: list[str], content: Mapping[str, Any]
+) -> ModuleState:
+    tensors = read_tensors(folder, name, files)
+    if both := sorted(tensors.keys() & content.keys()):
+        raise ValueError(f"modules[{name!r}] has a value {both[0]!r}, which is a tensor, too")
+    return ModuleState(tensors, content)
 
 
 def _read_optimizer(
     folder: Path, key: str, files: list[str], content: Mapping[str, Any]
 ) -> OptimizerState:
     flat = read_tensors(folder, stem_of_optimizer(key), files)
-    tensors = {
-        name: {part: flat[f"{name}.{part}"] for part in parts}
+    places = {
+        f"{name}.{part}": (name, part)
         for name, parts in content["tensors"].items()
+        for part in parts
     }
-    return OptimizerState(tensors, content["values"], content["groups"])
+    if differing := sorted(flat.keys() ^ places.keys()):
+        where = "the optimizer's file has" if differing[0] in flat else "its values name"
+        raise ValueError(f"only {where} a tensor {differing[0]!r}")
+    tensors: dict[str, dict[str, SavedTensor]] = {name: {} for name in content["tensors"]}
+    for full, (name, part) in places.items():
+        tensors[name][part] = flat[full]
+    return OptimizerState(
+        tensors,
+        content["values"],
+        content["groups"],
+        content.get("class", ""),
+        content.get("dtypes", {}),
+        content.get("in_shards", {}),
+    )
 
 
 def _flat_tensors(state: OptimizerState) -> dict[str, SavedTensor]:
