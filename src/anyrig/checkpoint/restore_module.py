@@ -58,7 +58,8 @@ def prepare_module(
     require_fit(saved, own, what, target, convert=convert, free_shapes=quantised.packed_names(own))
     _require_same_wrappers(saved, entries, what, target)
     prepared = quantised.prepare(saved, what, target)
-    fallible = loads_in_own_way(model)
+    added = _added_entries(model, entries)
+    fallible = bool(added) or loads_in_own_way(model)
 
     def apply(undo: Undo) -> None:
         if fallible:
@@ -74,7 +75,6 @@ def prepare_module(
         if not fallible:
             unwrapped(model).load_state_dict(ready)
             return
-        added = _added_entries(model, entries)
         try:
             unwrapped(model).load_state_dict(ready)
         except Exception:
