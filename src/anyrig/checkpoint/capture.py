@@ -25,7 +25,7 @@ from ..transfer.inner_tensors import (
 )
 from .names import names_of_parameters, names_of_ties, unwrapped
 from .safetensors_writer import fits_safetensors
-from .shards import is_elsewhere, is_sharded
+from .shards import is_elsewhere, is_sharded, local_part
 from .snapshot import ModuleState, OptimizerState, Snapshot
 from .wrapper_prefix import remove_wrappers
 
@@ -170,8 +170,10 @@ def class_name_of(optimizer: Optimizer) -> str:
 
 def _require_memory(value: Any, what: str) -> None:
     """Raise if a tensor has no bytes that could be saved."""
-    if not isinstance(value, Tensor) or is_sharded(value) or is_elsewhere(value):
+    if not isinstance(value, Tensor) or is_elsewhere(value):
         return
+    if is_sharded(value):
+        value = local_part(value)
     if value.is_meta:
         raise CheckpointError(f"{what} is on the meta device, so it has no values to save")
     if is_wrapper(value) or not has_memory(value):

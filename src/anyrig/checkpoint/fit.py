@@ -18,6 +18,7 @@ from .mismatch import find_mismatch
 from .tensor_in_parts import TensorInParts
 
 _MOST_NAMED = 10
+_EXTRA_STATE = "_extra_state"  # PyTorch's name; the module itself checks what it gets
 CONVERT = "convert_dtypes=True"
 
 
@@ -46,7 +47,11 @@ def require_fit(
     table = _mismatch_table(saved, own)
     require_same_names(saved, own, what, target, table)
     free = {*free_shapes}
-    pairs = [(name, saved[name], value) for name, value in own.items() if not _is_lazy(value)]
+    pairs = [
+        (name, saved[name], value)
+        for name, value in own.items()
+        if not _is_lazy(value) and name.rpartition(".")[2] != _EXTRA_STATE
+    ]
     wrong = [
         f"{name} in the shape {list(mine)} instead of {list(its)}"
         for name, one, other in pairs
@@ -102,11 +107,11 @@ def is_convertible(saved: Any, own: Any) -> bool:
 
 
 def _kind_of(value: Any) -> str:
-    """Return the element type and the layout of a tensor as text; empty for other values."""
+    """Return the element type and the layout of a tensor as text, or that it is no tensor."""
     if isinstance(value, TensorInParts):
         return str(value.dtype)
     if not isinstance(value, Tensor):
-        return ""
+        return "a value that is no tensor"
     layout = "" if value.layout is torch.strided else f" in the layout {value.layout}"
     return f"{value.dtype}{layout}"
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,8 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     """
     path = folder / VALUES_NAME
     names = [*(read_manifest(folder).files if files is None else files)]
-    values = decode_values(path)
+    values = _read_values(folder)
     try:
-        check_values(values)
         return Snapshot(
             modules={
                 name: _read_module(folder, name, names, content)
@@ -104,11 +103,61 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
             given=values["given"],
         )
     except ValueError as error:
-        raise CheckpointDamagedError(
-            f"{path} does not have the values of a checkpoint: {error}. Load another checkpoint of "
-            "the series",
-            path,
-        ) from None
+        raise _no_values(path, error) from None
+
+
+def read_role(folder: Path, role: str, files: Iterable[str]) -> dict[str, SavedTensor]:
+    """Return the tensors of a module or an optimizer, also those that safetensors cannot hold.
+
+    Args:
+        folder: the folder of the checkpoint.
+        role: what the tensors are, such as ``"model"``; see `role_of`.
+        files: the names of all files of the checkpoint.
+
+    Raises:
+        CheckpointDamagedError: a file is missing, cut off or altered.
+    """
+    found = read_tensors(folder, role, files)
+    for stem, name, each in read_tensor_values(folder):
+        if stem == role:
+            found.setdefault(name, each)
+    return found
+
+
+def read_tensor_values(folder: Path) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (role, name, tensor) of the tensors that safetensors cannot hold.
+
+    Raises:
+        CheckpointDamagedError: the file of values is missing, cut off or altered.
+    """
+    values = _read_values(folder)
+    for role, content in values["modules"].items():
+        for name, value in content.items():
+            if isinstance(value, Tensor):
+                yield role, name, value
+    for key, content in values["optimizers"].items():
+        for name, parts in content["values"].items():
+            for part, value in parts.items():
+                if isinstance(value, Tensor):
+                    yield stem_of_optimizer(key), f"{name}.{part}", value
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    path = folder / VALUES_NAME
+    values = decode_values(path)
+    try:
+        check_values(values)
+    except ValueError as error:
+        raise _no_values(path, error) from None
+    return values
+
+
+def _no_values(path: Path, error: ValueError) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"{path} does not have the values of a checkpoint: {error}. Load another checkpoint of "
+        "the series",
+        path,
+    )
 
 
 def _read_module(

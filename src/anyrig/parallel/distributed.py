@@ -22,6 +22,7 @@ from .group.weighing import LateWeights, tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
+from .own_class import find_own_class, states_of
 from .rank_module import RankModule, Run
 
 _ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
@@ -74,13 +75,17 @@ class DistributedModule(RankModule):
             # Views save a device one copy of all gradients. On the CPU they made the backward pass
             # of a convolutional network 6 % slower, and did not change that of a transformer.
             options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
+            if any(True for _ in find_own_class(self.module)):
+                # DDP would send the elements of such tensors, without what they carry.
+                broadcast_states(states_of(self.module), 0)
+                options["init_sync"] = False
             ddp = DistributedDataParallel(self.module, **options)
             ddp.broadcast_buffers = False  # this class does that during the backward pass
             run.buffers.note_versions()
             run.engine = ddp
             keep_until_exit(ddp.process_group)
         else:
-            broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
+            broadcast_states(states_of(self.module), 0)
         return run
 
     def _follows_graph(self) -> bool:
