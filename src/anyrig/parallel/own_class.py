@@ -149,15 +149,20 @@ def plain_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def states_of(module: nn.Module) -> list[Tensor]:
-    """Return the plain tensors of a module's parameters and buffers, and what layers carry."""
-    found = [
-        each
-        for tensor in (*module.parameters(), *module.buffers())
-        for each in plain_tensors(tensor)
-    ]
-    for layer in {id(own.layer): own.layer for own in find_own_class(module)}.values():
-        for value in carried_objects(layer).values():
-            found += [each for each in vars(value).values() if isinstance(each, Tensor)]
+    """Return the plain tensors of a module's parameters and buffers, and what layers carry.
+
+    The order does not depend on whether a layer has taken over what its weight carried, as
+    bitsandbytes' 8-bit layers do in their first forward pass.
+    """
+    layers = {id(own.tensor): own.layer for own in find_own_class(module)}
+    found: list[Tensor] = []
+    for tensor in (*module.parameters(), *module.buffers()):
+        parts = plain_tensors(tensor)
+        if id(tensor) in layers:
+            for value in carried_objects(layers[id(tensor)]).values():
+                parts += [each for each in vars(value).values() if isinstance(each, Tensor)]
+            parts = list({(each.data_ptr(), each.shape): each for each in parts}.values())
+        found += parts
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ...errors import MoveError
 from ...transfer.tree import ATOM_TYPES, map_leaves
-from ..own_class import WholeCopies, has_own_class, carried_objects
+from ..own_class import WholeCopies, carried_objects, has_own_class
 from .buckets import Slot
 from .replica_tensors import Reader, ReplicaTensors
 
