@@ -100,10 +100,10 @@ def is_convertible(saved: Any, own: Any) -> bool:
     """Return whether a tensor may be converted to the element type of another one on request."""
     if not isinstance(saved, (Tensor, TensorInParts)) or not isinstance(own, Tensor):
         return False
+    if own.layout is not torch.strided or getattr(saved, "layout", own.layout) is not own.layout:
+        return False
     both = (saved.dtype, own.dtype)
-    return own.layout is torch.strided and (
-        all(dtype.is_floating_point for dtype in both) or all(dtype.is_complex for dtype in both)
-    )
+    return all(each.is_floating_point for each in both) or all(each.is_complex for each in both)
 
 
 def _kind_of(value: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from .any_model import is_series
+from .exactness import check_exact_state
 from .foreign.read import read_foreign
 from .foreign.state import Format
 from .manifest import read_manifest
@@ -74,6 +75,7 @@ def _read_all(folder: Path) -> tuple[Finding, ...]:
     path = folder / VALUES_NAME
     for each in snapshot.random:
         check_random_state(decode_text(each["state"], path))
+    check_exact_state(snapshot, folder)
     facts = (
         ("step", snapshot.given.get("step"), manifest.step),
         ("number of ranks", len(snapshot.random), manifest.ranks),

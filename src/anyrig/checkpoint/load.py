@@ -17,7 +17,7 @@ from ..private_names import refuse_missing
 from ..units import format_count
 from .capture import by_key
 from .choice import choose
-from .exactness import go_on_exactly, require_same_training
+from .exactness import check_exact_state, go_on_exactly, require_same_training
 from .manifest import read_manifest
 from .over_ranks import Ranks
 from .prepared_save import divide_values, named_states
@@ -146,6 +146,7 @@ def load(
             random = _random_state(snapshot, chosen, ranks)
         if isinstance(random, dict):
             check_random_state(random)
+        check_exact_state(snapshot, chosen)
         apply = prepare(snapshot, targets, chosen, convert_dtypes=convert_dtypes)
     except Exception as error:
         failed = error

@@ -96,7 +96,9 @@ def prepare_optimizer(
                 else:
                     in_shards = saved.in_shards.get(name)
                     each = _new_tensor(tensor, parameter, part, in_shards)
-                    parts[part] = _converted(each, saved, name, parameter) if convert else each
+                    if convert and part != _PLAIN_PART:
+                        each = _converted(each, saved, name, parameter)
+                    parts[part] = each
             parts |= copy.deepcopy(dict(saved.values.get(name, {})))
             if parts:
                 state[number] = parts
