@@ -181,9 +181,7 @@ def test_the_error_names_the_object_and_its_own_error(tmp_path: Path) -> None:
     anyrig.save(tmp_path / "a", **make("copy", 1))
     objects = make("copy", 2)
     objects["model"][2].fails = True
-    with pytest.raises(
-        CheckpointError, match=r"the model refuses its state .*: BrokenError: own"
-    ):
+    with pytest.raises(CheckpointError, match=r"the model refuses its state .*: BrokenError: own"):
         anyrig.load(tmp_path / "a", **objects)
 
 
