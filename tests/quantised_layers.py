@@ -185,6 +185,12 @@ class TakingLinear(nn.Module):
         scale = self.weight.scale if self.weight.scale is not None else self.state.scale
         destination[f"{prefix}SCB"] = scale
 
+    def _apply(self, change: Any, recurse: bool = True) -> Any:
+        for holder in (self.weight, self.state):
+            if holder.scale is not None:
+                holder.scale = change(holder.scale)
+        return super()._apply(change, recurse)
+
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.scale is not None:
             self.state.scale, self.weight.scale = self.weight.scale, None

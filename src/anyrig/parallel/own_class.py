@@ -78,13 +78,15 @@ def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
 def move_whole(tensor: Tensor, device: torch.device) -> None:
     """Move a tensor to a device; it remains the same object."""
     moved = tensor.to(device)
+    if moved is tensor:
+        return
     if is_wrapper(tensor):
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved.detach(), tensor.requires_grad)
         gradient, tensor.grad = tensor.grad, None
         torch.utils.swap_tensors(tensor, moved)
         tensor.grad = gradient
-    elif moved is not tensor:
+    else:
         moved = _with_empty_attributes(moved, tensor)
         tensor.data = moved.data
         vars(tensor).update(vars(moved))
@@ -130,6 +132,15 @@ def move_objects(layer: nn.Module, device: torch.device) -> None:
         for name, each in vars(value).items():
             if isinstance(each, Tensor) and each.device != device:
                 setattr(value, name, each.to(device))
+
+
+def move_module(module: nn.Module, device: torch.device) -> None:
+    """Move a module in place; `torch.nn.Module.to` alone leaves what some parameters carry."""
+    module.to(device)
+    with torch.no_grad():
+        for own in list(find_own_class(module)):
+            move_whole(own.tensor, device)
+            move_objects(own.layer, device)
 
 
 def plain_tensors(tensor: Tensor) -> list[Tensor]:

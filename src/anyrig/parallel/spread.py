@@ -23,7 +23,7 @@ from .exact.spread import check_exact_options, spread_exactly
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
-from .own_class import refuse_own_class, require_frozen
+from .own_class import move_module, refuse_own_class, require_frozen
 from .precision import read_precision
 from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
@@ -268,7 +268,7 @@ def spread(
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _devices_of(module) <= {_CPU}:
-        module.to(lead)
+        move_module(module, lead)
     check_place(module, lead)
     if logical_shards is not None:
         return spread_exactly(module, layout, loss, logical_shards)
@@ -325,7 +325,7 @@ def _over_group(
             layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
     if _devices_of(module) <= {_CPU}:
-        module.to(group.device)
+        move_module(module, group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
 
