@@ -13,7 +13,7 @@ from ..errors import CheckpointDamagedError
 from ..processes.group.membership import current_group
 
 # What generators raise for a state that is not theirs.
-_REFUSALS = (AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
+_REFUSALS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
 
 def read_random_state() -> dict[str, Any]:
