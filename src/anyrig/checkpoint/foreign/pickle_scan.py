@@ -21,17 +21,23 @@ from torch._weights_only_unpickler import _get_allowed_globals
 
 from ...errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
 
-# What convert a file at the cost of running its code. Each line is a statement or in parentheses.
-_CONVERT_FILE = """\
+# What converts a file or a folder, at the cost of running its code. Each line is a statement, or in
+# parentheses.
+_KEEP_TENSORS = """\
   keep = lambda value: (
   keep(value.state_dict()) if isinstance(value, torch.nn.Module)
   else {key: keep(each) for key, each in value.items()
   if isinstance(each, (dict, torch.Tensor, torch.nn.Module))}
   if isinstance(value, dict) else value)
-  torch.save(keep(torch.load(FILE, map_location='cpu', weights_only=False)), 'weights.pt')"""
-_CONVERT_FOLDER = """\
-  from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-  dcp_to_torch_save(FOLDER, 'weights.pt')"""
+"""
+_CONVERT_FILE = (
+    _KEEP_TENSORS
+    + "  torch.save(keep(torch.load(FILE, map_location='cpu', weights_only=False)), 'weights.pt')"
+)
+_CONVERT_FOLDER = (
+    "  from torch.distributed.checkpoint.format_utils import dcp_to_torch_save\n"
+    "  dcp_to_torch_save(FOLDER, 'weights.pt')\n" + _CONVERT_FILE.replace("FILE", "'weights.pt'")
+)
 # Where the classes of tensors live of which a rank has a part.
 _SHARDS = ("torch.distributed.tensor.", "torch.distributed._tensor.", "torch.distributed._shard.")
 
