@@ -53,18 +53,19 @@ def require_fit(
         if not _is_lazy(value) and name.rpartition(".")[2] != _EXTRA_STATE
     ]
     wrong = [
-        f"{name} in the shape {list(mine)} instead of {list(its)}"
+        f"{name} in the shape {[*shape]} instead of {[*expected]}"
         for name, one, other in pairs
-        if None not in (mine := _shape_of(one), its := _shape_of(other))
-        and mine != its
-        and name not in free
+        if name not in free
+        and (shape := _shape_of(one)) is not None
+        and (expected := _shape_of(other)) is not None
+        and shape != expected
     ]
     if wrong:
         raise KeyMismatchError(f"{what} has {_first(wrong)}. Nothing was loaded{table}")
     wrong = [
-        f"{name} as {mine} instead of {its}"
+        f"{name} as {kind} instead of {wanted}"
         for name, one, other in pairs
-        if (mine := _kind_of(one)) != (its := _kind_of(other))
+        if (kind := _kind_of(one)) != (wanted := _kind_of(other))
         and not (convert and is_convertible(one, other))
     ]
     if wrong:

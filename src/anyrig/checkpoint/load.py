@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,8 +128,7 @@ def load(
     chosen = choose(ranks, folder, which, verify)
     failed: BaseException | None = None
     snapshot = Snapshot()
-
-    def apply(undo: Undo) -> None: ...
+    apply: Callable[[Undo], None] = _nothing
 
     metric: float | None = None
     random: dict[str, Any] | str | None = None
@@ -169,6 +168,10 @@ def load(
     values = {name: value for name, value in snapshot.given.items() if name != "step"}
     left = tuple(text for text in (random, differing) if isinstance(text, str) and text)
     return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
+
+
+def _nothing(undo: Undo) -> None:
+    pass
 
 
 def targets_of(

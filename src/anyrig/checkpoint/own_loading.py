@@ -49,7 +49,7 @@ def keep_state(model: nn.Module, entries: Mapping[str, Any]) -> Callable[[], Non
     attributes = [
         (vars(owner), {name: _shallow(value) for name, value in vars(owner).items()})
         for module in model.modules()
-        for owner in (module, *module._parameters.values())
+        for owner in (module, *module.parameters(recurse=False))
         if owner is not None and (isinstance(owner, Tensor) or _has_own_code(module))
     ]
 
@@ -57,7 +57,7 @@ def keep_state(model: nn.Module, entries: Mapping[str, Any]) -> Callable[[], Non
         (parameter, parameter.data)
         for module in model.modules()
         if _has_own_code(module)
-        for parameter in module._parameters.values()
+        for parameter in module.parameters(recurse=False)
         if parameter is not None and has_memory(parameter)
     ]
 

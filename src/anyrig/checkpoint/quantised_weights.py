@@ -40,7 +40,7 @@ class QuantisedWeights:
         """Return the weights of a model that have a quantisation state."""
         found: dict[str, tuple[nn.Module, Any]] = {}
         for prefix, module in unwrapped(model).named_modules(remove_duplicate=False):
-            for name, parameter in module._parameters.items():
+            for name, parameter in module.named_parameters(recurse=False):
                 state = getattr(parameter, "quant_state", None)
                 if hasattr(type(state), "from_dict"):
                     found[remove_wrappers(f"{prefix}.{name}".lstrip("."))] = module, parameter

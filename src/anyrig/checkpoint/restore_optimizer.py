@@ -208,8 +208,9 @@ def _keep_types(loaded: Any, given: Mapping[str, Any]) -> None:
         return
     for part, tensor in given.items():
         found = loaded.get(part)
-        both_tensors = isinstance(tensor, Tensor) and isinstance(found, Tensor)
-        if both_tensors and found.dtype != tensor.dtype:
+        if not isinstance(tensor, Tensor) or not isinstance(found, Tensor):
+            continue
+        if found.dtype != tensor.dtype:
             loaded[part] = tensor.to(found.device)
 
 

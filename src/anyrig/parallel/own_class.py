@@ -84,7 +84,7 @@ def move_whole(tensor: Tensor, device: torch.device) -> None:
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved.detach(), tensor.requires_grad)
         gradient, tensor.grad = tensor.grad, None
-        torch.utils.swap_tensors(tensor, moved)
+        torch.utils.swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
         tensor.grad = gradient
     else:
         moved = _with_empty_attributes(moved, tensor)

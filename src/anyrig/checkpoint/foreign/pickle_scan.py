@@ -8,6 +8,7 @@ again when they meet it.
 from __future__ import annotations
 
 import pickletools
+import re
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ _CONVERT_FOLDER = (
     "  dcp_to_torch_save(FOLDER, 'weights.pt')\n" + _CONVERT_FILE.replace("FILE", "'weights.pt'")
 )
 # Where the classes of tensors live of which a rank has a part.
-_SHARDS = ("torch.distributed.tensor.", "torch.distributed._tensor.", "torch.distributed._shard.")
+_SHARDS = re.compile(r"torch\.distributed\._?(tensor|shard)\.")
 
 
 class ByteReader(Protocol):
@@ -131,7 +132,7 @@ def check_weights_only(scan: PickleScan, where: str, *, in_folder: bool = False)
         UnsafeFileError: names every refused class and function, and how to convert the file.
         CheckpointError: the tensors are one rank's shards.
     """
-    if shards := sorted(name for name in scan.names if name.startswith(_SHARDS)):
+    if shards := sorted(name for name in scan.names if _SHARDS.match(name)):
         raise CheckpointError(
             f"{where} is not read: it holds one rank's shards ({shards[0]}), not whole tensors; "
             "the other ranks' shards are in other files, or lost. Save the whole model on every "
