@@ -72,21 +72,26 @@ class ScaledTensor(Tensor):
 
 def quantise(layer: nn.Linear, kind: str = "rows") -> nn.Linear:
     """Give a linear layer a frozen `ScaledTensor` as its weight."""
-    scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
-    codes = (layer.weight.detach() / scale).round().to(torch.int8)
+    weight = layer.weight.detach()
+    weight = weight.dequantise() if isinstance(weight, ScaledTensor) else weight
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scale).round().to(torch.int8)
     layer.weight = nn.Parameter(ScaledTensor(codes, scale, kind), requires_grad=False)
     return layer
 
 
 class CodeState:
-    """What `Codes` carries, as bitsandbytes' QuantState."""
+    """What `Codes` carries, as bitsandbytes' QuantState, with a number that is no tensor."""
 
-    def __init__(self, absmax: Tensor, shape: torch.Size, blocksize: int) -> None:
+    def __init__(
+        self, absmax: Tensor, shape: torch.Size, blocksize: int, offset: float = 0.0
+    ) -> None:
         self.absmax, self.shape, self.blocksize = absmax, shape, blocksize
+        self.offset = offset
         self.dtype, self.quant_type, self.nested = torch.float32, "int8", False
 
     def as_dict(self) -> dict[str, Tensor]:
-        packed = f"{[*self.shape]} {self.blocksize}".encode()
+        packed = f"{[*self.shape]};{self.blocksize};{self.offset}".encode()
         return {
             "absmax": self.absmax,
             "quant_state.library__int8": torch.tensor([*packed], dtype=torch.uint8),
@@ -95,9 +100,9 @@ class CodeState:
     @classmethod
     def from_dict(cls, parts: dict[str, Tensor], device: Any) -> CodeState:
         text = bytes(parts["quant_state.library__int8"].tolist()).decode()
-        shape, _, blocksize = text.rpartition(" ")
+        shape, blocksize, offset = text.split(";")
         sizes = torch.Size(int(each) for each in shape.strip("[]").split(","))
-        return cls(parts["absmax"].to(device), sizes, int(blocksize))
+        return cls(parts["absmax"].to(device), sizes, int(blocksize), float(offset))
 
     def to(self, device: Any) -> None:
         self.absmax = self.absmax.to(device)
@@ -130,7 +135,7 @@ class CodedLinear(nn.Module):
         weight = torch.randn(outputs, inputs)
         absmax = weight.abs().reshape(-1, blocksize).amax(1)
         codes = (weight.reshape(-1, blocksize) / absmax[:, None] * 127).round().to(torch.int8)
-        state = CodeState(absmax, weight.shape, blocksize)
+        state = CodeState(absmax, weight.shape, blocksize, float(absmax.mean()))
         self.weight = Codes(codes, state)
         self.bias = nn.Parameter(torch.randn(outputs))
 
@@ -141,7 +146,9 @@ class CodedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         state = self.weight.quant_state
-        weight = (self.weight.data * (state.absmax[:, None] / 127)).reshape(state.shape)
+        weight = (self.weight.data * (state.absmax[:, None] / 127) + state.offset).reshape(
+            state.shape
+        )
         return functional.linear(x, weight, self.bias)
 
 

@@ -61,7 +61,7 @@ class ExtraState(nn.Linear):
         return list(self.vocabulary)
 
     def set_extra_state(self, state: Any) -> None:
-        self.vocabulary = list(state)
+        self.vocabulary[:] = state  # in place, so that no attribute is replaced
         if self.fails and state != ["a"]:
             raise BrokenError("extra state")
 

@@ -10,15 +10,17 @@ import torch.distributed as dist
 from torch import nn
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import RankMismatchError, SpreadError
+from anyrig.parallel.own_class import states_of
 from anyrig.processes.group.membership import join_group
-from quantised_layers import LAYERS, make_quantised
+from quantised_layers import LAYERS, make_quantised, quantise
 
 
 def run(kinds: Sequence[str] = tuple(LAYERS)) -> None:
     """Train each kind of layer in replicas, and see other ways refused."""
     join_group()
     rank = dist.get_rank()
+    _refuse_other_kinds(rank)
     for kind in kinds:
         for used in (False, True):
             _train(kind, used, rank)
@@ -30,8 +32,20 @@ def run(kinds: Sequence[str] = tuple(LAYERS)) -> None:
             assert [type(each) for each in model.parameters()] == before
 
 
+def _refuse_other_kinds(rank: int) -> None:
+    """Layers that carry another number on one rank, and a layer that is plain on one rank."""
+    for kind, seed in (("codes with a state", rank), ("wrapper", 0)):
+        model = make_quantised(kind, seed)
+        if kind == "wrapper" and rank:
+            quantise(model[0], "columns")
+        with pytest.raises(RankMismatchError, match=r"0\.weight is .* on rank 0 and .* on rank 1"):
+            anyrig.spread(model, loss=nn.MSELoss())
+
+
 def _train(kind: str, used: bool, rank: int) -> None:
-    one, module = make_quantised(kind, 0), make_quantised(kind, rank)  # rank 0's values are sent
+    one, module = make_quantised(kind), make_quantised(kind)
+    for each in states_of(module) if rank else ():  # rank 0's values are sent
+        each.data.mul_(2)
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
     if used and rank == 0:
         module(x)

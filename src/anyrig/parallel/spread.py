@@ -20,6 +20,7 @@ from .data_parallel import DataParallel
 from .distributed import DistributedModule, check_ddp_options
 from .exact.module import ExactModule
 from .exact.spread import check_exact_options, spread_exactly
+from .group.own_class_on_ranks import require_same_kinds
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
@@ -190,7 +191,7 @@ def spread(
             + ("" if group is not None else " and runs in one process, which has one pipeline")
         )
     if group is not None:
-        _check_own_class(module, how)
+        _check_own_class(module, how, group)
         here = _devices_of(module)
         if rig is None and len(here) == 1 and not here <= {_CPU, torch.device("meta")}:
             group = replace(group, device=here.pop())  # the accelerator that has the module
@@ -275,7 +276,7 @@ def spread(
     return DataParallel.with_layout(module, layout, loss)
 
 
-def _check_own_class(module: torch.nn.Module, how: str) -> None:
+def _check_own_class(module: torch.nn.Module, how: str, group: Group) -> None:
     """Refuse tensors of a class of their own, such as quantised weights, if ranks lose a part."""
     if how == "shard":
         refuse_own_class(module, 'how="shard"')
@@ -283,6 +284,7 @@ def _check_own_class(module: torch.nn.Module, how: str) -> None:
         refuse_own_class(module, "a pipeline over ranks")
     else:
         require_frozen(module)
+        require_same_kinds(module, group)
 
 
 def _check_gpu_of_group(device: torch.device) -> None:

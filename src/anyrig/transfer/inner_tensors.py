@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# What differs between processes and devices: addresses, and devices as text and as objects.
+_PLACE = re.compile(
+    r" at 0x[0-9a-fA-F]+|device\(type='\w+'(?:, index=\d+)?\)|\b(?:cuda|xpu|mps|cpu):\d+"
+)
 
 
 def is_wrapper(value: object) -> bool:
@@ -57,7 +60,7 @@ def describe_wrapper_type(tensor: Tensor) -> str:
         for each in (getattr(wrapper, attribute) for attribute in attributes)
     ]
     parts = [class_of(tensor), str(tensor.dtype), str(tuple(tensor.shape)), repr(context), *inner]
-    return _ADDRESS.sub("", "; ".join(part for part in parts if part))
+    return _PLACE.sub("", "; ".join(part for part in parts if part))
 
 
 def class_of(tensor: Tensor) -> str:
