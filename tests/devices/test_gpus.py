@@ -1,5 +1,7 @@
 """Devices as PyTorch gives them: real GPUs where there are two, else virtual ones."""
 
+import os
+
 import pytest
 import torch
 
@@ -106,3 +108,19 @@ def test_defaults_make_a_device_the_current_one_meanwhile() -> None:
         assert torch.cuda.current_device() == 1
         assert torch.empty(1, device="cuda").device.index == 1
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.gpus(1)
+def test_a_forked_process_is_warned_that_it_uses_the_cpu() -> None:
+    torch.ones(1, device="cuda:0")
+    child = os.fork()
+    if child == 0:
+        found = 1
+        try:
+            for use in (anyrig.Rig.detect, lambda: anyrig.choose(1, lease=False)):
+                with pytest.warns(UserWarning, match="no GPU, because CUDA had started before"):
+                    use()
+            found = 0
+        finally:
+            os._exit(found)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

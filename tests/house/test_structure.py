@@ -26,7 +26,7 @@ KEPT = {
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
-    "parallel/batch/find_listed.py: _lists_in": "looks for lists of dicts, and enters none",
+    "parallel/batch/call.py: _note_forms": "notes the lengths of lists, empty ones too",
     "parallel/pipeline/split/caches.py: _holds": "over what the garbage collector lists",
     "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",

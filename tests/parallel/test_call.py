@@ -26,7 +26,7 @@ class Asking:
             self.asked.append(count)
             return returned
 
-        return Call(samples, 0, lambda: like, once_more, self.known)
+        return Call(samples, 0, lambda: like, once_more, self.known, lambda: False)
 
     def find(
         self, samples: list[int], shape: tuple[int, ...], returned: Any, **like: Any

@@ -377,6 +377,8 @@ def test_a_batch_that_does_not_tell_its_rows() -> None:
         remove_sample(joined)
     with pytest.raises(BatchError, match="nothing in it counts samples"):
         remove_sample({"a": 1})
+    with pytest.raises(BatchError, match=r"single sample, which distribute\(…, singles=True\)"):
+        remove_sample(object())
     with pytest.raises(BatchError, match="divided=True"):
         count_samples({"a": 1})
 

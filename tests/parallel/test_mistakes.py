@@ -55,11 +55,8 @@ def test_a_target_that_is_not_given_as_target(devices: int) -> None:
     assert "write model(x, target=y) instead of model(x, labels=y)]" in told_by(model, x, labels=y)
     with torch.no_grad():
         assert "write model(x, target=y)" in told_by(model, x, y)
-    for given in ({"target": y}, {}):
-        taken = told_by(spread(Summing(), nn.MSELoss()), x, **given)
-        assert "missing 1 required positional argument: 'target'" in taken
-        assert "Summing.forward() takes an argument of that name too, and does not get it" in taken
     for told in (
+        told_by(spread(Summing(), nn.MSELoss()), x),  # whose forward has an argument target
         told_by(spread(nn.Linear(2, 2)), x, y),  # spread without a loss
         told_by(spread(Failing(), nn.MSELoss()), x, target=y),
         told_by(model, x, y, y),

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.batch.find_listed import lists_dicts
+from anyrig.parallel.batch.find_listed import lists_records
 from anyrig.parallel.batch.samples import count_samples, name_argument
 from anyrig.parallel.batch.scatter import divide, scatter, scatter_samples
 from anyrig.parallel.shares.shares import Shares, choose_shares
@@ -113,22 +113,23 @@ def equal(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-def has_lists_of_dicts(tree: Any) -> bool:
+def may_list_samples(tree: Any, samples: int) -> bool:
     if isinstance(tree, Box):
-        return has_lists_of_dicts(tree.content)
+        return may_list_samples(tree.content, samples)
     if not isinstance(tree, (dict, list, tuple)):
         return False
-    return lists_dicts(tree) or any(
-        map(has_lists_of_dicts, tree.values() if isinstance(tree, dict) else tree)
-    )
+    if not isinstance(tree, dict) and (lists_records(tree) or len(tree) == samples):
+        return True
+    children = tree.values() if isinstance(tree, dict) else tree
+    return any(may_list_samples(child, samples) for child in children)
 
 
 @pytest.mark.gpus(3)
 @given(TREES, st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_every_tree_is_divided_by_samples(tree: Any, rows: list[int], dim: int) -> None:
-    assume(not has_lists_of_dicts(tree))  # their entries may be samples
     total = sum(rows)
+    assume(not may_list_samples(tree, total))
     shape = (total, 3) if dim == 0 else (3, total)
     whole = {
         "split": torch.arange(3 * total).reshape(shape),
@@ -439,7 +440,7 @@ def test_a_list_of_samples_is_divided_by_its_entries(kind: Any) -> None:
 
 def shapes_of_parts(args: tuple[Any, ...], target: Any = None) -> Any:
     kwargs = {} if target is None else {"target": target}
-    values, samples, _ = divide(
+    values, samples = divide(
         (args, kwargs), None, lambda n: [n - n // 2, n // 2], 0, name_argument, True
     )
     return samples, values

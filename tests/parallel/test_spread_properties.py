@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from trained_models import first_devices
 
 import anyrig
+from anyrig.parallel.batch.find_listed import lists_records
 from anyrig.transfer.tree import map_leaves
 
 pytestmark = pytest.mark.gpus(4)
@@ -92,6 +93,7 @@ def gradients(model: Any, module: nn.Module, arguments: Any, leaves: list[Tensor
     return output, [tensor.grad for tensor in (*module.parameters(), *leaves)]
 
 
+@pytest.mark.filterwarnings("ignore:.*The first device computes this batch alone:UserWarning")
 @given(
     trees=st.tuples(
         st.lists(TREES, max_size=2).map(tuple),
@@ -124,21 +126,20 @@ def test_any_batch_and_any_shares(trees: Any, rows: int, shares: Any, seed: int)
 
 
 def lists_of_dicts(tree: Any) -> list[list[Any]]:
-    """Return the lists of dicts that have a key in common, which could be lists of samples."""
+    """Return the lists of dicts with a key in common, or of one class, which could be samples."""
     if isinstance(tree, Box):
         return lists_of_dicts(tree.content)
     if isinstance(tree, dict):
-        tree = [*tree.values()]
+        return [found for each in tree.values() for found in lists_of_dicts(each)]
     if not isinstance(tree, (list, tuple)):
         return []
-    of_dicts = tree and type(tree) is not Pair and all(isinstance(each, dict) for each in tree)
-    if of_dicts and set.intersection(*map(set, tree)):
+    if type(tree) is not Pair and lists_records(tree):
         return [tree]
     return [found for each in tree for found in lists_of_dicts(each)]
 
 
 def is_refused(arguments: Any, rows: int, message: str) -> bool:
-    """Return whether `message` is the right refusal of a list of dicts among the arguments."""
+    """Return whether `message` is the right refusal of a list of records among the arguments."""
     lengths = {len(found) for found in lists_of_dicts(arguments)}
     if "nothing outside shows whether each entry is a sample" in message:
         return bool(lengths)

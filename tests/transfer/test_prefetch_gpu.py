@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from anyrig.devices.device import Device
 from anyrig.devices.rig import Rig
 from anyrig.errors import MoveError
-from anyrig.transfer import prefetch
+from anyrig.transfer import move, pin, prefetch
 from anyrig.transfer.streams import copy_stream, using
 
 pytestmark = pytest.mark.gpus(1)
@@ -336,6 +336,41 @@ def test_sharing_and_other_values_are_kept(gpu: torch.device) -> None:
     assert batch["x"] is batch["same"][0]
     assert batch["id"] == "a"
     assert list(prefetch([None, "text"], gpu)) == [None, "text"]
+
+
+OVERLAPPING = {
+    "expanded": lambda: torch.arange(3).expand(4, 3),
+    "expanded inside": lambda: torch.randn(4, 1, 3).expand(4, 5, 3),
+    "windows": lambda: torch.arange(6.0).unfold(0, 3, 1),
+    "strided": lambda: torch.arange(9.0).as_strided((3, 4), (2, 1)),
+    "transposed": lambda: torch.randn(3, 4).t(),
+    "every other": lambda: torch.randn(6, 4)[::2, 1:],
+    "channels last": lambda: torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_copy_is_laid_out_as_move_lays_it_out(gpu: torch.device, name: str) -> None:
+    tensor = OVERLAPPING[name]()
+    (there,) = prefetch([tensor], gpu)
+    moved = move(tensor, gpu)
+    assert there.device == gpu
+    assert torch.equal(there.cpu(), tensor)
+    assert there.stride() == moved.stride()
+    assert pin(tensor).is_pinned()
+    assert torch.equal(pin(tensor), tensor)
+
+
+def test_objects_of_fields_are_copied_ahead(gpu: torch.device) -> None:
+    class Fields:
+        __attrs_attrs__ = ("x",)
+
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+    (batch,) = prefetch([Fields(torch.ones(2))], gpu)
+    assert type(batch) is Fields
+    assert batch.x.device == gpu
 
 
 def test_a_batch_that_cannot_be_moved_is_refused_in_its_place(gpu: torch.device) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..parallel.distributed import DistributedModule
+from ..parallel.group.replica_passes import ReplicaPasses
 from .names import unwrapped, unwrapping
 from .snapshot import Snapshot
 from .snapshot_files import stem_of_optimizer
@@ -45,7 +46,9 @@ def _parameters_under_ddp(model: nn.Module) -> Iterator[str]:
         if isinstance(each, DistributedDataParallel):
             ddp: DistributedDataParallel | None = each
         elif isinstance(each, DistributedModule) and each._run is not None:
-            ddp = each._run.engine  # None if no parameter has gradients; they are broadcast, too
+            passes = each._run.passes
+            # None if no parameter has gradients; they are broadcast, too.
+            ddp = passes.ddp if isinstance(passes, ReplicaPasses) else None
         else:
             continue
         ignored = set() if ddp is None else {*map(remove_wrappers, ddp.parameters_to_ignore)}

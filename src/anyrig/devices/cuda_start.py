@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from ..private_names import refuse_missing
 
@@ -46,21 +47,30 @@ _watched: CudaStart | None = None
 
 def cuda_start() -> CudaStart | None:
     """Return what started CUDA, or None if it has not started. Starts and imports nothing."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)  # None while torch is being imported
-    # In a forked child, PyTorch reports that it is not initialised and cannot start CUDA.
-    is_in_bad_fork = getattr(cuda, "_is_in_bad_fork", None)
-    if is_in_bad_fork is not None and is_in_bad_fork():
+    if is_forked_after_start():
         before = "" if _watched is None else f" ({_watched.reason})"
         return CudaStart(
             f"it had started before this process was forked{before}; start processes with the "
             "method 'spawn' or 'forkserver', or fork before CUDA is used"
         )
+    cuda = _torch_cuda()
     if cuda is not None and cuda.is_initialized():
         return _watched or CudaStart(f"PyTorch started it; {_HOW_TO_WATCH}")
     if _driver_has_started():
         return _watched or CudaStart(_words_for_driver(torch_watched=_watching))
     return None
+
+
+def is_forked_after_start() -> bool:
+    """Return whether this process was forked after CUDA had started, so it cannot use CUDA."""
+    # In a forked child, PyTorch reports that it is not initialised and cannot start CUDA.
+    is_in_bad_fork = getattr(_torch_cuda(), "_is_in_bad_fork", None)
+    return is_in_bad_fork is not None and bool(is_in_bad_fork())
+
+
+def _torch_cuda() -> Any:
+    # None while torch is being imported.
+    return getattr(sys.modules.get("torch"), "cuda", None)
 
 
 def watch_cuda_start() -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+from .cuda_start import is_forked_after_start
 from .device import Device
 from .nvml_session import shared_session
 from .probes import PROBES
@@ -19,11 +22,26 @@ def survey() -> tuple[Device, ...]:
 
 
 def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return the working accelerators of the first kind that has any; without any, the CPU."""
+    """Return the working accelerators of the first kind that has any; without any, the CPU.
+
+    Warn if the CPU takes the place of GPUs that this process cannot use because it was forked.
+    """
     for kind in PROBES:
         working = tuple(d for d in devices if d.kind == kind and d.error is None)
-        if working:
-            return working
+        if not working:
+            continue
+        if (
+            kind == "cpu"
+            and any(d.kind == "cuda" and d.index is not None for d in devices)
+            and is_forked_after_start()
+        ):
+            warnings.warn(
+                "this process uses the CPU and no GPU, because CUDA had started before the process "
+                "was forked. Start processes with the method 'spawn' or 'forkserver', or fork "
+                "before CUDA is used",
+                stacklevel=4,
+            )
+        return working
     return ()
 
 

@@ -29,10 +29,10 @@ class LocalRank:
             LaunchError: the variables are not numbers, or contradict each other.
         """
         texts = [environment.get(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        if None in texts:
+        if not all(texts):  # an env file leaves variables empty
             return None
         try:
-            rank, world_size = (int(text) for text in texts if text is not None)
+            rank, world_size = (int(text) for text in texts if text)
         except ValueError:
             rank, world_size = -1, 0
         if not 0 <= rank < world_size:

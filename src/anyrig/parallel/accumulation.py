@@ -23,9 +23,9 @@ from torch.utils.weak import TensorWeakRef
 from ..errors import SpreadError
 from .backward_callback import queue_callback
 from .batch.samples import count_arguments as count_arguments
-from .group.weighing import put_weight_on, tensors_with_gradients
 from .losses.criterions import recognise
 from .losses.loss import Criterion, reduction_of
+from .marks import mark_outputs, tensors_with_gradients
 
 # The number of samples, or what a loss was divided by; None if unknown.
 Count = Tensor | float | None
@@ -70,10 +70,21 @@ class Accumulation:
 
     def note(self, output: Any, count: Count, by_loss: bool) -> Any:
         """Return a forward's outputs; their backward pass will be weighted by `count`."""
-        if count is None and tensors_with_gradients(output):
+        tensors = tensors_with_gradients(output)
+        if count is None and tensors:
             raise no_count()
         begin = self.follow(by_loss)
-        return put_weight_on(output, lambda: begin(count))
+        reached_in = [-1]
+
+        def reach() -> float:
+            this = torch._C._current_graph_task_id()
+            if reached_in[0] == this:
+                return 1.0
+            reached_in[0] = this
+            return begin(count)
+
+        mark_outputs(tensors, reach)
+        return output
 
     def _reaches_parameters(self) -> bool:
         nodes = [get_gradient_edge(p).node for p in self._module.parameters() if p.requires_grad]

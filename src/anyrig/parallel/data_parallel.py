@@ -16,11 +16,11 @@ from ..devices.place import Place, Places
 from ..private_names import refuse_missing
 from ..transfer.arguments import move_arguments, move_tensors
 from .accumulation import Accumulation, refuse_with_accumulate
-from .batch.call import Call, describe_call, without_trace
+from .batch.call import Call, describe_call, may_pack, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import count_arguments, name_argument
-from .batch.scatter import divide, scatter_samples
+from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
@@ -34,6 +34,7 @@ from .losses.loss import (
     loss_for_target,
 )
 from .losses.mistakes import explain_call, refuse_scattered_loss
+from .named_arguments import take_samples, take_target
 from .replicas.batch_norm import explain_single_sample, needs_several_samples
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
@@ -136,16 +137,20 @@ class DataParallel(TransparentModule):
 
         Tensors among the arguments may be on any device. If the model was spread with a loss,
         ``target=`` goes to the loss, and the loss of the whole batch is returned instead of the
-        outputs. A floating-point number that the module returns, such as a loss, is treated as a
-        mean over samples.
+        outputs; the module gets the target, too, if its forward has an argument of this name. A
+        floating-point number that the module returns, such as a loss, is treated as a mean over
+        samples. ``samples=`` says how many samples the arguments have, where they do not show it;
+        a forward that has an argument of this name gets it instead.
 
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
+            MoveError: an argument without a method `to` has a tensor on another device.
             SpreadError: a parameter is not on the lead; or the model was compiled by
                 `torch.compile` and is spread over several devices.
             Exception: raised by a replica; a note gives its device and its arguments' shapes.
         """
         gathers = self._run.asked.__dict__.pop("gathers", True)
+        samples = take_samples(self.module, kwargs) if "samples" in kwargs else None
         devices = len(self._layout.devices)
         if torch.compiler.is_compiling():
             if devices > 1:
@@ -154,23 +159,27 @@ class DataParallel(TransparentModule):
                 leave_to_modules()
             # No try block here: the compiler gives up at a graph break within one.
             with self._layout.computing():
-                return self._call_alone(inputs, kwargs, gathers)
+                return self._call_alone(inputs, kwargs, gathers, samples)
         try:
             call = self._call_alone if devices == 1 else self._call_spread
             if self._layout.precision is None:  # entering a context takes a microsecond
-                return call(inputs, kwargs, gathers)
+                return call(inputs, kwargs, gathers, samples)
             with self._layout.computing():
-                return call(inputs, kwargs, gathers)
+                return call(inputs, kwargs, gathers, samples)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)
             raise
 
-    def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
+    def _call_alone(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool, samples: int | None
+    ) -> Any:
         lead, output_device = self._layout.lead, self._layout.output_device
         inputs, kwargs = move_arguments(inputs, kwargs, lead)
-        call = self._call_module if self._run.accumulation is None else self._call_counted
-        output = call(inputs, kwargs)
+        if self._run.accumulation is None:
+            output = self._call_module(inputs, kwargs)
+        else:
+            output = self._call_counted(inputs, kwargs, samples)
         if not gathers:
             return [output]
         return output if output_device == lead else move_tensors(output, output_device)
@@ -180,14 +189,17 @@ class DataParallel(TransparentModule):
         if loss is None:
             return self.module(*inputs, **kwargs)
         others = kwargs.copy()
-        target = others.pop("target")
+        target = take_target(self.module, inputs, others)
         value = loss(self.module(*inputs, **others), target)
         return value[0] / value[1] if type(value) is tuple else value
 
-    def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_counted(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int | None
+    ) -> Any:
         loss = loss_for_target(self.module, self._loss, kwargs)
         lead, dim = self._layout.lead, self._layout.dim
-        samples = count_arguments(inputs, kwargs, dim)
+        if samples is None:
+            samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
             return self._note_backward(self.module(*inputs, **kwargs), samples)
         part = compute_loss_part(self.module, loss, lead, samples or 0, *inputs, **kwargs)
@@ -202,23 +214,27 @@ class DataParallel(TransparentModule):
             return accumulation.note(output, combine_counts(counted, self._layout.lead), True)
         return accumulation.note(output, counted, False)
 
-    def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
+    def _call_spread(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool, samples: int | None
+    ) -> Any:
         if is_inside():
             inner = "a model within a replica of another"
             refuse_with_accumulate(self._layout.accumulate, inner, "spread the outer one alone")
             output = self._call_module(inputs, kwargs)
             return output if gathers else [output]
         with self._run.lock:
-            return self._call_replicas(inputs, kwargs, gathers)
+            return self._call_replicas(inputs, kwargs, gathers, samples)
 
-    def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
+    def _call_replicas(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool, given: int | None
+    ) -> Any:
         run = self._run
         run.side_by_side.wait()
         loss = loss_for_target(self.module, self._loss, kwargs)
         clock = self._start_clock()  # before copies, which take longer for more samples
         layout = self._layout
-        values, divided, by_entries = divide(
-            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, is_call=True
+        values, divided = divide(
+            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument, True, given
         )
         # What cannot be divided is computed once, on the lead.
         counts = divided or (1,)
@@ -229,11 +245,12 @@ class DataParallel(TransparentModule):
         meeting = Meeting([layout.devices[i] for i in active])
         mark = clock.mark if clock else lambda _: None
         replicas = run.replicas.begin([i - 1 for i in active if i], meeting, mark)
-        functions: list[Callable[..., Any]] = [*replicas] if active[0] else [self.module, *replicas]
+        modules = replicas if active[0] else [self.module, *replicas]
+        functions: list[Callable[..., Any]] = [*modules]
         if loss is not None:
             functions = [
-                partial(compute_loss_part, function, loss, device, count)
-                for function, device, count in zip(functions, meeting.devices, samples, strict=True)
+                partial(compute_loss_part, module, loss, device, count)
+                for module, device, count in zip(modules, meeting.devices, samples, strict=True)
             ]
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
@@ -253,23 +270,24 @@ class DataParallel(TransparentModule):
             samples,
             layout.dim,
             lambda: describe_call(self.module, inputs, kwargs),
-            lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
+            lambda count: self._call_lead_once_more((inputs, kwargs), count, sum(samples), given),
             run.known_dimensions,
-            by_entries,
+            lambda: may_pack(self.module, (inputs, kwargs)),
         )
         joined = join_outputs(results, layout.output_device, call)
         return self._note_backward(joined, None if divided is None else sum(divided))
 
-    def _call_lead_once_more(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
-    ) -> Any:
-        """Return the module's output for the first samples of a batch, without side effects."""
-        lead, counts = self._layout.lead, (samples, of - samples)
+    def _call_lead_once_more(self, call: Any, samples: int, of: int, given: int | None) -> Any:
+        """Return the module's output for the first samples of a batch, without side effects.
+
+        `call` is ``(args, kwargs)``; `given` is what the caller said with ``samples=``.
+        """
+        lead, split = self._layout.lead, exactly((samples, of - samples))
         with without_trace(self.module, [lead]):
-            given, _ = scatter_samples(
-                (inputs, kwargs), (lead, lead), counts, self._layout.dim, True
-            )
-            return self._run.side_by_side.run(Meeting([lead]), [self.module], [given])[0]
+            first = divide(
+                call, (lead, lead), split, self._layout.dim, name_argument, True, given
+            ).values[0]
+            return self._run.side_by_side.run(Meeting([lead]), [self.module], [first])[0]
 
     @property
     def device_ids(self) -> list[int | None]:

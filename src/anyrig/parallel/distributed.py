@@ -14,18 +14,19 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
 from .accumulation import refuse_with_accumulate
-from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
-from .group.fixed_parameters import FixedParameters, Freezing, explain_unfinished
+from .group.fixed_parameters import FixedParameters, Freezing
+from .group.optimizers import follow_optimizers
+from .group.replica_passes import ReplicaPasses
 from .group.states import broadcast_states
-from .group.weighing import LateWeights, tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
+from .marks import tensors_with_gradients
 from .own_class import find_own_class, states_of
 from .rank_module import RankModule, Run
 
-_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
 _DECIDED = {
     "module": "it is the first argument of spread",
     "device_ids": "the module is on the rank's device",
@@ -35,6 +36,7 @@ _DECIDED = {
     "device_mesh": "all ranks of the default group take part",
     "broadcast_buffers": "buffers travel in the backward pass, from a rank that has samples",
     "forward_sync_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "static_graph": "each step may use other parameters, and use them in another order",
     "init_sync": "rank 0's parameters and buffers are broadcast",
 }
 
@@ -49,8 +51,8 @@ class DistributedModule(RankModule):
         optimizer.step()                          # the same on all ranks
 
     Names in the state dict have no prefix, and the module's attributes are reachable through this
-    object. Do not add or replace parameters afterwards. All parameters may be frozen for some
-    steps; freezing only some of them needs `find_unused_parameters`.
+    object. Do not add or replace parameters afterwards; they may be frozen for some steps. If the
+    ranks differ in which parameters they use, set `find_unused_parameters`.
 
     The module is on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
     `options` are arguments of DDP, as returned by `check_ddp_options`.
@@ -79,18 +81,15 @@ class DistributedModule(RankModule):
                 # DDP would send the elements of such tensors, without what they carry.
                 broadcast_states(states_of(self.module), 0)
                 options["init_sync"] = False
+            finds_unused = bool(options.pop("find_unused_parameters", False))
             ddp = DistributedDataParallel(self.module, **options)
-            ddp.broadcast_buffers = False  # this class does that during the backward pass
             run.buffers.note_versions()
-            run.engine = ddp
+            run.passes = ReplicaPasses(run.context, run.number, self.module, ddp, finds_unused)
             keep_until_exit(ddp.process_group)
+            follow_optimizers(run.context)
         else:
             broadcast_states(states_of(self.module), 0)
         return run
-
-    def _follows_graph(self) -> bool:
-        """Return whether DDP reads the graph of a step, and does not rely on hooks alone."""
-        return any(map(self._options.get, ("find_unused_parameters", "static_graph")))
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -100,10 +99,9 @@ class DistributedModule(RankModule):
             for parameter in self.module.parameters()
             if parameter.requires_grad
         }
-        finds_unused = self._options.get("find_unused_parameters", False)
-        # With find_unused_parameters, DDP treats parameters without their hooks as unused. Without
-        # it, DDP reports them, unless all hooks are lost: then it does not see the backward pass.
-        watched = list(hooked) if finds_unused else list(hooked)[:1]
+        # If all hooks are lost, DDP does not see the backward pass; otherwise it reports the lost
+        # ones.
+        watched = [*hooked][:1]
 
         def identify(parameter: torch.nn.Parameter) -> Any:
             if parameter not in hooked or not parameter.requires_grad:
@@ -114,99 +112,10 @@ class DistributedModule(RankModule):
         def marks() -> list[int]:
             return [id(get_gradient_edge(each).node) for each in watched if each.requires_grad]
 
-        freezing = Freezing.SOME if finds_unused else Freezing.ALL
-        if self._options.get("static_graph", False):
-            freezing = Freezing.NONE
-        return FixedParameters(self.module, lambda: identify, freezing, marks)
+        return FixedParameters(self.module, lambda: identify, Freezing.SOME, marks)
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        run = self._run or self._start()
-        ddp = run.engine
-        if ddp is None:
-            return self.module(*inputs, **kwargs)
-        if ddp.require_backward_grad_sync is not self._reduces:
-            ddp.require_backward_grad_sync = self._reduces
-        run.is_armed |= self._reduces
-        try:
-            return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            named = self.module.named_parameters()
-            short = explain_unfinished(error, (name for name, each in named if each.requires_grad))
-            if short is None:
-                raise
-            raise short from error
-
-    def _begin_backward(self, reduces: bool) -> None:
-        run = self._run or self._start()
-        ddp = run.engine
-        if ddp is None or not reduces:
-            return
-        if not run.is_armed:
-            self._arm_again(ddp)
-            run.is_armed = True
-
-        def end() -> None:
-            if run.late_weights is not None:
-                run.late_weights.end()
-            # DDP would rebuild its buckets in the next forward, where a rank that calls the model
-            # alone would wait for the others.
-            try:
-                ddp.reducer._rebuild_buckets()
-                run.is_armed = False
-            except RuntimeError as error:
-                if explain_unfinished(error, ()) is None:
-                    raise
-                # Gradients were missing, which the next forward reports.
-
-        # Queued twice, to run after DDP, which queues its own callback in the backward pass.
-        queue_callback(lambda: queue_callback(end))
-
-    def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        ddp, late = run.engine, run.late_weights
-        if run.joining or ddp is None or self._device.type != "cpu" or self._follows_graph():
-            return False
-        if late is None:
-            exchange.finish()
-            if len(set(exchange.samples_of_ranks)) > 1 and exchange.reduces and not run.has_hook:
-
-                def begin_late_weights() -> None:
-                    if run.late_weights is None:
-                        run.late_weights = LateWeights(ddp)
-
-                # Only once this pass, which DDP reduces without a hook, has ended.
-                queue_callback(lambda: queue_callback(begin_late_weights))
-            return False
-        weight = late.weight_in_this_pass()
-        if weight is not None:  # the buckets have the weight of an earlier forward
-            exchange.finish()
-            exchange.outer_weight = exchange.weight / weight
-            return False
-        # A rank without samples must add zeros, even if a mean over none made its gradients NaN.
-        if not (exchange.samples and exchange.own_reduces and run.is_armed):
-            return False
-        for each in run.fixed.parameters:
-            # A hook would see the gradient before it is weighted; the attributes are private.
-            if each.grad is not None or each._backward_hooks or each._post_accumulate_grad_hooks:
-                return False
-        late.begin(exchange, meet)
-        return True
-
-    def _arm_again(self, ddp: DistributedDataParallel) -> None:
-        """Make DDP reduce a backward pass for which no forward has prepared it.
-
-        A forward prepares DDP for one backward pass. After two forwards DDP would not reduce the
-        gradients of the second backward pass. The preparation cannot be undone: if one rank has
-        called the model alone, all ranks reduce even in a step of `no_sync`, which does not change
-        the sums.
-        """
-        if self._follows_graph():
-            raise SpreadError(
-                "this backward pass does not belong to the last forward, or another rank has "
-                "called the model alone; with find_unused_parameters= or static_graph= DDP cannot "
-                "reduce its gradients. Call backward() once after each forward, on the sum of the "
-                "losses, and call the model alone under torch.no_grad(); or leave out these options"
-            )
-        ddp.reducer.prepare_for_backward([])
+        return self.module(*inputs, **kwargs)
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Reduce gradients by a hook instead of an all-reduce.
@@ -227,19 +136,15 @@ class DistributedModule(RankModule):
             RuntimeError: a hook is registered already.
         """
         run = self._run or self._start()
-        ddp = run.engine
-        if ddp is None:
+        passes = run.passes
+        if not isinstance(passes, ReplicaPasses):
             raise SpreadError(
                 f"no parameter of this {type(self.module).__name__} requires a gradient, so a hook "
                 "has nothing to reduce"
             )
-        if run.has_hook:
+        if passes.has_hook:
             raise RuntimeError("register_comm_hook can only be called once for a model")
-        if run.late_weights is None:
-            ddp.register_comm_hook(state, hook)
-        else:
-            run.late_weights.hook = hook, state
-        run.has_hook = True
+        passes.use_hook(hook, state)
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -262,6 +167,9 @@ class DistributedModule(RankModule):
         refuse_with_accumulate(self._layout.accumulate, "join()", "use anyrig.distribute(loader)")
         run = self._run or self._start()
         run.joining = True
+        if isinstance(run.passes, ReplicaPasses):
+            # A rank whose loop has ended may have the gradients of its last step in `.grad`.
+            run.passes.weight_buckets()
         try:
             yield
             self._compute_until_all_end(run)
@@ -301,7 +209,7 @@ class DistributedModule(RankModule):
         try:
             loss = self._loss if exchange.with_loss else None
             with self._layout.computing():
-                return self._learn(inputs, dict(kwargs), loss, exchange)
+                return self._learn(inputs, dict(kwargs), loss, 0, exchange)
         finally:
             self._reduces = before
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import SpreadError
+from ..errors import BatchError, SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.direct_messages import open_messages
 from ..processes.group.membership import Context, current_context, current_group
@@ -24,13 +25,15 @@ from .batch.samples import count_arguments
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
+from .group.inputs import take_input
+from .group.passes import Forward, Passes
 from .group.states import Buffers
-from .group.weighing import LateWeights, put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call, refuse_scattered_loss
+from .named_arguments import take_samples, take_target
 from .replicas.batch_norm import explain_single_sample
 from .replicas.transparent import TransparentModule
 from .shares.measure import StepTime
@@ -46,11 +49,7 @@ class Run:
     fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
     synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    engine: DistributedDataParallel | None = None  # DDP, if it averages the gradients
-    # Weights the engine's buckets, once ranks on the CPU had different numbers of samples.
-    late_weights: LateWeights | None = None
-    has_hook: bool = False  # whether the caller has registered a communication hook
-    is_armed: bool = False  # whether the engine will reduce the next backward pass
+    passes: Passes | None = None  # the backward passes; None if no parameter learns
     forwards: int = 0  # the number of forwards in which ranks met
     # The arguments of one sample, with a target and without.
     sample_of: dict[bool, Any] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class RankModule(TransparentModule):
     ::
 
         forward    samples ─▶ module ─▶ outputs           on this rank alone
-        backward   the ranks exchange sample counts       which weight the outputs' gradients
+        backward   the ranks exchange sample counts       which weight the parameters' gradients
                    one rank's buffers go to all ranks     while gradients are computed
 
     Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
@@ -128,44 +127,47 @@ class RankModule(TransparentModule):
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module so that the engine will reduce its gradients."""
 
-    @abstractmethod
-    def _begin_backward(self, reduces: bool) -> None:
-        """Prepare the engine for the backward pass that begins."""
-
-    def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
-        """Return whether the engine calls ``meet()`` later, and weights gradients then."""
-        return False
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
-        Tensors among the arguments may be on any device. The samples are counted along `dim` of the
-        first tensor, or as the entries of a list of dicts. If the model was spread with a loss,
-        ``target=`` goes to the loss, and each rank gets the loss of the global batch.
+        Tensors among the arguments may be on any device. The number of samples is that of the batch
+        from `anyrig.distribute` that an argument belongs to; else the size of every tensor along
+        `dim`, or the entries of lists; else give it: ``model(batch, samples=5)``. If the model was
+        spread with a loss, ``target=`` goes to the loss, and each rank gets the loss of the global
+        batch.
 
         Raises:
-            SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
+            BatchError: the arguments do not show how many samples they have.
+            SpreadError: parameters were added, replaced, frozen
                 or unfrozen after the module was spread, and the engine cannot follow the change.
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
+        samples = take_samples(self.module, kwargs)
         loss = loss_for_target(self.module, self._loss, kwargs)
         if self._run is not None:
             self._run.buffers.finish()
         try:
             with self._layout.computing():
                 call = self._learn if torch.is_grad_enabled() else self._evaluate
-                return call(inputs, kwargs, loss)
+                return call(inputs, kwargs, loss, samples)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)
             raise
 
     def _evaluate(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None
+        self,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss: Criterion | None,
+        samples: int | None,
     ) -> Any:
-        inputs, kwargs, samples = self._bring(inputs, kwargs, None)
-        target = kwargs.pop("target") if loss is not None else None
+        if samples is None:
+            counted = self._count(inputs, kwargs, is_needed=loss is not None)
+            samples = 1 if counted is None else counted
+        inputs, kwargs = self._bring(inputs, kwargs, None)
+        target = take_target(self.module, inputs, kwargs) if loss is not None else None
         exchange = self._new_exchange(samples, loss)
         if exchange.forward:  # ranks meet in the forward
             exchange.start(Phase.FORWARD, learns=False)
@@ -173,29 +175,34 @@ class RankModule(TransparentModule):
         output = self._compute_samples(self.module, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return output
-        return whole_loss(loss, output, target, self._device, exchange, lambda: 1.0)
+        return whole_loss(loss, output, target, self._device, exchange)
 
     def _learn(
         self,
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
         loss: Criterion | None,
+        samples: int | None,
         exchange: Exchange | None = None,
+        method: Callable[..., Any] | None = None,
     ) -> Any:
-        reduces, has_left = self._reduces, exchange is not None
+        has_left = exchange is not None
         run = self._run or self._start()
         joining, has_collectives = run.joining, self._has_collectives(run)
         if exchange is None:
             exchange = self._new_exchange(0, loss)
-        if reduces:
+        if self._reduces:
             run.fixed.require_unchanged()
-        inputs, kwargs, samples = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and bool(run.buffers)
+        if run.passes is not None:
+            run.passes.forget()
+        exchange.leads_to_global_loss = loss is not None
+        counted = self._count(inputs, kwargs) if samples is None else samples
+        inputs, kwargs = self._bring(inputs, kwargs, exchange)
+        samples = 1 if counted is None else counted
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:
                 exchange.time = StepTime(self._device, samples)
-            exchange.is_armed = run.is_armed
             # On the CPU, one message may carry both the sample counts and the loss.
             may_wait = loss is not None and self._device.type == "cpu"
             if exchange.forward and not (may_wait and not joining and not has_collectives):
@@ -204,47 +211,91 @@ class RankModule(TransparentModule):
             run.last = exchange
         if samples and (loss is not None) not in run.sample_of:
             run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
-
-        accumulate = run.accumulation.follow(loss is not None) if run.accumulation else None
-        if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
+        forward = self._new_forward(run, exchange, loss is not None)
+        if forward.accumulates and counted is None:
             raise no_count()
+        target = take_target(self.module, inputs, kwargs) if loss is not None else None
+        if has_collectives:
+            exchange.finish()
+        compute = method or self._compute
+        output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
+        if loss is not None:
+            output = whole_loss(loss, output, target, self._device, exchange)
+            if forward.accumulates and exchange.divisor is None:
+                raise no_count()
+        if run.passes is not None:
+            run.passes.note(forward, output)
+        return output
 
-        def begin() -> float:
-            if run.late_weights is not None:
-                # Finish an earlier forward's meeting first, since all ranks meet in one order.
-                run.late_weights.meet()
-            if not joining:  # a rank that has left the loop does not meet here
-                exchange.is_armed = run.is_armed
-                exchange.start(Phase.BACKWARD)
+    def _new_forward(self, run: Run, exchange: Exchange, by_loss: bool) -> Forward:
+        moves_buffers = self.module.training and self._reduces and bool(run.buffers)
+        accumulate = run.accumulation.follow(by_loss) if run.accumulation else None
 
-            def meet() -> None:
-                exchange.finish()
-                if moves_buffers:
-                    run.buffers.send(exchange.first_with_samples)
-
-            is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
-            if not is_late:
-                exchange.finish()
-            self._begin_backward(is_late or exchange.reduces)
+        def met() -> None:
             if accumulate is not None:
-                accumulate(exchange.total_samples if loss is None else exchange.divisor)
-            if not is_late:
-                meet()
+                accumulate(exchange.divisor if by_loss else exchange.total_samples)
+            if moves_buffers:
+                run.buffers.send(exchange.first_with_samples)
             time, balance = exchange.time, run.context.measuring
             if time is not None and balance is not None:
                 queue_callback(lambda: balance.stop(time))
-            return exchange.weight_of_outputs
 
-        target = kwargs.pop("target") if loss is not None else None
-        if has_collectives:
-            exchange.finish()
-        output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
-        if loss is None:
-            return put_weight_on(output, begin, exchange)
-        whole = whole_loss(loss, output, target, self._device, exchange, begin)
-        if accumulate is not None and exchange.divisor is None:
-            raise no_count()
-        return whole
+        return Forward(
+            exchange,
+            # A rank whose loop in `join` has ended meets in the forward only.
+            meets_again=not run.joining,
+            may_wait=not run.joining and self._reduces and accumulate is None,
+            accumulates=accumulate is not None,
+            met=met,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        module = self.__dict__.get("module")
+        is_own = inspect.ismethod(found) and found.__self__ is module
+        if not is_own or hasattr(torch.nn.Module, name):
+            return found
+
+        @functools.wraps(found)
+        def call(*inputs: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return found(*inputs, **kwargs)
+            return self._call_method(found, inputs, kwargs)
+
+        return call
+
+    def _call_method(
+        self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a method of the module, whose gradients will be reduced like those of forward."""
+        samples = take_samples(self.module, kwargs, method)
+        if samples is None:
+            try:
+                samples = self._count(inputs, kwargs)
+            except BatchError:  # it may be no method that computes samples
+                samples = None
+        if samples is None:
+            return method(*inputs, **kwargs)
+        with self._layout.computing():
+            return self._learn(inputs, kwargs, None, samples, method=method)
+
+    def _count(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], is_needed: bool = True
+    ) -> int | None:
+        """Return the number of samples of a call; None if its arguments have none.
+
+        Raise BatchError if it is needed, and the arguments do not show it.
+        """
+        given = (self._run or self._start()).context.given_batches
+        known = None if given is None else given.count((inputs, kwargs))
+        if known is not None:
+            return int(known)
+        try:
+            return count_arguments(inputs, kwargs, self._layout.dim)
+        except BatchError:
+            if is_needed:
+                raise
+            return None
 
     def _new_exchange(self, samples: int, loss: Criterion | None) -> Exchange:
         run = self._run or self._start()
@@ -284,20 +335,22 @@ class RankModule(TransparentModule):
 
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
-    ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return the arguments on this rank's device, and their number of samples."""
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments on this rank's device.
+
+        `exchange` is that of a forward with gradients.
+        """
         device = self._device
-        samples = count_arguments(inputs, kwargs, self._layout.dim)
 
         def is_meant(tensor: Tensor) -> bool:
             return tensor.device != device or (exchange is not None and tensor.requires_grad)
 
         def bring(tensor: Tensor) -> Tensor:
             here = copy_in_order(tensor, device)
-            return take_weight_off(here, exchange) if exchange and here.requires_grad else here
+            return take_input(here, exchange) if exchange and here.requires_grad else here
 
         inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
-        return inputs, kwargs, 1 if samples is None else samples
+        return inputs, kwargs
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
         """Return this rank's output as a list of one; see `DataParallel.scattered`."""
@@ -344,7 +397,9 @@ class RankModule(TransparentModule):
             return
         run.buffers.finish()
         run.forwards = run.context.counts[MEETING] = 0
-        run.is_armed, run.last = False, None
+        run.last = None
+        if run.passes is not None:
+            run.passes.forget()
         run.buffers.note_versions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -17,12 +17,17 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
+    register_fsdp_forward_method,
 )
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ..errors import ShardSaveError, SpreadError
 from ..processes.group.membership import Group
 from ..processes.torch_faults import keep_until_exit
 from .group.fixed_parameters import FixedParameters, Freezing
+from .group.optimizers import follow_optimizers
+from .group.shard_passes import ShardPasses
+from .group.shardable import require_shardable
 from .group.states import broadcast_states
 from .rank_module import RankModule, Run
 
@@ -79,8 +84,41 @@ class ShardedModule(RankModule):
                 layer.reshard()
         return super().forward(*inputs, **kwargs)
 
+    def _start(self) -> Run:
+        run = super()._start()
+        run.passes = ShardPasses(run.context, run.number, self.module)
+        follow_optimizers(run.context)
+        return run
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the shards of this rank, or a whole state, which every rank must give alike."""
+        own = self.state_dict()
+        shards = {}
+        for name, value in state_dict.items():
+            shard = own.get(name.removeprefix("module.") if name not in own else name)
+            is_whole = isinstance(value, Tensor) and not isinstance(value, DTensor)
+            if is_whole and isinstance(shard, DTensor):
+                value = distribute_tensor(
+                    value.detach().to(shard.device),
+                    shard.device_mesh,
+                    shard.placements,
+                    src_data_rank=None,  # each rank takes its part of the value that it has
+                )
+            shards[name] = value
+        return super().load_state_dict(shards, strict, assign)
+
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
+
+    def _call_method(
+        self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if method.__name__ not in vars(self.module):
+            # FSDP2 gathers parameters for it, as for forward.
+            register_fsdp_forward_method(self.module, method.__name__)  # type: ignore[arg-type]
+        return super()._call_method(getattr(self.module, method.__name__), inputs, kwargs)
 
     def _has_collectives(self, run: Run) -> bool:
         return True  # each forward gathers parameters
@@ -134,12 +172,6 @@ class ShardedModule(RankModule):
         """Raise SpreadError: FSDP2 cannot copy a module."""
         raise SpreadError("a model in shards cannot be copied; copy the module, then spread each")
 
-    def _begin_backward(self, reduces: bool) -> None:
-        # FSDP2 reads this setting in the backward pass; `no_sync` is a property of the forward.
-        if reduces is not self.__dict__.get("_reduces_now", True):
-            self.module.set_requires_gradient_sync(reduces)
-            self.__dict__["_reduces_now"] = reduces
-
 
 def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[str, ...]:
     """Divide a module among the ranks, in place, and return the names of its blocks.
@@ -148,8 +180,11 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     at a time, so a module on the CPU may be larger than a device's memory.
 
     The module has the same parameters on each rank; `group.device` gets the shards. Raise
-    SpreadError if the ranks cannot be divided into that number of replicas.
+    SpreadError if the ranks cannot be divided into that number of replicas, or if FSDP2 cannot
+    divide the module.
     """
+    blocks = find_blocks(module, sharding.blocks)
+    require_shardable(module, blocks.values())
     mesh = make_mesh(group, sharding.replicas)
     states = [*module.parameters(), *module.buffers()]
     for kind in sorted({state.device.type for state in states} - {"meta"}):
@@ -160,7 +195,6 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
         "mp_policy": sharding.mixed_precision or MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
     }
-    blocks = find_blocks(module, sharding.blocks)
     for block in blocks.values():
         fully_shard(block, **options)
     fully_shard(module, **options)

@@ -63,7 +63,7 @@ def launch(
             rank of a group.
         KeyboardInterrupt: Ctrl-C was pressed; the message says where each rank was.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE") or "1") > 1:
         raise LaunchError(
             f"anyrig.launch was called in rank {os.environ.get('RANK')} of a group of "
             f"{os.environ['WORLD_SIZE']}, so each rank would start a group of its own. Run the "

@@ -28,7 +28,7 @@ import torch
 
 from .containers import has_method
 from .move import Mover, move_by_own_method
-from .pin import is_plain_host_tensor, pinning_helps
+from .pin import is_plain_host_tensor, pin_tensor, pinning_helps
 from .streams import using
 from .tree import Path, map_leaves
 
@@ -172,7 +172,7 @@ def _copy_ahead(batch: Any, device: torch.device, stream: torch.Stream) -> _Copi
     def copy(leaf: Any, path: Path) -> Any:
         nonlocal complete
         if isinstance(leaf, torch.Tensor) and is_plain_host_tensor(leaf):
-            source = leaf.pin_memory() if pins else leaf  # returns a pinned tensor itself
+            source = pin_tensor(leaf) if pins else leaf  # returns a pinned tensor itself
             copied = source.to(device, non_blocking=True)
         elif _follows_streams(leaf):
             copied = move_by_own_method(leaf, device, non_blocking=True)

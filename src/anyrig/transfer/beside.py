@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .pin import is_plain_host_tensor, pinning_helps
+from .pin import is_plain_host_tensor, pin_tensor, pinning_helps
 from .streams import copy_stream, using
 
 
@@ -56,7 +56,7 @@ def _from_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     stream = copy_stream(device, "to device")
     if stream is None or not is_plain_host_tensor(tensor):
         return tensor.to(device, non_blocking=True)
-    host = tensor.pin_memory() if pinning_helps(device.type) else tensor
+    host = pin_tensor(tensor) if pinning_helps(device.type) else tensor
     consumer = torch.accelerator.current_stream(device)
     with using(stream):
         copied = host.to(device, non_blocking=True)

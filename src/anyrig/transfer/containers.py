@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MemberDescriptorType
@@ -16,19 +15,29 @@ Part = tuple[str, object]
 
 _ITEM_TYPES = (Mapping, list, tuple, set, frozenset, deque)
 _WITHOUT_ATTRIBUTES = frozenset({dict, list, tuple, set, frozenset, deque})
+# Attributes of classes whose objects are their fields: of dataclasses, attrs and pydantic.
+_MARKS = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields_set__")
 
 
-def is_container(value: object) -> bool:
-    """Return whether `value` is a container; see `anyrig.transfer.tree` for the list."""
+def is_container(value: object, movable: bool = False) -> bool:
+    """Return whether `value` is a container; see `anyrig.transfer.tree` for the list.
+
+    An object with a method `to` moves itself, so it is a container only if `movable`.
+    """
     if type(value) in _WITHOUT_ATTRIBUTES:
         return True
     if isinstance(value, (UserDict, UserList)):
         return True  # even if it has a method `to`: its layout is known
-    if isinstance(value, torch.Tensor) or has_method(value, "to"):
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return False
-    if isinstance(value, _ITEM_TYPES):
-        return True
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if not movable and has_method(value, "to"):
+        return False
+    return isinstance(value, _ITEM_TYPES) or has_fields(value)
+
+
+def has_fields(value: object) -> bool:
+    """Return whether an object consists of fields: of a dataclass, attrs or pydantic."""
+    return any(hasattr(type(value), mark) for mark in _MARKS)
 
 
 def has_method(value: object, name: str) -> bool:

@@ -60,9 +60,20 @@ def is_plain_host_tensor(tensor: torch.Tensor) -> bool:
     )
 
 
+def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain host tensor in pinned memory, laid out as `Tensor.to` lays out a copy.
+
+    `Tensor.pin_memory` keeps the strides, and so refuses a tensor that has elements in one place,
+    as an expanded tensor has.
+    """
+    if tensor.is_contiguous() or tensor.is_pinned():
+        return tensor.pin_memory()
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+
 def _pin_leaf(leaf: Any, path: Path) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.pin_memory() if is_plain_host_tensor(leaf) else leaf
+        return pin_tensor(leaf) if is_plain_host_tensor(leaf) else leaf
     if has_method(leaf, "pin_memory"):
         pinned = leaf.pin_memory()
         return leaf if pinned is None else pinned

@@ -6,10 +6,11 @@
      "again": a,          ─────────────────▶      "again": f(a),        the same object, f(a)
      "name": "seven"}                             "name": "seven"}
 
-Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, `UserDict`,
-`UserList` and `PackedSequence`, their subclasses, and the attributes of these. Everything else is a
-leaf, and so is any object whose class has a method `to`, which moves the object itself. A container
-in which nothing changed is returned itself, as `torch.Tensor.to` does with a tensor.
+Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, objects of attrs
+and pydantic, `UserDict`, `UserList` and `PackedSequence`, their subclasses, and the attributes of
+these. Everything else is a leaf, and so is any object whose class has a method `to`, which moves
+the object itself. A container in which nothing changed is returned itself, as `torch.Tensor.to`
+does with a tensor.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from .containers import Part, children_of, is_container, with_children
 
 Path = tuple[Part, ...]
 LeafMap = Callable[[Any, Path], Any]
+IsWhole = tuple[type, ...] | Callable[[Any], bool]
 
 ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> Any:
+def map_leaves(tree: Any, map_leaf: LeafMap, whole: IsWhole = (), movable: bool = False) -> Any:
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
     An object that appears twice, leaf or container, is mapped once and is one object afterwards.
@@ -39,15 +41,16 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
     Args:
         tree: any value. It is not changed.
         map_leaf: called once for each leaf, in order, with the leaf and its path.
-        whole: containers of these types are leaves here.
+        whole: containers of these types, or for which this function returns True, are leaves here.
+        movable: whether containers with a method `to` are entered.
 
     Raises:
         MoveError: a container contains itself, has a tensor as a key, or cannot be rebuilt.
     """
-    return _Walk(map_leaf, whole).map(tree, ())
+    return _Walk(map_leaf, whole, movable).map(tree, ())
 
 
-def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path]]:
+def list_leaves(tree: Any, whole: IsWhole = (), movable: bool = False) -> list[tuple[Any, Path]]:
     """Return the leaves that `map_leaves` maps, in order, each once, with their paths."""
     found: list[tuple[Any, Path]] = []
 
@@ -55,19 +58,23 @@ def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path
         found.append((leaf, path))
         return leaf
 
-    map_leaves(tree, note, whole)
+    map_leaves(tree, note, whole, movable)
     return found
 
 
 def walk_leaves(
-    value: Any, whole: tuple[type, ...] = (), path: Path = ()
+    value: Any, whole: IsWhole = (), path: Path = (), movable: bool = False
 ) -> Iterator[tuple[Path, Any]]:
     """Yield every leaf with its path, including repeated leaves, numbers, strings and None."""
-    if not is_container(value) or isinstance(value, whole):
+    if not is_container(value, movable) or _is_whole(value, whole):
         yield path, value
         return
     for part, child in children_of(value):
-        yield from walk_leaves(child, whole, (*path, part))
+        yield from walk_leaves(child, whole, (*path, part), movable)
+
+
+def _is_whole(value: Any, whole: IsWhole) -> bool:
+    return isinstance(value, whole) if isinstance(whole, tuple) else whole(value)
 
 
 def format_path(path: Path) -> str:
@@ -78,9 +85,10 @@ def format_path(path: Path) -> str:
 class _Walk:
     """One pass over one tree: the objects already mapped, and the containers being entered."""
 
-    def __init__(self, map_leaf: LeafMap, whole: tuple[type, ...]) -> None:
+    def __init__(self, map_leaf: LeafMap, whole: IsWhole, movable: bool) -> None:
         self._map_leaf = map_leaf
         self._whole = whole
+        self._movable = movable
         # The originals are kept with the results, so that no id is reused by another object.
         self._done: dict[int, tuple[Any, Any]] = {}
         self._entered: set[int] = set()
@@ -101,11 +109,11 @@ class _Walk:
             self._done[id(value)] = (value, result)
             return result
         self._entered.add(id(value))
-        if isinstance(value, self._whole):
+        if _is_whole(value, self._whole):
             result = self._map_leaf(value, path)
         elif isinstance(value, PackedSequence):
             result = self._map_packed(value, path)
-        elif is_container(value):
+        elif is_container(value, self._movable):
             result = self._map_container(value, path)
         else:
             result = self._map_leaf(value, path)

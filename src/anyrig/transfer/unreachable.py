@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from .tree import ATOM_TYPES, Path, format_path
 # to this many, contain no tensor, assume that there is none.
 _OBJECTS_SEARCHED = 1000
 _NEVER_SEARCHED = (type, ModuleType, FunctionType)
+_ITEMS = (list, tuple, set, frozenset, deque)
 
 
 def refuse_unreachable(leaf: object, path: Path) -> None:
@@ -51,38 +52,45 @@ def _reason(leaf: object) -> str | None:
             "its values do not exist yet, and reading them would consume them. "
             "Move each value when it is yielded, or make a list of them first"
         )
-    found = _find_tensor(leaf)
+    found = next(tensors_within(leaf), None)
     if found is not None:
         return (
-            f"it holds a {found[1]} in {format_path(found[0])} and has no method `to`. "
-            "Give its class a method `to(device)` that returns the moved object, make it a "
+            f"it holds a {type(found[1]).__name__} in {format_path(found[0])} and has no method "
+            "`to`. Give its class a method `to(device)` that returns the moved object, make it a "
             "dataclass, or pass its contents"
         )
     return None
 
 
-def _find_tensor(leaf: object) -> tuple[Path, str] | None:
-    """Return the path to the nearest tensor, module or optimizer within `leaf`, and its type."""
+def tensors_within(leaf: object) -> Iterator[tuple[Path, Any]]:
+    """Yield the tensors, modules and optimizers within `leaf`, the nearest first, with their paths.
+
+    A function has none, nor has a method: what it refers to is not part of a value.
+    """
+    if isinstance(leaf, (*_NEVER_SEARCHED, MethodType)):
+        return
     met = {id(leaf): leaf}
     waiting: deque[tuple[object, Path]] = deque([(leaf, ())])
     while waiting:
         value, path = waiting.popleft()
         for part, child in _inside(value):
-            if isinstance(child, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
-                return (*path, part), type(child).__name__
             if type(child) in ATOM_TYPES or isinstance(child, _NEVER_SEARCHED) or id(child) in met:
                 continue
             if len(met) >= _OBJECTS_SEARCHED:
-                return None
+                return
             met[id(child)] = child
-            waiting.append((child, (*path, part)))
-    return None
+            if isinstance(child, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+                yield (*path, part), child
+            else:
+                waiting.append((child, (*path, part)))
 
 
 def _inside(value: Any) -> Iterable[tuple[Part, Any]]:
     yield from (((".{}", name), child) for name, child in attributes_of(value).items())
-    # Look only into built-in containers: iterating over others may compute or consume values.
-    if type(value) in (list, tuple, set, frozenset, deque):
-        yield from ((("[{}]", index), child) for index, child in enumerate(value))
-    elif isinstance(value, dict):
+    # Look only into built-in containers, and into subclasses as into these: other code that
+    # iterates may compute or consume values.
+    base = next((kind for kind in _ITEMS if isinstance(value, kind)), None)
+    if base is not None:
+        yield from ((("[{}]", index), child) for index, child in enumerate(base.__iter__(value)))
+    elif isinstance(value, (dict, MappingProxyType)):
         yield from ((("[{!r}]", key), child) for key, child in Mapping.items(value))

@@ -106,7 +106,7 @@ class Recorder:
         self._stages: weakref.WeakKeyDictionary[nn.Module, int | None] = weakref.WeakKeyDictionary()
         self._begun: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._depth = 0
-        self.place = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.place = int(os.environ.get("RANK") or "0"), int(os.environ.get("WORLD_SIZE") or "1")
         self._gradients: dict[str, Piece] = {}
         self._before: dict[str, Piece] = {}
         self._step_line: str | None = None

@@ -11,13 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
-from ...transfer.tree import Path, format_path, walk_leaves
+from ...transfer.containers import children_of, is_container
+from ...transfer.tree import Path, format_path, list_leaves
 from .divided_dimension import Answer, along_dimension, read_change, read_shapes
 from .gather import format_shapes
+from .with_samples import is_list
 
 _MOST_REMEMBERED = 1024
+_WHOLE = (PackedSequence,)
 # Arguments whose value, not only their type, may decide the form of the outputs.
 _SWITCHES = (type(None), bool, str)
 
@@ -34,8 +38,9 @@ class Call:
     like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
     once_more: Callable[[int], Any]  # returns the outputs for the first n samples of the batch
     known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
-    by_entries: bool = False  # whether a list of samples was divided
-    # For each number of samples: shapes of tensors, and integers, by their paths in the outputs.
+    packs: Callable[[], bool]  # returns whether the module may pack sequences
+    # For each number of samples: shapes of tensors, lengths of lists, and integers, by their paths
+    # in the outputs.
     _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
@@ -85,6 +90,16 @@ class Call:
             self._remember(key, Answer())
         return True
 
+    def grows(self, path: Path) -> bool:
+        """Return whether the lists at `path`, each as long as its part, have an entry a sample."""
+        key = (self._like, path, "entries")
+        if key not in self.known:
+            samples = self.samples[0] + 1
+            seen = f"lists of {list_counts(self.samples)} entries"
+            answer = Answer(0) if self._find(path, seen, samples) == (samples,) else Answer()
+            self._remember(key, answer)
+        return self.known[key].dim is not None
+
     def _find_shape(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
         seen = f"the shapes {format_shapes(tensors)}"
         shape = self._find(path, seen, samples)
@@ -97,11 +112,7 @@ class Call:
         try:
             if samples not in self._forms:
                 forms: dict[Path, tuple[int, ...]] = {}
-                for place, leaf in walk_leaves(self.once_more(samples), (torch.Size,)):
-                    if isinstance(leaf, (Tensor, torch.Size)):
-                        forms[place] = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf)
-                    elif type(leaf) is int:
-                        forms[place] = (leaf,)
+                _note_forms(self.once_more(samples), (), forms)
                 self._forms[samples] = forms
             return self._forms[samples].get(path)
         except Exception as error:
@@ -125,10 +136,30 @@ class Call:
         )
 
 
+def _note_forms(value: Any, path: Path, forms: dict[Path, tuple[int, ...]]) -> None:
+    shape = value if isinstance(value, torch.Size) else getattr(value, "shape", None)
+    if isinstance(shape, tuple):  # of a tensor, or an array of NumPy
+        forms[path] = tuple(shape)
+    elif type(value) is int:
+        forms[path] = (value,)
+    elif is_container(value, movable=True):
+        if is_list(value):
+            forms[path] = (len(value),)
+        for part, child in children_of(value):
+            _note_forms(child, (*path, part), forms)
+
+
 def list_counts(samples: Sequence[int]) -> str:
     """Return the parts' sample counts for an error message: ``"3, 3 and 1"``."""
     *first, last = map(str, samples)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def may_pack(module: torch.nn.Module, arguments: Any) -> bool:
+    """Return whether a module may pack sequences: it is recurrent, or is given packed sequences."""
+    recurrent = any(isinstance(each, torch.nn.RNNBase) for each in module.modules())
+    is_packed = (isinstance(leaf, PackedSequence) for leaf, _ in list_leaves(arguments, _WHOLE))
+    return recurrent or any(is_packed)
 
 
 def describe_call(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,23 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...devices.place import Place
 from ...errors import BatchError
-from ...transfer.containers import children_of, is_container, with_children
-from ...transfer.move import Mover, resolve_device
-from ...transfer.tree import Path, format_path
+from ...transfer.arguments import move_tensors
+from ...transfer.containers import children_of, is_container, items_of, with_children
+from ...transfer.move import resolve_device
+from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .cut import join
+from .objects import (
+    RETURN_TENSORS,
+    Notion,
+    entries_of,
+    has_tensors,
+    is_object,
+    join_objects,
+    notion_of,
+    with_entries,
+)
 from .ragged import join_nested, join_packed
-from .samples import is_list
+from .with_samples import is_list
 
 
 def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | None = None) -> Any:
@@ -28,10 +39,11 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
     * Tensors are joined as by `torch.cat`. Tensors without dimensions become a vector with one
       element for each part.
     * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
-    * Numbers, strings and other objects are kept if they are equal in all parts; otherwise the
-      result has the list of them.
-    * Dicts, lists, tuples, named tuples and dataclasses must have equal keys and lengths in all
-      parts: a list with one entry for each sample is refused.
+    * Objects with a notion of samples of their own, such as a TensorDict, are joined by it.
+    * Numbers and strings are kept if they are equal in all parts, and so are other objects without
+      tensors; otherwise the result has the list of them.
+    * Dicts, lists, tuples, named tuples, dataclasses, and objects of attrs or pydantic must have
+      equal keys and lengths in all parts: a list with one entry for each sample is refused.
 
     The host does not wait unless `device` is the CPU. Gradients of any order are supported.
 
@@ -43,8 +55,8 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
             padded to the longest sequence of each part. None refuses such tensors.
 
     Raises:
-        BatchError: the structures differ; a tensor has no dimension `dim`; or other dimensions
-            differ and `padding` is None.
+        BatchError: the structures differ; a tensor has no dimension `dim`; other dimensions
+            differ and `padding` is None; or an object has tensors that cannot be joined.
     """
     if not values:
         raise BatchError("there is nothing to gather: give the values of at least one device")
@@ -56,7 +68,7 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
     def join_others(others: tuple[Any, ...], _: Path) -> Any:
         return others[0] if are_equal(others) else list(others)
 
-    return Joining(to, join_tensors, join_others).join(tuple(values))
+    return Joining(to, join_tensors, join_others, dim).join(tuple(values))
 
 
 def _join(
@@ -92,22 +104,60 @@ def _join(
     return join(list(map(pad, tensors)), device, dim)
 
 
+class Parts(list[Any]):
+    """What the parts returned in one place, one object for each part, since they are not joined.
+
+    It is a list. Used as one of the objects, it says what it is.
+    """
+
+    def __init__(self, values: Iterable[Any] = (), path: Path = ()) -> None:
+        super().__init__(values)
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self:
+            raise AttributeError(name)
+        raise NotJoinedError(
+            f"{format_path(self._path)} of what the replicas returned is a "
+            f"{type(self[0]).__name__} for each part, which cannot be joined to one, in a list: "
+            f"it has no {name!r}. {RETURN_TENSORS}"
+        )
+
+
+class NotJoinedError(BatchError, AttributeError):
+    """A list of the parts' objects was used as one of them."""
+
+
 @dataclass
 class Joining:
-    """A walk over the values of all parts. It joins packed sequences and nested tensors itself."""
+    """A walk over the values of all parts.
+
+    It joins packed sequences, nested tensors, and objects with a notion of samples itself.
+    """
 
     device: torch.device
     join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # of equal dimensionality
     join_others: Callable[[tuple[Any, ...], Path], Any]  # leaves that are not tensors
-    lengths: tuple[int, ...] | None = None  # of the parts' lists of samples, if there are any
+    dim: int = 0  # which has the samples of objects with a batch size
+    samples: tuple[int, ...] | None = None  # of each part; None if not known
+    # Whether a list at a path has more entries for more samples. Asked if parts have equally many.
+    grows: Callable[[Path], bool] = lambda _: False
     # The originals and their joined value, by the originals' ids, which are unique while they live.
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
+    _entered: set[tuple[int, ...]] = field(default_factory=set)
 
     def join(self, values: tuple[Any, ...], path: Path = ()) -> Any:
         """Join the parts' values at `path`; raise BatchError if their structures differ."""
         key = tuple(map(id, values))
+        if key in self._entered:
+            raise BatchError(
+                f"cannot gather {format_path(path)}: the {type(values[0]).__name__} there contains "
+                "itself. Return its tensors"
+            )
         if key not in self._done:
+            self._entered.add(key)
             self._done[key] = values, self._join(values, path)
+            self._entered.discard(key)
         return self._done[key][1]
 
     def _join(self, values: tuple[Any, ...], path: Path) -> Any:
@@ -119,10 +169,13 @@ class Joining:
                 f"({types}). Return the same structure from every part of a batch"
             )
         if kind is None:
-            return self.join_others(values, path)
+            return self._join_leaves(values, path)
         if kind is PackedSequence:
             return join_packed(values, self.device)
         if kind is not Tensor:
+            notion = notion_of(values[0])
+            if notion is not None:
+                return self._join_objects(values, notion, path)
             return self._join_containers(values, path)
         nested = {tensor.is_nested for tensor in values}
         if nested == {True}:
@@ -135,10 +188,37 @@ class Joining:
             )
         return self.join_tensors(values, path)
 
+    def _join_leaves(self, values: tuple[Any, ...], path: Path) -> Any:
+        first = values[0]
+        if len(values) == 1 and not path:
+            return move_tensors(first, self.device)
+        if len(values) == 1 or type(first) in ATOM_TYPES or isinstance(first, torch.Size):
+            return self.join_others(values, path)
+        if isinstance(first, Iterator):
+            raise BatchError(
+                f"cannot gather {format_path(path)}: a {type(first).__name__} yields its values "
+                "later. Return a list or a tensor of them"
+            )
+        if not has_tensors(first):
+            return self.join_others(values, path)
+        if not path or any(value is first for value in values[1:]):
+            shared = (
+                ""
+                if all(value is not first for value in values[1:])
+                else ", which the replicas share"
+            )
+            raise BatchError(
+                f"cannot gather {format_path(path)}: it is a {type(first).__name__}{shared}, and "
+                f"nothing says how its tensors are joined. {RETURN_TENSORS}"
+            )
+        return Parts(values, path)
+
     def _join_containers(self, containers: tuple[Any, ...], path: Path) -> Any:
         first = containers[0]
-        if is_list(first) and tuple(map(len, containers)) == self.lengths:
-            return self._chain(containers, path)
+        if is_list(first) and self._have_entry_for_each_sample(containers, path):
+            return self._chain(containers)
+        if isinstance(first, (set, frozenset)):
+            return self._join_sets(containers, path)
         children = [children_of(container) for container in containers]
         keys = [[key for key, _ in pairs] for pairs in children]
         if any(other != keys[0] for other in keys):
@@ -154,16 +234,56 @@ class Joining:
         ]
         return with_children(first, children[0], joined)
 
-    def _chain(self, lists: tuple[Any, ...], path: Path) -> Any:
-        if len(lists) > 1 and not all(isinstance(each, Mapping) for part in lists for each in part):
+    def _have_entry_for_each_sample(self, lists: tuple[Any, ...], path: Path) -> bool:
+        if len(lists) < 2 or tuple(map(len, lists)) != self.samples:
+            return False
+        return len(set(self.samples)) > 1 or self.grows(path)
+
+    def _join_objects(self, values: tuple[Any, ...], notion: Notion, path: Path) -> Any:
+        parts = tuple(move_tensors(value, self.device) for value in values)
+        counts = tuple(notion.count(part, self.dim) for part in parts)
+        if len(parts) == 1:
+            return parts[0]
+        entries = [entries_of(part) for part in parts] if set(counts) == {None} else [None]
+        first = entries[0]
+        if first is not None and all(each is not None and [*each] == [*first] for each in entries):
+            joined = {
+                key: self.join(
+                    tuple(each[key] for each in entries if each), (*path, ("[{!r}]", key))
+                )
+                for key in first
+            }
+            return with_entries(parts[0], joined)
+        if self.samples is not None and counts != self.samples:
             raise BatchError(
-                f"cannot gather {format_path(path)}: the batch was divided by the entries of a "
-                "list, and it is not clear whether this list has an entry for each sample. Return "
-                "a list with a dict for each sample, or a tensor"
+                f"cannot join {format_path(path)} of what the replicas returned: each "
+                f"{type(parts[0]).__name__} there has {', '.join(map(str, counts))} samples along "
+                f"dimension {self.dim}, but the parts of the batch have "
+                f"{', '.join(map(str, self.samples))}. {RETURN_TENSORS}"
             )
-        entries = [each for part in lists for each in part]
-        moved = Mover(self.device, non_blocking=True).map(entries)
-        return moved if isinstance(lists[0], list) else tuple(moved)
+        return join_objects(parts, notion, self.dim, format_path(path))
+
+    def _join_sets(self, sets: tuple[Any, ...], path: Path) -> Any:
+        """Join sets of one element, or equal sets; others have no order in which to join them."""
+        if all(len(each) == 1 for each in sets):
+            (part,) = items_of(sets[0])
+            joined = self.join(tuple(next(iter(each)) for each in sets), (*path, part[0]))
+            return with_children(sets[0], [part], [joined])
+        if all(each == sets[0] for each in sets):
+            return move_tensors(sets[0], self.device)
+        raise BatchError(
+            f"cannot gather {format_path(path)}: a set has no order, so its elements cannot be "
+            "joined with those of other parts. Return a list or a dict"
+        )
+
+    def _chain(self, lists: tuple[Any, ...]) -> Any:
+        entries = move_tensors([each for part in lists for each in part], self.device)
+        return tuple(entries) if isinstance(lists[0], tuple) else entries
+
+
+def format_shapes(tensors: Sequence[Tensor]) -> str:
+    """Return the shapes of the parts' tensors for an error message."""
+    return ", ".join("nested" if t.is_nested else str(tuple(t.shape)) for t in tensors)
 
 
 def are_equal(values: tuple[Any, ...]) -> bool:
@@ -182,14 +302,11 @@ def are_equal(values: tuple[Any, ...]) -> bool:
         return False
 
 
-def format_shapes(tensors: Sequence[Tensor]) -> str:
-    """Return the shapes of the parts' tensors for an error message."""
-    return ", ".join("nested" if t.is_nested else str(tuple(t.shape)) for t in tensors)
-
-
 def _kind(value: Any) -> type | None:
     """Return the type that all parts must have; None if `value` is neither tensor nor container."""
     for kind in (Tensor, PackedSequence):
         if isinstance(value, kind):
             return kind
-    return type(value) if is_container(value) and not isinstance(value, torch.Size) else None
+    if isinstance(value, torch.Size):
+        return None
+    return type(value) if is_container(value, movable=True) or is_object(value) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -26,13 +27,17 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * A tensor with one element, or a Python float, is a mean over the samples of its part; the
       result is the mean over all samples. A tensor keeps its shape and is differentiable.
     * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
+    * A list with an entry for each sample is the list of all entries.
+    * Objects with a notion of samples of their own, such as a TensorDict, are joined by it.
     * Strings and integers must be equal in all parts. Other objects that differ become a list.
 
     Raise BatchError if the result would not be that of the whole batch.
     """
     outputs = _Outputs(device, call)
-    lengths = tuple(call.samples) if call.by_entries else None
-    return Joining(device, outputs.join_tensors, outputs.join_others, lengths).join(tuple(values))
+    joining = Joining(
+        device, outputs.join_tensors, outputs.join_others, call.dim, tuple(call.samples), call.grows
+    )
+    return joining.join(tuple(values))
 
 
 @dataclass
@@ -54,6 +59,8 @@ class _Outputs:
 
     def join_others(self, values: tuple[Any, ...], path: Path) -> Any:
         first = values[0]
+        if len(values) > 1 and _is_from_numpy(first):
+            return self._join_arrays(values, path)
         if are_equal(values):
             numbers = (first,) if type(first) is int else first
             may_count = type(first) is int or isinstance(first, torch.Size)
@@ -64,9 +71,20 @@ class _Outputs:
         if types <= {int, float, complex} and types != {int}:
             samples = self.call.samples
             return sum(n * value for n, value in zip(samples, values, strict=True)) / sum(samples)
+        if types == {torch.device}:
+            return self.device
         if types & ATOM_TYPES or torch.Size in types:
             raise _refuse_numbers(values, path)
         return list(values)
+
+    def _join_arrays(self, arrays: tuple[Any, ...], path: Path) -> Any:
+        """Join arrays or scalars of NumPy as tensors are joined, but on the host."""
+        try:
+            tensors = tuple(torch.as_tensor(array, device="cpu") for array in arrays)
+        except TypeError:  # of strings or objects
+            return list(arrays)
+        joined = replace(self, device=torch.device("cpu")).join_tensors(tensors, path)
+        return joined.numpy() if tensors[0].dim() else joined.numpy()[()]
 
     def _average(self, numbers: Sequence[Tensor]) -> Tensor:
         dtype = reduce(torch.promote_types, (number.dtype for number in numbers))
@@ -80,17 +98,22 @@ class _Outputs:
 
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
         shapes, samples = format_shapes(tensors), list_counts(self.call.samples)
-        if answer.differing:
+        counts = tuple(self.call.samples)
+        blocks = answer.candidates or tuple(
+            i for i in answer.differing if tuple(tensor.size(i) for tensor in tensors) == counts
+        )
+        if answer.differing and not blocks:
+            packed = "pad_packed_sequence(..., total_length=length)"
+            how = f": {packed}" if self.call.packs() else ", as an argument for example"
             reason = (
                 f"for parts with {samples} samples it has the shapes {shapes}, and only the "
-                "dimension of the samples may differ. If the module pads sequences to the longest "
-                "of its part, give it the length of the whole batch: "
-                "pad_packed_sequence(..., total_length=length). Or fill up the parts: "
+                "dimension of the samples may differ. If the module pads samples to the longest "
+                f"of its part, give it the length of the whole batch{how}. Or fill up the parts: "
                 "anyrig.parallel.gather(model.scattered(...), device, padding=0.0)"
             )
-        elif answer.candidates:
+        elif blocks:
             reason = (
-                f"dimensions {' and '.join(map(str, answer.candidates))} of the shapes {shapes} "
+                f"dimensions {' and '.join(map(str, blocks))} of the shapes {shapes} "
                 f"change with the samples ({samples}), so each part has one block of the whole. "
                 "Compute what relates samples to each other outside the module; if one dimension "
                 "is a length, give sequences the length of the whole batch"
@@ -111,6 +134,11 @@ class _Outputs:
                 "model.scattered(...)"
             )
         return _refusal(path, reason)
+
+
+def _is_from_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def _refuse_numbers(values: tuple[Any, ...], path: Path) -> BatchError:

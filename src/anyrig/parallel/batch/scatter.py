@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ...devices.place import Places
 from ...errors import BatchError, MoveError
+from ...transfer.arguments import move_tensors
 from ...transfer.beside import copy_in_order
+from ...transfer.containers import has_method
 from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
-from .find_listed import mark_listed
+from .find_listed import UnclearError, mark_listed
+from .objects import has_tensors, notion_of, refuse_undivided, take_samples
 from .ragged import cut_nested, cut_packed
-from .samples import WHOLE, Listed, count_samples, has_samples, name_argument
+from .samples import count_samples
+from .with_samples import Listed, has_samples, is_whole
+
+_OF_THE_CALLER = 7  # frames from `divide` to the line that calls a model
 
 
 def scatter(
@@ -53,7 +63,6 @@ class Divided(NamedTuple):
 
     values: list[Any]  # one for each device
     samples: tuple[int, ...] | None  # of each device; None if nothing was divided
-    by_entries: bool = False  # whether lists of samples were divided
 
 
 def divide(
@@ -68,35 +77,62 @@ def divide(
     """Divide a batch as `scatter` does: one walk counts the samples, one for each part cuts.
 
     ``split(total)`` returns each part's samples; ``name(path)`` formats a path for messages. If
-    `devices` is None, each part stays on the device of its tensor, and there is one part if nothing
-    can be divided. For `is_call` and `expected`, see `mark_listed`.
+    `devices` is None, each part stays on the device of its tensor. There is one part if nothing can
+    be divided and `devices` is None, or if a list of the call may be read in two ways; this warns.
+    For `is_call` and `expected`, see `mark_listed`.
     """
-    given, tree = tree, mark_listed(tree, dim, name, is_call, expected)
+    try:
+        with _naming_contents():
+            tree = mark_listed(tree, dim, name, is_call, expected)
+    except UnclearError as error:
+        if not is_call:
+            raise
+        warnings.warn(
+            f"{error}. The first device computes this batch alone", stacklevel=_OF_THE_CALLER
+        )
+        return Divided([tree if devices is None else move_tensors(tree, devices[0])], None)
     total = count_samples(tree, dim, name)
+    if is_call and expected is not None and total not in (None, expected):
+        raise BatchError(
+            f"samples={expected} was given, but the arguments have {total} samples along dimension "
+            f"{dim}. Give the number of samples in the arguments, or leave samples= out"
+        )
     samples = None if total is None else tuple(split(total))
     parts = len(devices if devices is not None else samples or (1,))
     # By id: each leaf and its parts. Keeping the leaf alive keeps its id unique.
     done: dict[int, tuple[Any, Sequence[Any]]] = {}
 
-    def cut_once(leaf: Any) -> Sequence[Any]:
+    def cut_once(leaf: Any, path: Path) -> Sequence[Any]:
         if id(leaf) not in done:
-            if isinstance(leaf, Listed) and samples is not None:
-                done[id(leaf)] = leaf, leaf.cut(samples, devices)
-            else:
+            if isinstance(leaf, (Tensor, PackedSequence)):
                 to = devices if devices is not None else [_device_of(leaf)] * parts
                 done[id(leaf)] = leaf, cut_leaf(leaf, to, samples, dim)
+            elif isinstance(leaf, Listed) and samples is not None:
+                done[id(leaf)] = leaf, leaf.cut(samples, devices)
+            else:
+                pieces = _cut_object(leaf, parts, devices, samples, dim, lambda: name(path))
+                done[id(leaf)] = leaf, pieces
         return done[id(leaf)][1]
 
+    def part_of(index: int) -> Any:
+        return map_leaves(
+            tree, lambda leaf, path: cut_once(leaf, path)[index], is_whole, movable=True
+        )
+
+    with _naming_contents():
+        values = list(map(part_of, range(parts)))
+    return Divided(values, samples)
+
+
+@contextmanager
+def _naming_contents() -> Iterator[None]:
+    """Raise BatchError in place of a MoveError about an object that cannot be rebuilt."""
     try:
-        values = [
-            map_leaves(tree, lambda leaf, _: cut_once(leaf)[i], WHOLE)  # noqa: B023 - called here
-            for i in range(parts)
-        ]
+        yield
     except MoveError as error:
         if not error.failure:
             raise
         raise BatchError(f"{error.failure}; pass its contents") from error.__cause__
-    return Divided(values, samples, tree is not given)
 
 
 def scatter_samples(
@@ -104,12 +140,13 @@ def scatter_samples(
     devices: Sequence[torch.device],
     counts: Sequence[int],
     dim: int = 0,
-    is_call: bool = False,
 ) -> list[Any]:
-    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``.
+    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``."""
+    return divide(value, devices, exactly(counts), dim, expected=sum(counts)).values
 
-    If `is_call`, the value is ``(args, kwargs)``.
-    """
+
+def exactly(counts: Sequence[int]) -> Callable[[int], Sequence[int]]:
+    """Return a function that returns `counts`; it raises BatchError for another total."""
 
     def split(total: int) -> Sequence[int]:
         if total != sum(counts):
@@ -119,14 +156,44 @@ def scatter_samples(
             )
         return counts
 
-    if is_call:
-        return divide(value, devices, split, dim, name_argument, is_call=True).values
-    return divide(value, devices, split, dim, expected=sum(counts)).values
+    return split
 
 
-def _device_of(leaf: Any) -> torch.device:
-    tensor = leaf.data if isinstance(leaf, PackedSequence) else leaf
-    return tensor.device if isinstance(tensor, torch.Tensor) else torch.device("cpu")
+def _device_of(leaf: Tensor | PackedSequence) -> torch.device:
+    return leaf.data.device if isinstance(leaf, PackedSequence) else leaf.device
+
+
+def _cut_object(
+    leaf: Any,
+    parts: int,
+    devices: Sequence[torch.device] | None,
+    samples: tuple[int, ...] | None,
+    dim: int,
+    name: Callable[[], str],
+) -> Sequence[Any]:
+    """Return the parts of a leaf that is not a tensor, on ``devices``; the leaf itself if it has
+    neither samples nor tensors.
+    """
+    notion = notion_of(leaf)
+    if samples is not None and notion is not None:
+        pieces = take_samples(leaf, notion, samples, dim, name())
+        return pieces if devices is None else list(map(move_tensors, pieces, devices))
+    if samples is not None and _has_entries(leaf, dim, sum(samples)):
+        before = [slice(None)] * (dim % len(leaf.shape))
+        spans = pairwise(accumulate(samples, initial=0))
+        indices = [(*before, slice(start, stop)) for start, stop in spans]
+        return [leaf[index] for index in indices]
+    if parts > 1:
+        refuse_undivided(leaf, name())
+    return [leaf if devices is None else move_tensors(leaf, devices[0])] * parts
+
+
+def _has_entries(leaf: Any, dim: int, samples: int) -> bool:
+    """Return whether `leaf` is an array, of NumPy for example, with an entry for each sample."""
+    shape = getattr(leaf, "shape", None) if hasattr(type(leaf), "shape") else None
+    if not isinstance(shape, tuple) or not -len(shape) <= dim < len(shape):
+        return False
+    return bool(shape[dim] == samples) and has_method(leaf, "__getitem__") and not has_tensors(leaf)
 
 
 def cut_leaf(

@@ -24,15 +24,16 @@ from ...processes.group.membership import current_context, open_carrier
 from ...transfer.move import Mover
 from ...transfer.tree import list_leaves, map_leaves
 from ..batch.samples import count_listed, count_samples, find_sample_count, name_argument
-from ..batch.scatter import scatter_samples
+from ..batch.scatter import divide, exactly
 from ..compiling import leave_to_modules
 from ..group.exchange import Exchange, Phase
 from ..group.loaders.agreed_order import mix_seed
-from ..group.weighing import tensors_with_gradients
 from ..group.without_samples import compute_without_samples, first_samples
 from ..layout import Layout
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
+from ..marks import tensors_with_gradients
+from ..named_arguments import take_target
 from ..replicas.transparent import TransparentModule
 from .conditions import (
     WatchedBuffers,
@@ -138,7 +139,9 @@ class ExactModule(TransparentModule):
         given = self._bring(inputs, kwargs, bool(parameters))
         sizes = self._divide(given)
         own = sizes[rank::ranks]
-        parts = scatter_samples(given, [layout.lead] * len(own), own, layout.dim, is_call=True)
+        parts = divide(
+            given, [layout.lead] * len(own), exactly(own), layout.dim, name_argument, is_call=True
+        ).values
         sharded = self.__dict__["_sums"]
         sums: Any = None
         if parameters:
@@ -227,7 +230,7 @@ class ExactModule(TransparentModule):
         inputs, kwargs = map_leaves(
             part, lambda leaf, _: leaf.clone() if isinstance(leaf, Tensor) else leaf
         )
-        target = kwargs.pop("target")
+        target = take_target(self.module, inputs, kwargs)
         with self._layout.computing():
             if not samples:
                 leaves = tensors_with_gradients(self._stand_in((inputs, kwargs)))

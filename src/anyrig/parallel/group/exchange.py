@@ -20,7 +20,7 @@ import ctypes
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from ...processes.group.direct_messages import direct_messages_of
 from ...processes.group.membership import Context
 from ..shares.measure import StepTime
 
-_MESSAGE = struct.Struct("9q3d")  # an `_Announcement` and three numbers
+_MESSAGE = struct.Struct("8q3d")  # an `_Announcement` and three numbers
 
 
 class Phase(IntEnum):
@@ -42,6 +42,7 @@ class Phase(IntEnum):
 
     FORWARD = 1
     BACKWARD = 2
+    UNUSED = 3  # the end of a backward pass that left parameters without a gradient
 
 
 class _Announcement(NamedTuple):
@@ -55,13 +56,14 @@ class _Announcement(NamedTuple):
     learns: int = 0
     with_loss: int = 0
     reduces: int = 0
-    is_armed: int = 0
 
     def __str__(self) -> str:
         """Return the call in words."""
         which = f"forward {self.forward}" if self.forward else "a forward"
         without = "" if self.learns else " without gradients"
         what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
+        if self.phase == Phase.UNUSED:
+            what = f"parameters without a gradient in {what}"
         return f"{what}{without} of spread model {self.model}"
 
 
@@ -89,18 +91,10 @@ class Exchange:
     own_loss: bool = False  # whether this rank computes a loss in the forward
     own_reduces: bool = True  # whether this rank reduces gradients in the backward pass
     forward: int = 0  # the number of the forward among those in which ranks meet; 0 for any other
-    # Whether this rank's engine will reduce the gradients of the next backward pass, whichever
-    # forward it belongs to.
-    is_armed: bool = False
     time: StepTime | None = None  # of this rank's own work, without waiting
     extra_of_ranks: Sequence[tuple[float, ...]] = ()  # the numbers that each rank gave to `start`
-    # The forwards of other spread modules whose outputs this forward was given.
-    before: list[Exchange] = field(default_factory=list)
-    # Whether an input depends on such outputs and on another tensor that requires a gradient.
-    has_mixed_input: bool = False
+    leads_to_global_loss: bool = False  # whether the global loss is computed from the outputs
     divisor: Tensor | None = None  # what the global loss was divided by, once it was computed
-    leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
-    outer_weight: float | None = None  # of the outputs' gradients, if buckets are weighted
     number: int = 0  # of this exchange in the group; 0 before `start`
     _own: _Announcement | None = None
     _messages: _Messages | None = None
@@ -111,7 +105,7 @@ class Exchange:
         """Announce that this rank is at `phase`, with gradients if `learns`, and send `extra`."""
         context = self.context
         point = (phase, self.model, self.forward, learns)
-        flags = (self.own_loss, self.own_reduces, self.is_armed)
+        flags = (self.own_loss, self.own_reduces)
         self._own = _Announcement(True, self.samples or 0, *point, *flags)
         self.number = context.counts[MEETING] = context.counts[MEETING] + 1
         sent = _Announcement() if self.samples is None else self._own
@@ -185,18 +179,13 @@ class Exchange:
     @property
     def reduces(self) -> bool:
         """Whether any rank reduces gradients in this backward pass, so that all must."""
-        return any(each.reduces or each.is_armed for each in self._all())
+        return any(each.reduces for each in self._all())
 
     @property
     def weight(self) -> float:
         """The factor on this rank's gradients before the mean over all ranks."""
         total = self.total_samples
         return (self.samples or 0) * self.world_size / total if total else 0.0
-
-    @property
-    def weight_of_outputs(self) -> float:
-        """The factor on the gradients that enter the module; see `LateWeights`."""
-        return self.weight if self.outer_weight is None else self.outer_weight
 
     @property
     def samples_of_ranks(self) -> list[int]:

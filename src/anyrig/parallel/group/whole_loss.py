@@ -16,22 +16,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
+from ..marks import tensors_with_gradients
 from .exchange import Exchange, Phase
-from .weighing import Begin, lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
 class _WholeLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, totals: Tensor, begin: Begin) -> Any:
+    def forward(ctx: Any, value: Tensor, totals: Tensor, exchange: Exchange) -> Any:
         total, count, divides = totals.unbind()
-        ctx.begin, ctx.divisor = begin, torch.where(divides > 0, count, 1)
+        ctx.exchange, ctx.divisor = exchange, torch.where(divides > 0, count, 1)
         return total / ctx.divisor
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.begin()
-        # The loss is a sum over the ranks, and DDP and FSDP2 compute the mean of the gradients.
-        return gradient / ctx.divisor * dist.get_world_size(), None, None
+        # The loss is a sum over the ranks. Parameters' gradients are multiplied by n * R / N, and
+        # the mean over R ranks is taken.
+        samples, total = ctx.exchange.samples or 0, ctx.exchange.total_samples
+        return gradient / ctx.divisor * (total / samples if samples else 0.0), None, None
 
 
 def whole_loss(
@@ -40,12 +41,11 @@ def whole_loss(
     target: Any,
     device: torch.device,
     exchange: Exchange,
-    begin: Begin,
 ) -> Tensor:
     """Return the loss of the global batch, the same on every rank; every rank must call this.
 
-    A criterion without reduction gives the losses of this rank's samples, weighted as outputs are.
-    `output` and `target` are on `device`.
+    A criterion without reduction gives the losses of this rank's samples. `output` and `target`
+    are on `device`.
     """
     exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.samples or 0)
@@ -54,12 +54,10 @@ def whole_loss(
         part = LossPart(_zero_from(output, part.value), None, True, part.dtype)
     totals = _sum_over_ranks(part, exchange)
     if not part.reduced:
-        own: Tensor = put_weight_on(part.value, begin, exchange)
-        return own
+        return part.value
     exchange.divisor = totals[1]
-    lead_to_global_loss(exchange)
     wide = part.value.to(totals.dtype)
-    whole: Tensor = _WholeLoss.apply(wide, totals, begin)  # type: ignore[no-untyped-call]
+    whole: Tensor = _WholeLoss.apply(wide, totals, exchange)  # type: ignore[no-untyped-call]
     return whole.to(part.dtype)
 
 

@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...errors import SpreadError
 from ...transfer.leaves import GO_IN, replace_parts
-from ...transfer.tree import Path, map_leaves
+from ...transfer.tree import Path, list_leaves, map_leaves
+from ..batch.cut import is_dense
 from ..batch.samples import count_listed, is_list
 
 _STAND_INS = 2
@@ -31,7 +32,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
-    """Return a copy of the arguments with the first `count` samples along `dim`."""
+    """Return a copy of the arguments with the first `count` samples along `dim`.
+
+    Return None if an argument cannot be cut, as a sparse or a nested tensor.
+    """
+    if not all(is_dense(leaf) for leaf, _ in list_leaves(arguments) if isinstance(leaf, Tensor)):
+        return None
     listed = count_listed(*arguments)
 
     def shorten(part: Any, path: Path) -> Any:
@@ -64,11 +70,13 @@ def compute_without_samples(
         return compute(
             *given[0], **given[1]
         )  # stand-ins would count in the statistics of all ranks
-    if like is None and count_listed(*given) is not None:
+    is_cut = first_samples(given, 0, dim) is not None
+    if like is None and (count_listed(*given) is not None or not is_cut):
         raise SpreadError(
-            "this rank has no samples in its first step, and empty lists do not show what a sample "
-            "is, so the module cannot compute in step with the other ranks. Let the first global "
-            "batch have a sample for every rank"
+            "this rank has no samples, and its arguments do not show what a sample is: they are "
+            "empty lists in the first step, or sparse or nested tensors. So the module cannot "
+            "compute in step with the other ranks. Let every global batch have a sample for every "
+            "rank"
         )
     inputs, kwargs = _stand_in(given, like, dim)
     with _without_statistics(module):

@@ -25,6 +25,7 @@ from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.samples import count_samples
 from ..batch.scatter import scatter_samples
+from ..named_arguments import take_target
 from .criterions import Known, recognise
 from .mistakes import require_criterion
 
@@ -81,7 +82,7 @@ class PartLoss:
                 f"{_name(criterion)} takes elements of the output and the target in pairs, but a "
                 f"part of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, "
                 "which would pair samples within this part only. Give both the same "
-                f"shape{_LENGTHS}"
+                f"shape{_about_lengths(output, target)}"
             )
         if known is not None and reduction in ("mean", "batchmean"):
             # The sum of many half-precision losses may overflow where their mean does not.
@@ -123,16 +124,19 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 
 
 def compute_loss_part(
-    module: Callable[..., Any],
+    module: nn.Module,
     criterion: Criterion,
     device: torch.device,
     samples: int,
     /,
     *inputs: Any,
-    target: Any,
     **kwargs: Any,
 ) -> LossPart:
-    """Call a module on `device` with a part of a batch, and return the loss of its output."""
+    """Call a module on `device` with a part of a batch, and return the loss of its output.
+
+    The keyword arguments have the target; see `take_target`.
+    """
+    target = take_target(module, inputs, kwargs)
     output = module(*inputs, **kwargs)
     return loss_part(criterion_on(criterion, device), output, target, samples)
 
@@ -315,8 +319,19 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
         raise BatchError(
             f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "
             f"{tuple(output.shape)} and a target of shape {tuple(target.shape)} "
-            f"({type(error).__name__}: {error}). Give the output the form of the target{_LENGTHS}"
+            f"({type(error).__name__}: {error}). Give the output the form of the "
+            f"target{_about_lengths(output, target)}"
         ) from error
+
+
+def _about_lengths(output: Tensor, target: Tensor) -> str:
+    """Return advice for outputs that are shorter than their target: padded to a part's longest."""
+    shorter = output.dim() == target.dim() or output.dim() == target.dim() + 1
+    if not shorter or output.shape[:1] != target.shape[:1]:
+        return ""
+    # The classes of a classifier, in dimension 1, have no counterpart in the target.
+    sizes = output.shape if output.dim() == target.dim() else (len(output), *output.shape[2:])
+    return _LENGTHS if any(map(int.__lt__, sizes, target.shape)) else ""
 
 
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -53,14 +53,9 @@ def explain_call(
         for name in rest
         if _takes(forward, inputs, {key: value for key, value in rest.items() if key != name})
     ]
-    if _takes(forward, inputs, {**rest, "target": None}):
-        mistake = (
-            "takes an argument of that name too, and does not get it: rename its argument, or "
-            "spread the module without loss= if it computes the loss itself"
-        )
-    elif "target" in kwargs:
+    if "target" in kwargs or _takes(forward, inputs, {**rest, "target": None}):
         return
-    elif len(inputs) > 1 and _takes(forward, inputs[:-1], rest):
+    if len(inputs) > 1 and _takes(forward, inputs[:-1], rest):
         mistake = (
             f"does not take the last of {len(inputs)} positional arguments: if it is the target, "
             "write model(x, target=y) instead of model(x, y)"

@@ -32,7 +32,6 @@ class MicroBatch:
     kwargs: Mapping[str, Any]
     target: Any
     samples: int
-    by_entries: bool = False  # whether lists of samples were divided
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,10 @@ def cut_call(
     Returns:
         The micro-batches, and whether the arguments have samples.
     """
-    values, samples, by_entries = divide(
-        (args, dict(kwargs), target), None, split, dim, _name, is_call=True
-    )
+    values, samples = divide((args, dict(kwargs), target), None, split, dim, _name, is_call=True)
     counts = samples or (1,)
     parts = [
-        MicroBatch(args_part, kwargs_part, target_part, count, by_entries)
+        MicroBatch(args_part, kwargs_part, target_part, count)
         for (args_part, kwargs_part, target_part), count in zip(values, counts, strict=True)
     ]
     return parts, samples is not None

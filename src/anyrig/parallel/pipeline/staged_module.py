@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from ..accumulation import Accumulation
-from ..batch.call import Call, describe_call
+from ..batch.call import Call, describe_call, may_pack
 from ..batch.divided_dimension import Answer
 from ..batch.outputs import join_outputs
 from ..layout import Layout
 from ..losses.loss import Criterion, explain_loss, loss_for_target
 from ..losses.mistakes import explain_call
+from ..named_arguments import take_target
 from ..replicas.transparent import TransparentModule
 from .micro_batches import MicroBatch, MicroBatches
 from .options import PipelineOptions
@@ -102,7 +103,7 @@ class StagedModule(TransparentModule):
         loss, target = loss_for_target(self.module, self._loss, kwargs), None
         if loss is not None:
             kwargs = kwargs.copy()
-            target = kwargs.pop("target")
+            target = take_target(self.module, inputs, kwargs)
         self._require_same()
         inputs, kwargs, target = self._bring(inputs, kwargs, target)
         number = self._micro_batches.number_for(self.module)
@@ -165,7 +166,7 @@ class StagedModule(TransparentModule):
             lambda: describe_call(self.module, inputs, kwargs),
             once_more,
             self._known_dimensions,
-            parts[0].by_entries,
+            lambda: may_pack(self.module, (inputs, dict(kwargs))),
         )
         return join_outputs(outputs, self._fixed_layout.output_device, call)
 

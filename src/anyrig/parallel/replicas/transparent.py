@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from ...errors import SpreadError
 
+_FSDP = {"torch.distributed.fsdp": ("FullyShardedDataParallel", "FSDPModule")}
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -28,7 +30,8 @@ class TransparentModule(torch.nn.Module):
     """Has the parameters, buffers, children, state and attributes of an inner module as its own.
 
     It shares the inner module's dictionaries of parameters, buffers and children, so reads and
-    writes reach the inner module under its own names.
+    writes reach the inner module under its own names. A method of the inner module hides a method
+    of the wrapper that only a spread model has, such as `refresh`.
     """
 
     module: torch.nn.Module  # the inner module
@@ -41,6 +44,18 @@ class TransparentModule(torch.nn.Module):
         state = self.__dict__
         state["module"] = state["_anyrig_module"] = module
         state.update({name: module.__dict__[name] for name in _SHARED})
+        state.update({name: getattr(module, name) for name in self._hidden_by(module)})
+
+    def _hidden_by(self, module: torch.nn.Module) -> list[str]:
+        """Return the names of the wrapper's own methods that `module` has methods for, too."""
+        own = {
+            name: method
+            for cls in type(self).__mro__[: type(self).__mro__.index(TransparentModule)]
+            for name, method in vars(cls).items()
+            if callable(method) and not name.startswith("_")
+        }
+        shared = dir(TransparentModule)
+        return [name for name in own if name not in shared and hasattr(type(module), name)]
 
     @property
     def training(self) -> bool:
@@ -115,7 +130,7 @@ class TransparentModule(torch.nn.Module):
         return f"{type(self).__name__}({self.module!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        rebuilt = {*_SHARED, "_anyrig_module"}
+        rebuilt = {*_SHARED, "_anyrig_module", *self._hidden_by(self.module)}
         return {name: value for name, value in self.__dict__.items() if name not in rebuilt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -138,3 +153,20 @@ def require_plain_module(module: object) -> None:
             f"this {type(module.module).__name__} is spread already; spread the module itself, "
             "which is its attribute module"
         )
+    for name, each in module.named_modules():
+        if isinstance(each, _spread_otherwise()):
+            place = f"the module {name!r} is" if name else "this module is"
+            inner = "its attribute module" if hasattr(each, "module") else "as it was before"
+            raise SpreadError(
+                f"{place} a {type(each).__name__}, which PyTorch has spread over devices already; "
+                f"spread the module itself, {inner}"
+            )
+
+
+def _spread_otherwise() -> tuple[type, ...]:
+    """Return PyTorch's classes of spread modules, without an import of FSDP, which takes long."""
+    found: list[type] = [torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel]
+    for package, names in _FSDP.items():
+        known = sys.modules.get(package)
+        found += [getattr(known, name) for name in names if hasattr(known, name)]
+    return tuple(found)

@@ -24,6 +24,7 @@ from ..nccl_class import takes_device_of_local_rank
 from ..route import INTERFACE_VARIABLES, interface_of, resolve
 from ..time_limit import limit_or_default
 from ..torch_faults import keep_until_exit
+from .other_launchers import warn_of_other_launcher
 
 _LOOPBACK = "127.0.0.1"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -55,6 +56,9 @@ class Context:
     messages: list[Any] = field(default_factory=list)  # see `Exchange.start`
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    follows_optimizers: bool = False  # see `follow_optimizers`
+    given_batches: Any = None  # the samples of loaders' batches; see `GivenBatches`
+    last_forward: Any = None  # of any spread model, with gradients; see `Passes`
     balance: Any = None  # the balance of the loader that yielded the last batch
     first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks
     # The numbers of logical shards into which loaders divide global batches.
@@ -101,6 +105,8 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
         return known
     place = _read_environment(os.environ)
     if place is None or _is_initialized():
+        if not _is_initialized():
+            warn_of_other_launcher(os.environ)
         return None
     rank, world_size = place
     lead = (Rig.detect() if rig is None else rig).lead
@@ -192,7 +198,8 @@ def _is_initialized() -> bool:
 
 def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Return rank and world size; None if the environment describes no group of several ranks."""
-    given = {name: environment.get(name) for name in _NEEDED}
+    # Docker Compose and env files leave variables empty.
+    given = {name: environment.get(name) or None for name in _NEEDED}
     # Many users export an address in their profile, but only a launcher sets RANK or WORLD_SIZE.
     if (given["RANK"] is None and given["WORLD_SIZE"] is None) or given["WORLD_SIZE"] == "1":
         return None

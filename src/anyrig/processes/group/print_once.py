@@ -15,6 +15,6 @@ def print_once(*values: Any, **options: Any) -> None:
     """
     group = current_group()
     # Before the script has joined a group, only the launcher's variable gives the rank.
-    rank = os.environ.get("RANK", "0") if group is None else str(group.rank)
+    rank = (os.environ.get("RANK") or "0") if group is None else str(group.rank)
     if rank == "0":
         print(*values, **options)  # noqa: T201 - this is its purpose

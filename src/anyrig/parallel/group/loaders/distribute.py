@@ -23,6 +23,7 @@ from ....transfer.prefetch import PrefetchedLoader
 from ...exact.logical_shards import check_logical_shards
 from ...shares.shares import Shares
 from ..balance import choose_balance
+from ..given_batches import GivenBatches
 from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
@@ -167,7 +168,20 @@ class DistributedLoader:
         self.__dict__.update(_next=(epoch + 1, 0), _resumed=None)
         batches = self._division.batches(epoch, skip_batches)
         iteration = self.__dict__["_iteration"] = Iteration(epoch, skip_batches)
-        return iteration.count(batches)
+        return iteration.count(self._note_samples(batches))
+
+    def _note_samples(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield `batches`, and note for models of the group how many samples each has."""
+        turns = self._division.turns
+        if turns.divided or turns.board is None:
+            yield from batches
+            return
+        context = current_context()
+        if context.given_batches is None:
+            context.given_batches = GivenBatches()
+        for batch in batches:
+            context.given_batches.note(batch, turns.samples_of_batches[-1][turns.part])
+            yield batch
 
     def set_epoch(self, epoch: int, skip_batches: int | None = None) -> None:
         """Make the next iteration `epoch`, beginning with global batch `skip_batches`.

@@ -76,8 +76,9 @@ def remove_sample(batch: Any) -> Any:
     emptied = replace_parts(batch, take)
     if unclear or not taken:
         raise BatchError(
-            "a global batch has fewer samples than there are ranks, so a rank needs a batch "
-            "without samples, whose form this loader's batch of one sample does not show: "
+            "a global batch has too few samples for all ranks, or would leave a rank a single "
+            "sample, which distribute(…, singles=True) allows. So a rank needs a batch without "
+            "samples, whose form this loader's batch of one sample does not show: "
             f"{' and '.join(unclear[:3]) or 'nothing in it counts samples'}. {GIVE_EMPTY}"
         )
     return emptied

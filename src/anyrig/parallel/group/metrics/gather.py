@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from ....errors import RankMismatchError
-from ....processes.group.membership import join_group
+from ....processes.group.membership import Group, join_group
 from ....transfer.containers import Part, children_of, with_children
 from ....transfer.leaves import is_inner, leaves_of
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ...exact.logical_shards import order_of_ranks
 from .exchange import exchange, require_equal
+from .gradients import sum_gradients
 
 _CALL = "gather_over_ranks()"
 _ONE_A_SAMPLE = ". To give an entry for each sample, use a tensor, or a list without tensors"
@@ -37,10 +38,17 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
 
     * Tensors are joined along dimension 0 in the order of the ranks, which may have different
       numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
-      a vector. The results have no graph, and are on the device of this rank's tensor.
+      a vector. The results are on the device of this rank's tensor.
     * Lists without tensors are joined like samples; other containers keep their structure.
     * None stays None. Any other object, such as a number or a string, becomes a list with one entry
       for each rank.
+
+    If this rank's tensor requires a gradient, so does the result. A loss over all samples, as in
+    contrastive learning, then has the gradient of the global batch. Every rank must compute a loss
+    from the result, over all samples or over its own, and call `backward`::
+
+        image, text = anyrig.gather_over_ranks(model(images, texts))
+        contrastive(image, text).backward()
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
     One collective carries the bytes of all tensors. Other objects are pickled, so every rank must
@@ -58,8 +66,8 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
     """
     group = join_group()
     values = [value] if group is None else exchange(_CALL, value, group)
-    devices = {place: leaf.device for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
-    return _Joining(loader, devices).join(values)
+    own = {place: leaf for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
+    return _Joining(loader, own, group).join(values)
 
 
 @dataclass
@@ -67,7 +75,8 @@ class _Joining:
     """Joins the values of all ranks. A closure would keep the values until a garbage collection."""
 
     loader: Any
-    devices: Mapping[str, torch.device]
+    own: Mapping[str, Tensor]  # this rank's tensors by their paths
+    group: Group | None
     _orders: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def join(self, values: Sequence[Any], path: Path = ()) -> Any:
@@ -84,11 +93,18 @@ class _Joining:
         place = f" at {format_path(path)}"
         require_equal(_CALL, list(map(_describe, values)), place=place)
         if has_tensors:
-            device = self.devices[format_path(path)]
-            whole: Tensor = gather([each.detach() for each in values], device, padding=0.0)
-            if self.loader is None or not values[0].dim():
-                return whole
-            return whole[self._order(values).to(device)]
+            own = self.own[format_path(path)]
+            parts = [each.detach() for each in values]
+            if own.requires_grad and torch.is_grad_enabled():
+                parts[0 if self.group is None else self.group.rank] = own
+            whole: Tensor = gather(parts, own.device, padding=0.0)
+            if self.loader is not None and values[0].dim():
+                whole = whole[self._order(values).to(own.device)]
+            return (
+                whole
+                if self.group is None
+                else sum_gradients(whole, len(own) if own.dim() else 1, self.group)
+            )
         first = children_of(values[0])
         of_ranks = [dict(children_of(container)) for container in values]
 
