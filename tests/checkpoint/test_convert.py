@@ -264,3 +264,64 @@ def test_one_of_several_modules_of_anyrig_is_chosen_by_its_key(tmp_path: Path) -
     assert {"critic/weight", "actor/bias"} < read_any_model(
         tmp_path / "a", whole=True
     ).tensors.keys()
+
+
+LAZY = {
+    "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+    "adjoint": torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]]).adjoint(),
+    "negative": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+    "negative of a part": torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]]).conj().imag[:, 1],
+    "conjugate and negative": torch.view_as_real(torch.tensor([1 + 2j])).sum(-1).conj(),
+    "conjugate of half": torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex128).conj(),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+@pytest.mark.parametrize("target", ["b.safetensors", "b.pt"])
+def test_a_lazily_conjugated_or_negated_view_keeps_its_values(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    tensor = LAZY[name]
+    torch.save({"a": tensor}, tmp_path / "a.pt")
+    if tensor.dtype == torch.complex128 and target.endswith("safetensors"):
+        with pytest.raises(CheckpointError, match=r"'a', whose elements are torch.complex128"):
+            convert(tmp_path / "a.pt", tmp_path / target)
+        return
+    convert(tmp_path / "a.pt", tmp_path / target)
+    assert torch.equal(read_foreign(tmp_path / target).tensors["a"], tensor)
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_lazy_views_are_saved_gathered_and_consolidated(name: str, tmp_path: Path) -> None:
+    tensor = LAZY[name]
+    module = torch.nn.Module()
+    module.register_buffer("a", tensor)
+    other = torch.nn.Module()
+    other.register_buffer("a", torch.zeros_like(tensor.resolve_conj().resolve_neg()))
+    anyrig.save(tmp_path / "series", model=module, value=tensor)
+    found = anyrig.load(tmp_path / "series", model=other)
+    assert torch.equal(other.a, tensor)
+    assert torch.equal(found["value"], tensor)
+    if tensor.dtype == torch.complex128:
+        return
+    torch.save({"a": tensor}, tmp_path / "pytorch_model-00001-of-00001.bin")
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    consolidate(tmp_path, tmp_path / "whole.safetensors")
+    assert torch.equal(load_file(tmp_path / "whole.safetensors")["a"], tensor)
+
+
+def test_tensors_that_safetensors_cannot_hold_are_not_lost(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("wide", torch.ones(2, dtype=torch.complex128))
+    module.register_buffer("unsigned", torch.ones(2, dtype=torch.uint16))
+    module.register_buffer("sparse", torch.eye(2).to_sparse())
+    folder = anyrig.save(tmp_path / "series", model=module)
+    convert(folder, tmp_path / "a.pt")
+    found = read_foreign(tmp_path / "a.pt").tensors
+    assert found.keys() == {"weight", "bias", "wide", "unsigned", "sparse"}
+    assert torch.equal(found["wide"], module.wide)
+    with pytest.raises(CheckpointError, match=r"'(wide|sparse)'"):
+        convert(folder, tmp_path / "a.safetensors")
+    shown = {each.name: each.file for each in describe(folder).tensors}
+    assert shown["wide"] == shown["sparse"] == "values.pt"

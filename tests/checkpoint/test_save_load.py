@@ -243,6 +243,35 @@ class TestObjects:
         anyrig.load(tmp_path / "a", optimizer=optimizer, random_numbers=given)
         assert (torch.rand(()) == drawn) == (given is None)
 
+    @pytest.mark.parametrize("given", ["model", "scheduler", "scaler", "loader", "critic"])
+    def test_random_numbers_stay_without_an_optimizer(self, given: str, tmp_path: Path) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        data = TensorDataset(torch.arange(4))
+        objects: dict[str, Any] = {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": CosineAnnealingLR(optimizer, 3),
+            "scaler": torch.amp.GradScaler("cpu"),
+            "loader": anyrig.distribute(DataLoader(data, 2)),
+            "critic": make_model(3),
+        }
+        anyrig.save(tmp_path / "a", **objects)
+
+        def draw() -> tuple[float, ...]:
+            return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+        saved = draw()
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        expected = draw()
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        assert anyrig.load(tmp_path / "a", **{given: objects[given]}).left == ()
+        assert draw() == expected
+        anyrig.load(tmp_path / "a", model=model, optimizer=optimizer)
+        assert draw() == saved
+
     def test_best_and_kept_checkpoints(self, tmp_path: Path) -> None:
         model = nn.Linear(1, 1, bias=False)
         for step, metric in enumerate((0.3, 0.9, 0.5, 0.4)):

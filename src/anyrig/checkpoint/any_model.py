@@ -8,9 +8,8 @@ from pathlib import Path
 from ..errors import CheckpointDamagedError, CheckpointError
 from .foreign.read import read_foreign
 from .foreign.state import ForeignState, Format, Recognition
-from .saved_tensors import read_tensors
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
-from .snapshot_files import VALUES_NAME
+from .snapshot_files import VALUES_NAME, read_role
 from .tensor_file_names import role_of
 from .tensor_in_parts import whole_tensor
 
@@ -69,11 +68,11 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
         name if role == wanted else f"{role}/{name}": whole_tensor(tensor)
         for role in sorted({*roles.values()})
         if whole or role == wanted
-        for name, tensor in read_tensors(checkpoint.path, role, roles).items()
+        for name, tensor in read_role(checkpoint.path, role, roles).items()
     }
     left_out = {} if whole else dict.fromkeys({*roles.values()}, f"the model is {wanted!r}")
     left_out.pop(wanted, None)
     if VALUES_NAME in checkpoint.manifest.files:
-        left_out[VALUES_NAME] = "it has no tensors of the model"
+        left_out[VALUES_NAME] = "numbers, texts and states that are no tensors"
     unread = dict(sorted(left_out.items()))
     return ForeignState(checkpoint.path, recognition, tensors, unread=unread)

@@ -16,8 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
+from ..transfer.inner_tensors import (
+    class_of,
+    describe_wrapper_type,
+    flatten_wrapper,
+    has_memory,
+    is_wrapper,
+)
 from .names import names_of_parameters, names_of_ties, unwrapped
 from .safetensors_writer import fits_safetensors
+from .shards import is_elsewhere, is_sharded, local_part
 from .snapshot import ModuleState, OptimizerState, Snapshot
 from .wrapper_prefix import remove_wrappers
 
@@ -123,11 +131,11 @@ def parameter_names(optimizer: Optimizer, names: Mapping[int, str]) -> list[list
     ]
 
 
-def _module_state(name: str, model: nn.Module) -> ModuleState:
+def _module_state(called: str, model: nn.Module) -> ModuleState:
     if not isinstance(model, nn.Module):
         raise CheckpointError(
-            f"{name} is a {type(model).__name__}, and must be a torch.nn.Module; save a state dict "
-            "under another name, such as state="
+            f"{called} is a {type(model).__name__}, and must be a torch.nn.Module; save a state "
+            "dict under another name, such as state="
         )
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -136,8 +144,44 @@ def _module_state(name: str, model: nn.Module) -> ModuleState:
     for name, (_, value) in entries.items():
         first = ties.get(name, name)
         kept = entries[first][1] if first in entries else value
-        (tensors if fits_safetensors(kept) else values)[name] = kept
+        for part, each in entries_of_tensor(name, kept).items():
+            _require_memory(each, f"the tensor {part} of the {called}")
+            if part in tensors or part in values:
+                raise CheckpointError(f"the {called} has two tensors that are named {part!r}")
+            (tensors if fits_safetensors(each) else values)[part] = each
     return ModuleState(tensors, values)
+
+
+def entries_of_tensor(name: str, value: Any) -> dict[str, Any]:
+    """Return what is saved for an entry of a state dict: itself, or what a wrapper holds.
+
+    A wrapper's own name then has a text that describes the wrapper.
+    """
+    if not is_wrapper(value):
+        return {name: value}
+    return {name: describe_wrapper_type(value), **dict(flatten_wrapper(name, value))}
+
+
+def class_name_of(optimizer: Optimizer) -> str:
+    """Return the full name of an optimizer's class."""
+    kind = type(optimizer)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _require_memory(value: Any, what: str) -> None:
+    """Raise if a tensor has no bytes that could be saved."""
+    if not isinstance(value, Tensor) or is_elsewhere(value):
+        return
+    if is_sharded(value):
+        value = local_part(value)
+    if value.is_meta:
+        raise CheckpointError(f"{what} is on the meta device, so it has no values to save")
+    if is_wrapper(value) or not has_memory(value):
+        raise CheckpointError(
+            f"{what} is a {class_of(value)}, which has no memory of its own and cannot be saved. "
+            "Save what it holds: plain tensors, such as a dequantised copy, or its state dict with "
+            "torch.save"
+        )
 
 
 def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
@@ -159,13 +203,22 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Optimize
         for part, value in content.items():
             # With a dot in `part`, two tensors of the file could have the same name.
             is_plain = isinstance(part, str) and "." not in part
+            _require_memory(value, f"the optimizer's {part} of {name_of[key]}")
             kind = tensors if is_plain and fits_safetensors(value) else values
             kind.setdefault(name_of[key], {})[part] = value
     groups = [
         {**{key: _host(value) for key, value in group.items()}, "params": its_names}
         for group, its_names in zip(state["param_groups"], named, strict=True)
     ]
-    return OptimizerState(tensors, values, groups)
+    dtypes: dict[str, str] = {}
+    in_shards: dict[str, list[str]] = {}
+    for group, its_names in zip(optimizer.param_groups, named, strict=True):
+        for name, parameter in zip(its_names, group["params"], strict=True):
+            dtypes[name] = str(parameter.dtype).removeprefix("torch.")
+            if is_sharded(parameter) and not is_elsewhere(parameter):
+                its = tensors.get(name, {}).items()
+                in_shards[name] = [part for part, tensor in its if is_sharded(tensor)]
+    return OptimizerState(tensors, values, groups, class_name_of(optimizer), dtypes, in_shards)
 
 
 def _host(value: Any) -> Any:

@@ -16,7 +16,7 @@ from .atomic_file import open_atomically
 from .foreign.distributed import find_model_names, read_folder_metadata, read_stored_tensor
 from .foreign.hugging_face import find_model_file, read_model_file
 from .foreign.recognise import recognise
-from .foreign.shard_index import check_shard_names, read_index
+from .foreign.shard_index import check_shard_names
 from .foreign.state import Format, Recognition
 from .safetensors_header import read_header
 from .safetensors_writer import (
@@ -26,7 +26,7 @@ from .safetensors_writer import (
     source_of_tensor,
     write_safetensors,
 )
-from .saved_tensors import read_tensors
+from .snapshot_files import read_role
 from .tensor_file_names import is_in_shards
 from .tensor_in_parts import whole_tensor
 
@@ -67,7 +67,7 @@ def consolidate(folder: Path, target: Path, *, overwrite: bool = False) -> Conso
         recognition = Recognition(Format.ANYRIG, f"{folder.name} has a manifest")
         sources = [
             lazy_source(name, each.dtype, tuple(each.shape), partial(whole_tensor, each))
-            for name, each in read_tensors(folder, MODEL, checkpoint.manifest.files).items()
+            for name, each in read_role(folder, MODEL, checkpoint.manifest.files).items()
         ]
     else:
         recognition = recognise(folder)
@@ -97,7 +97,7 @@ def _list_sources(folder: Path, recognition: Recognition) -> list[TensorSource]:
         )
     if not model.is_safetensors:
         return [source_of_tensor(name, each) for name, each in read_model_file(model).items()]
-    index = read_index(model.path)
+    index = model.read_index()
     sources: list[TensorSource] = []
     for path, names in index.names_of_file.items():
         header = read_header(path)

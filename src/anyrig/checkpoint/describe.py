@@ -16,6 +16,7 @@ from .safetensors_header import read_header
 from .safetensors_writer import torch_name_of
 from .saved_tensors import read_tensors
 from .series import Series, is_checkpoint_folder, open_checkpoint
+from .snapshot_files import VALUES_NAME, read_tensor_values
 from .tensor_file_names import is_in_shards, role_of
 from .verify import find_rename
 
@@ -128,6 +129,11 @@ def _describe_checkpoint(path: Path) -> CheckpointDescription:
             for name, stored in header.all_names().items():
                 each = header.tensors[stored]
                 tensors.append(TensorFact(name, each.shape, torch_name_of(each.dtype), file))
+    if VALUES_NAME in manifest.files:
+        tensors += [
+            TensorFact(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), VALUES_NAME)
+            for _, name, each in read_tensor_values(path)
+        ]
     return CheckpointDescription(
         str(path),
         "anyrig checkpoint",

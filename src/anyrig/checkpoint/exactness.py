@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointDamagedError, CheckpointError
 from ..parallel.exact.state import ExactState, is_state
 from .names import unwrapped
 from .restore import Targets
@@ -101,6 +101,17 @@ def require_same_training(
             what = name or "optimizer"
             raise CheckpointError(f"{_WHY}{folder} has a state of {what}; pass {what}, too")
     return _common_numbers(snapshot, folder)
+
+
+def check_exact_state(snapshot: Snapshot, folder: Path) -> None:
+    """Raise CheckpointDamagedError if a checkpoint's state of logical shards was altered."""
+    if EXACT in snapshot.states and not is_state(snapshot.states[EXACT]):
+        path = folder / VALUES_NAME
+        raise CheckpointDamagedError(
+            f"{path} does not have the values of a checkpoint: states[{EXACT!r}] was altered. Load "
+            "another checkpoint of the series",
+            path,
+        )
 
 
 def go_on_exactly(model: nn.Module | None, snapshot: Snapshot) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from .any_model import is_series
+from .exactness import check_exact_state
 from .foreign.read import read_foreign
 from .foreign.state import Format
+from .manifest import read_manifest
+from .random_state import check_random_state
 from .series import Series, is_checkpoint_folder
-from .snapshot_files import read_snapshot
+from .snapshot_files import VALUES_NAME, read_snapshot
+from .values_file import decode_text
 from .verify import Finding, finding_of, verify_folder
 
 _WITH_CHECKSUMS = {Format.TORCH, Format.LIGHTNING, Format.HUGGING_FACE_TORCH, Format.DISTRIBUTED}
@@ -55,7 +59,29 @@ def _check_own(folder: Path) -> Integrity:
     try:
         findings = verify_folder(folder)
         if not findings:
-            read_snapshot(folder)
+            findings = _read_all(folder)
     except CheckpointError as error:
         return Integrity(folder, (finding_of(folder, error),), method)
     return Integrity(folder, findings, method)
+
+
+def _read_all(folder: Path) -> tuple[Finding, ...]:
+    """Read what `anyrig.load` would read, and return what the manifest says differently.
+
+    Raises:
+        CheckpointError: something cannot be read.
+    """
+    manifest, snapshot = read_manifest(folder), read_snapshot(folder)
+    path = folder / VALUES_NAME
+    for each in snapshot.random:
+        check_random_state(decode_text(each["state"], path))
+    check_exact_state(snapshot, folder)
+    facts = (
+        ("step", snapshot.given.get("step"), manifest.step),
+        ("number of ranks", len(snapshot.random), manifest.ranks),
+    )
+    return tuple(
+        Finding(path, f"has the {what} {found}, and the manifest {expected}")
+        for what, found, expected in facts
+        if found != expected
+    )

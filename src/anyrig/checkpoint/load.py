@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ from ..private_names import refuse_missing
 from ..units import format_count
 from .capture import by_key
 from .choice import choose
-from .exactness import go_on_exactly, require_same_training
+from .exactness import check_exact_state, go_on_exactly, require_same_training
 from .manifest import read_manifest
 from .over_ranks import Ranks
 from .prepared_save import divide_values, named_states
-from .random_state import write_random_state
+from .random_state import check_random_state, read_random_state, write_random_state
 from .restore import Targets, prepare
 from .snapshot import Snapshot
 from .snapshot_files import VALUES_NAME, read_snapshot
+from .undo import Undo
 from .values_file import decode_text
 
 
@@ -68,6 +70,7 @@ def load(
     which: str = "latest",
     random_numbers: bool | None = None,
     exact: bool = False,
+    convert_dtypes: bool = False,
     verify: bool = True,
     timeout_seconds: float | None = None,
     **objects: Any,
@@ -80,7 +83,8 @@ def load(
         found.step, found["epoch"], found.path
 
     Each object stays on its device, and can load a state that was saved by one process, by `spread`
-    on several devices, or with DDP or FSDP2. Everything is checked before anything changes.
+    on several devices, or with DDP or FSDP2. Values have the bits that were saved. Everything is
+    checked before anything changes, and if an object's own code fails, all objects are as before.
 
     On several ranks, every rank must call this function. Each reads what it needs, and verifies a
     part of the files.
@@ -100,6 +104,9 @@ def load(
             them only if as many ranks have saved them.
         exact: require that the training continues with the same bits on this number of ranks, and
             raise CheckpointError with the reason if it does not. See docs/checkpoints.md.
+        convert_dtypes: convert floating-point values to the element types of the model's tensors,
+            and complex ones likewise; otherwise other types are refused. The optimizer's state is
+            converted where it had the type of its parameter.
         verify: whether to compare the content of all files with the hashes that were saved.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
@@ -108,7 +115,8 @@ def load(
     Raises:
         CheckpointError: there is no checkpoint, or it has no state for an object.
         CheckpointDamagedError: a file is missing, cut off or altered; the message names the file.
-        KeyMismatchError: the tensors do not match those of the model or the optimizer.
+        KeyMismatchError: names, shapes or element types do not match those of the model or the
+            optimizer, or the optimizer is of another class.
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not arrive in time.
     """
@@ -120,8 +128,7 @@ def load(
     chosen = choose(ranks, folder, which, verify)
     failed: BaseException | None = None
     snapshot = Snapshot()
-
-    def apply() -> None: ...
+    apply: Callable[[Undo], None] = _nothing
 
     metric: float | None = None
     random: dict[str, Any] | str | None = None
@@ -136,22 +143,35 @@ def load(
             random, differing = require_same_training(targets, snapshot, chosen)
         elif random_numbers:
             random = _random_state(snapshot, chosen, ranks)
-        apply = prepare(snapshot, targets, chosen)
-    except Exception as error:
-        failed = error
-    ranks.agree({}, failed)
-    try:
-        apply()
         if isinstance(random, dict):
-            random = write_random_state(random)
-        if random_numbers:
-            go_on_exactly(model, snapshot)
+            check_random_state(random)
+        check_exact_state(snapshot, chosen)
+        apply = prepare(snapshot, targets, chosen, convert_dtypes=convert_dtypes)
     except Exception as error:
         failed = error
     ranks.agree({}, failed)
+    undo = Undo()
+    try:
+        try:
+            apply(undo)
+            if isinstance(random, dict):
+                undo.add(partial(write_random_state, read_random_state()))
+                random = write_random_state(random)
+            if random_numbers:
+                go_on_exactly(model, snapshot)
+        except Exception as error:
+            failed = error
+        ranks.agree({}, failed)
+    except BaseException:
+        undo.run()
+        raise
     values = {name: value for name, value in snapshot.given.items() if name != "step"}
     left = tuple(text for text in (random, differing) if isinstance(text, str) and text)
     return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
+
+
+def _nothing(undo: Undo) -> None:
+    pass
 
 
 def targets_of(

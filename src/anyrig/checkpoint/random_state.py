@@ -12,6 +12,9 @@ import torch
 from ..errors import CheckpointDamagedError
 from ..processes.group.membership import current_group
 
+# What generators raise for a state that is not theirs.
+_REFUSALS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+
 
 def read_random_state() -> dict[str, Any]:
     """Return the state of every generator that this process uses, as plain values and tensors.
@@ -30,6 +33,24 @@ def read_random_state() -> dict[str, Any]:
     return state
 
 
+def check_random_state(state: Mapping[str, Any]) -> None:
+    """Raise if a generator would refuse its state; this process's generators do not change.
+
+    Raises:
+        CheckpointDamagedError: a state is missing or was altered.
+    """
+    try:
+        random.Random().setstate(_as_tuples(state["python"]))  # noqa: S311 (draws nothing)
+        torch.Generator().set_state(state["torch"])
+        if "numpy" in state and "numpy" in sys.modules:
+            sys.modules["numpy"].random.RandomState().set_state(tuple(state["numpy"]))
+        for each in state["devices"]:
+            if each.dtype != torch.uint8 or each.dim() != 1:
+                raise ValueError("the state of a device is not a list of bytes")
+    except _REFUSALS as error:
+        raise _altered(error) from error
+
+
 def write_random_state(state: Mapping[str, Any]) -> str:
     """Set the generators to a state; return a text that names those left unchanged, or ``""``.
 
@@ -38,11 +59,15 @@ def write_random_state(state: Mapping[str, Any]) -> str:
     """
     try:
         return _write(state)
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise CheckpointDamagedError(
-            f"the saved random numbers were altered: {error}. Leave them out with "
-            "load(…, random_numbers=False)"
-        ) from error
+    except _REFUSALS as error:
+        raise _altered(error) from error
+
+
+def _altered(error: Exception) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"the saved random numbers were altered: {error}. Leave them out with "
+        "load(…, random_numbers=False)"
+    )
 
 
 def _write(state: Mapping[str, Any]) -> str:

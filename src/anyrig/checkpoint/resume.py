@@ -27,6 +27,7 @@ def resume(
     scaler: Any = None,
     loader: Any = None,
     exact: bool = False,
+    convert_dtypes: bool = False,
     verify: bool = True,
     timeout_seconds: float | None = None,
     **objects: Any,
@@ -52,6 +53,7 @@ def resume(
         loader: see `model`.
         exact: continue with the same bits on another number of ranks, or raise CheckpointError with
             the reason, even if there is no checkpoint yet.
+        convert_dtypes: see `model`.
         verify: see `model`.
         timeout_seconds: see `model`.
         objects: see `model`.
@@ -85,6 +87,7 @@ def resume(
         scaler=scaler,
         loader=loader,
         exact=exact,
+        convert_dtypes=convert_dtypes,
         verify=verify,
         timeout_seconds=timeout_seconds,
         **objects,

@@ -187,9 +187,15 @@ def torch_name_of(dtype: str) -> str:
 def _bytes_of(name: str, tensor: Tensor) -> list[memoryview]:
     """Return the memory of a tensor on the host, without NumPy, which may be missing."""
     _check_plain(name, tensor)
-    whole = tensor.detach().contiguous()
+    # The bytes of a lazily conjugated or negated view are those of the tensor that it views.
+    whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if not whole.numel():
         return []
+    if not whole.data_ptr():
+        raise CheckpointError(
+            f"{name!r} is a {type(tensor).__name__} without memory of its own, so it has no bytes "
+            "to write. Write the tensors that it holds"
+        )
     buffer = (ctypes.c_char * (whole.numel() * whole.element_size())).from_address(whole.data_ptr())
     buffer.owner = whole  # type: ignore[attr-defined]  # lives as long as the view
     return [memoryview(buffer).cast("B")]

@@ -95,6 +95,15 @@ def divided_like(saved: SavedTensor, target: Tensor) -> Tensor:
     )
 
 
+def replicated_like(whole: Tensor, target: Tensor) -> Tensor:
+    """Return a tensor that every rank has, for computations with `target`, which is in shards."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    sharded: Any = target
+    mesh, device = sharded.device_mesh, sharded.to_local().device
+    return DTensor.from_local(whole.to(device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
 def read_into(saved: TensorInParts, target: Tensor) -> Tensor:
     """Copy a saved tensor into the memory of `target`, which may be in shards; return `target`."""
     if not is_sharded(target):

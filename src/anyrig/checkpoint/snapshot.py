@@ -16,7 +16,8 @@ class ModuleState:
     Attributes:
         tensors: parameters and buffers by name.
         values: the other values of the state, by name: what modules return from
-            ``get_extra_state``, and tensors that safetensors cannot hold.
+            ``get_extra_state``, tensors that safetensors cannot hold, and the description of a
+            tensor that wraps others, whose inner tensors are among `tensors`.
     """
 
     tensors: Mapping[str, SavedTensor]
@@ -33,11 +34,17 @@ class OptimizerState:
             parameter.
         groups: the options of each group, such as ``lr``, and under ``"params"`` its parameters'
             names.
+        kind: the optimizer's class, such as ``"torch.optim.adam.Adam"``; empty if unknown.
+        dtypes: the element type of each parameter, such as ``"bfloat16"``, by name.
+        in_shards: for each parameter in shards, the parts of its state that were in shards, too.
     """
 
     tensors: Mapping[str, Mapping[str, SavedTensor]]
     values: Mapping[str, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]
+    kind: str = ""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    in_shards: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from .snapshot import ModuleState, OptimizerState, Snapshot
 from .tensor_files import Writing, contents_of
 from .tensor_in_parts import SavedTensor
 from .values_file import decode_values, encode_values
+from .values_form import check_values
 
 VALUES_NAME = "values.pt"
 
@@ -47,6 +48,9 @@ def contents_of_snapshot(snapshot: Snapshot, writing: Writing) -> dict[str, Part
                 "tensors": {name: list(parts) for name, parts in state.tensors.items()},
                 "values": {name: dict(parts) for name, parts in state.values.items()},
                 "groups": [dict(group) for group in state.groups],
+                "class": state.kind,
+                "dtypes": dict(state.dtypes),
+                "in_shards": {name: list(parts) for name, parts in state.in_shards.items()},
             }
             for key, state in snapshot.optimizers.items()
         },
@@ -83,11 +87,11 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     """
     path = folder / VALUES_NAME
     names = [*(read_manifest(folder).files if files is None else files)]
-    values = decode_values(path)
+    values = _read_values(folder)
     try:
         return Snapshot(
             modules={
-                name: ModuleState(read_tensors(folder, name, names), content)
+                name: _read_module(folder, name, names, content)
                 for name, content in values["modules"].items()
             },
             optimizers={
@@ -98,21 +102,96 @@ def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
             random=values["random"],
             given=values["given"],
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamagedError(
-            f"{path} does not have the values of a checkpoint: {error!r}", path
-        ) from None
+    except ValueError as error:
+        raise _no_values(path, error) from None
+
+
+def read_role(folder: Path, role: str, files: Iterable[str]) -> dict[str, SavedTensor]:
+    """Return the tensors of a module or an optimizer, also those that safetensors cannot hold.
+
+    Args:
+        folder: the folder of the checkpoint.
+        role: what the tensors are, such as ``"model"``; see `role_of`.
+        files: the names of all files of the checkpoint.
+
+    Raises:
+        CheckpointDamagedError: a file is missing, cut off or altered.
+    """
+    found = read_tensors(folder, role, files)
+    for stem, name, each in read_tensor_values(folder):
+        if stem == role:
+            found.setdefault(name, each)
+    return found
+
+
+def read_tensor_values(folder: Path) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (role, name, tensor) of the tensors that safetensors cannot hold.
+
+    Raises:
+        CheckpointDamagedError: the file of values is missing, cut off or altered.
+    """
+    values = _read_values(folder)
+    for role, content in values["modules"].items():
+        for name, value in content.items():
+            if isinstance(value, Tensor):
+                yield role, name, value
+    for key, content in values["optimizers"].items():
+        for name, parts in content["values"].items():
+            for part, value in parts.items():
+                if isinstance(value, Tensor):
+                    yield stem_of_optimizer(key), f"{name}.{part}", value
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    path = folder / VALUES_NAME
+    values = decode_values(path)
+    try:
+        check_values(values)
+    except ValueError as error:
+        raise _no_values(path, error) from None
+    return values
+
+
+def _no_values(path: Path, error: ValueError) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"{path} does not have the values of a checkpoint: {error}. Load another checkpoint of "
+        "the series",
+        path,
+    )
+
+
+def _read_module(
+    folder: Path, name: str, files: list[str], content: Mapping[str, Any]
+) -> ModuleState:
+    tensors = read_tensors(folder, name, files)
+    if both := sorted(tensors.keys() & content.keys()):
+        raise ValueError(f"modules[{name!r}] has a value {both[0]!r}, which is a tensor, too")
+    return ModuleState(tensors, content)
 
 
 def _read_optimizer(
     folder: Path, key: str, files: list[str], content: Mapping[str, Any]
 ) -> OptimizerState:
     flat = read_tensors(folder, stem_of_optimizer(key), files)
-    tensors = {
-        name: {part: flat[f"{name}.{part}"] for part in parts}
+    places = {
+        f"{name}.{part}": (name, part)
         for name, parts in content["tensors"].items()
+        for part in parts
     }
-    return OptimizerState(tensors, content["values"], content["groups"])
+    if differing := sorted(flat.keys() ^ places.keys()):
+        where = "the optimizer's file has" if differing[0] in flat else "its values name"
+        raise ValueError(f"only {where} a tensor {differing[0]!r}")
+    tensors: dict[str, dict[str, SavedTensor]] = {name: {} for name in content["tensors"]}
+    for full, (name, part) in places.items():
+        tensors[name][part] = flat[full]
+    return OptimizerState(
+        tensors,
+        content["values"],
+        content["groups"],
+        content.get("class", ""),
+        content.get("dtypes", {}),
+        content.get("in_shards", {}),
+    )
 
 
 def _flat_tensors(state: OptimizerState) -> dict[str, SavedTensor]:

@@ -23,6 +23,7 @@ from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
 from .marks import tensors_with_gradients
+from .own_class import find_own_class, states_of
 from .rank_module import RankModule, Run
 
 _ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
@@ -76,6 +77,10 @@ class DistributedModule(RankModule):
             # Views save a device one copy of all gradients. On the CPU they made the backward pass
             # of a convolutional network 6 % slower, and did not change that of a transformer.
             options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
+            if any(True for _ in find_own_class(self.module)):
+                # DDP would send the elements of such tensors, without what they carry.
+                broadcast_states(states_of(self.module), 0)
+                options["init_sync"] = False
             finds_unused = bool(options.pop("find_unused_parameters", False))
             ddp = DistributedDataParallel(self.module, **options)
             run.buffers.note_versions()
@@ -83,7 +88,7 @@ class DistributedModule(RankModule):
             keep_until_exit(ddp.process_group)
             follow_optimizers(run.context)
         else:
-            broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
+            broadcast_states(states_of(self.module), 0)
         return run
 
     def _fix_parameters(self) -> FixedParameters:

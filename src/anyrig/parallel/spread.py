@@ -20,9 +20,11 @@ from .data_parallel import DataParallel
 from .distributed import DistributedModule, check_ddp_options
 from .exact.module import ExactModule
 from .exact.spread import check_exact_options, spread_exactly
+from .group.own_class_on_ranks import require_same_kinds
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
+from .own_class import move_module, refuse_own_class, require_frozen
 from .precision import read_precision
 from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
@@ -189,6 +191,7 @@ def spread(
             + ("" if group is not None else " and runs in one process, which has one pipeline")
         )
     if group is not None:
+        _check_own_class(module, how, group)
         here = _devices_of(module)
         if rig is None and len(here) == 1 and not here <= {_CPU, torch.device("meta")}:
             group = replace(group, device=here.pop())  # the accelerator that has the module
@@ -239,6 +242,8 @@ def spread(
             f"parameters are divided among processes, but this process uses {len(rig)} devices "
             "alone; start the script with anyrig run, which starts a process for each device"
         )
+    if len(rig) > 1 and how not in IN_STAGES:
+        require_frozen(module)
     layout = replace(
         make_layout(rig, shares, output_device, dim),
         precision=read_precision(precision, [device.torch_device for device in rig]),
@@ -264,11 +269,22 @@ def spread(
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _devices_of(module) <= {_CPU}:
-        module.to(lead)
+        move_module(module, lead)
     check_place(module, lead)
     if logical_shards is not None:
         return spread_exactly(module, layout, loss, logical_shards)
     return DataParallel.with_layout(module, layout, loss)
+
+
+def _check_own_class(module: torch.nn.Module, how: str, group: Group) -> None:
+    """Refuse tensors of a class of their own, such as quantised weights, if ranks lose a part."""
+    if how == "shard":
+        refuse_own_class(module, 'how="shard"')
+    elif how in IN_STAGES:
+        refuse_own_class(module, "a pipeline over ranks")
+    else:
+        require_frozen(module)
+        require_same_kinds(module, group)
 
 
 def _check_gpu_of_group(device: torch.device) -> None:
@@ -311,7 +327,7 @@ def _over_group(
             layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
     if _devices_of(module) <= {_CPU}:
-        module.to(group.device)
+        move_module(module, group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
 

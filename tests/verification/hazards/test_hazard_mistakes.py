@@ -81,6 +81,15 @@ def test_a_scaler_that_skips_its_first_five_steps_raises_no_alarm(device: str) -
     assert hazards == []
 
 
+@pytest.mark.parametrize("skips", [11, 12, 13])
+def test_twelve_skipped_steps_in_a_row_are_the_first_that_are_reported(skips: int) -> None:
+    source = textwrap.dedent(SKIPPED).replace("range(14)", f"range({skips})")
+    hazards, _ = run(source, f"{skips} skipped", "cpu")
+    assert [hazard.kind for hazard in hazards] == [HazardKind.UNSTEPPED_SCALER] * (skips >= 12)
+    for hazard in hazards:
+        assert "the scaler skipped 12 steps of SGD in a row" in hazard.what
+
+
 @DEVICES
 def test_only_skipped_steps_in_a_row_count(device: str) -> None:
     source = textwrap.dedent(SKIPPED).replace("_ in range(14)", "step in range(18)")

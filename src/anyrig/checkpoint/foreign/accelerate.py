@@ -36,6 +36,11 @@ def find_accelerate_reason(folder: Path) -> str | None:
     return f"next to the model, it has {', '.join(found[:4])}" if found else None
 
 
+def is_state_file(name: str) -> bool:
+    """Return whether `read_states` reads a file of this name."""
+    return _STATES.fullmatch(name) is not None
+
+
 def read_states(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the states next to the model by the files' stems, and why other files are not read.
 
@@ -46,7 +51,7 @@ def read_states(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     states: dict[str, Any] = {}
     unread: dict[str, str] = {}
     for name in sorted(path.name for path in folder.iterdir()):
-        if _STATES.fullmatch(name):
+        if is_state_file(name):
             path = find_inside(folder, name, named_by=str(folder))
             states[path.stem] = read_torch_file(path)
         elif _FURTHER_MODEL.fullmatch(name):

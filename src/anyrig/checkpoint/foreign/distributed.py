@@ -49,6 +49,11 @@ def read_folder_metadata(folder: Path) -> FolderMetadata:
     return read_metadata(find_inside(folder, METADATA_NAME, named_by=str(folder)))
 
 
+def files_of_folder(folder: Path) -> set[str]:
+    """Return the names of the files that hold a folder's metadata, tensors and values."""
+    return {METADATA_NAME, *(each.file for each in read_folder_metadata(folder).ranges.values())}
+
+
 def find_model_names(folder: Path, metadata: FolderMetadata) -> dict[str, str]:
     """Return the full name of each tensor of the model, by its name in the model's state dict."""
     outline: dict[str, Any] = dict.fromkeys(metadata.values)

@@ -134,7 +134,7 @@ def read_metadata(path: Path) -> FolderMetadata:
     content = path.read_bytes()
     scan = scan_pickle(io.BytesIO(content), str(path))
     if refused := [name for name in scan.names if _stand_in(name) is None]:
-        raise refuse_names(refused, str(path))
+        raise refuse_names(refused, str(path), in_folder=True)
     if odd := scan.opcodes & _REFUSED_OPCODES:
         raise UnsafeFileError(
             f"{path} is not read: its pickle uses the instructions {', '.join(sorted(odd))}, "
@@ -162,7 +162,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _stand_in(f"{module}.{name}")
         if stand_in is None:
-            raise refuse_names([f"{module}.{name}"], self._where)
+            raise refuse_names([f"{module}.{name}"], self._where, in_folder=True)
         return stand_in
 
 

@@ -8,6 +8,7 @@ again when they meet it.
 from __future__ import annotations
 
 import pickletools
+import re
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +20,27 @@ import torch
 # tests/checkpoint/test_torch_names.py notices a change.
 from torch._weights_only_unpickler import _get_allowed_globals
 
-from ...errors import CheckpointDamagedError, UnsafeFileError
+from ...errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
+
+# What converts a file or a folder, at the cost of running its code. Each line is a statement, or in
+# parentheses.
+_KEEP_TENSORS = """\
+  keep = lambda value: (
+  keep(value.state_dict()) if isinstance(value, torch.nn.Module)
+  else {key: keep(each) for key, each in value.items()
+  if isinstance(each, (dict, torch.Tensor, torch.nn.Module))}
+  if isinstance(value, dict) else value)
+"""
+_CONVERT_FILE = (
+    _KEEP_TENSORS
+    + "  torch.save(keep(torch.load(FILE, map_location='cpu', weights_only=False)), 'weights.pt')"
+)
+_CONVERT_FOLDER = (
+    "  from torch.distributed.checkpoint.format_utils import dcp_to_torch_save\n"
+    "  dcp_to_torch_save(FOLDER, 'weights.pt')\n" + _CONVERT_FILE.replace("FILE", "'weights.pt'")
+)
+# Where the classes of tensors live of which a rank has a part.
+_SHARDS = re.compile(r"torch\.distributed\._?(tensor|shard)\.")
 
 
 class ByteReader(Protocol):
@@ -97,16 +118,28 @@ def scan_pickle(file: ByteReader, where: str) -> PickleScan:
     return PickleScan(frozenset(names), frozenset(opcodes), largest_memo, first_value)
 
 
-def check_weights_only(scan: PickleScan, where: str) -> None:
+def check_weights_only(scan: PickleScan, where: str, *, in_folder: bool = False) -> None:
     """Raise if PyTorch's weights_only reader would refuse a name that the pickle imports.
 
     Names that the program allowed by `torch.serialization.add_safe_globals` are accepted.
 
+    Args:
+        scan: what the pickle contains.
+        where: the file, for messages.
+        in_folder: whether the pickle is a part of a folder of torch.distributed.checkpoint.
+
     Raises:
         UnsafeFileError: names every refused class and function, and how to convert the file.
+        CheckpointError: the tensors are one rank's shards.
     """
+    if shards := sorted(name for name in scan.names if _SHARDS.match(name)):
+        raise CheckpointError(
+            f"{where} is not read: it holds one rank's shards ({shards[0]}), not whole tensors; "
+            "the other ranks' shards are in other files, or lost. Save the whole model on every "
+            "rank: anyrig.save(folder, model=model), or torch.distributed.checkpoint.save"
+        )
     if refused := scan.names - weights_only_names():
-        raise refuse_names(refused, where)
+        raise refuse_names(refused, where, in_folder=in_folder)
 
 
 def weights_only_names() -> frozenset[str]:
@@ -118,7 +151,7 @@ def weights_only_names() -> frozenset[str]:
     return frozenset(_get_allowed_globals()) | allowed_here
 
 
-def refuse_names(names: Iterable[str], where: str) -> UnsafeFileError:
+def refuse_names(names: Iterable[str], where: str, *, in_folder: bool = False) -> UnsafeFileError:
     """Return the error for a pickle that imports these classes and functions."""
     listed = sorted(names)
     shown = ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if listed[20:] else "")
@@ -127,10 +160,7 @@ def refuse_names(names: Iterable[str], where: str) -> UnsafeFileError:
         "through such names. Nothing was run.\n"
         "If you know and trust where the file comes from, either allow its classes with "
         "torch.serialization.add_safe_globals([…]) and read it again, or convert it once, which "
-        "runs its code:\n"
-        "  state = torch.load(FILE, map_location='cpu', weights_only=False)\n"
-        "  torch.save(state.state_dict() if isinstance(state, torch.nn.Module) else "
-        "state['state_dict'], 'weights.pt')"
+        f"runs its code:\n{_CONVERT_FOLDER if in_folder else _CONVERT_FILE}"
     )
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
 from ...private_names import refuse_missing
-from .accelerate import read_states
+from .accelerate import is_state_file, read_states
 from .contents import divide_contents
-from .distributed import read_distributed
+from .distributed import files_of_folder, read_distributed
 from .hugging_face import find_model_file, read_model_file
 from .lightning import find_lightning_reason
 from .recognise import recognise
 from .safetensors_file import read_safetensors
 from .state import ForeignState, Format, Recognition
 from .torch_file import read_torch_file
+from .unread import find_unread
 
 
 def read_foreign(
@@ -50,10 +52,13 @@ def read_foreign(
             raise CheckpointError(f"{path} changed while it was read; try again")
         tensors = read_model_file(model)
         if kind is not Format.ACCELERATE:
-            return ForeignState(path, recognition, tensors)
-        return ForeignState(path, recognition, tensors, *read_states(path))
+            return ForeignState(path, recognition, tensors, unread=find_unread(path, model.files()))
+        states, why = read_states(path)
+        read = model.files() | {each.name for each in path.iterdir() if is_state_file(each.name)}
+        return ForeignState(path, recognition, tensors, states, find_unread(path, read) | why)
     if kind is Format.DISTRIBUTED:
-        return _divide(path, recognition, read_distributed(path), key)
+        found = _divide(path, recognition, read_distributed(path), key)
+        return replace(found, unread=find_unread(path, files_of_folder(path)))
     value = read_torch_file(path, is_checked=is_checked)
     if reason := find_lightning_reason(value):
         recognition = Recognition(Format.LIGHTNING, reason)

@@ -24,6 +24,25 @@ from .pickle_scan import check_weights_only, scan_pickle
 ZIP_START = b"PK\x03\x04"
 LEGACY_START = b"\x80\x02\x8a\x0a"  # protocol 2, then a number of 10 bytes: PyTorch's magic number
 TAR_MARK = (257, b"ustar")  # where every tar archive has its mark
+# What shows that a zip archive holds something else than tensors: the end of a record's name.
+_OTHER_ARCHIVES = {
+    "/constants.pkl": (
+        "a TorchScript archive, which holds a program. If you trust it, load it with "
+        "torch.jit.load and save its state_dict()"
+    ),
+    "/.data/extern_modules": (
+        "an archive of torch.package, which holds a program. If you trust it, load it with "
+        "torch.package.PackageImporter and save the state_dict() of its model"
+    ),
+    "/archive_format": (
+        "an archive of torch.export, which holds a program. If you trust it, load it with "
+        "torch.export.load and save its state_dict"
+    ),
+    ".npy": (
+        "an archive of NumPy arrays (.npz). Load it with numpy.load, and save the arrays as "
+        "tensors: torch.save({name: torch.from_numpy(each) for name, each in arrays.items()}, path)"
+    ),
+}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PICKLES = 5  # magic number, version, system, the object, keys of the storages
 _CHUNK_BYTES = 1 << 20
@@ -66,35 +85,41 @@ def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
         UnsafeFileError: it would run code.
         CheckpointDamagedError: it is truncated or altered.
     """
-    _check_archive(stream, where, is_checked=True)
+    _check_archive(stream, where, is_checked=True, in_folder=True)
     stream.seek(0)
     return _load(stream, where, map_location="cpu")
 
 
-def _check_archive(source: Path | io.BufferedIOBase, where: str, *, is_checked: bool) -> None:
+def _check_archive(
+    source: Path | io.BufferedIOBase, where: str, *, is_checked: bool, in_folder: bool = False
+) -> None:
     try:
         with zipfile.ZipFile(source) as archive:
             records = archive.infolist()
+            pickle_name = _find_pickle([each.filename for each in records], where)
             _check_records(archive, records, where, is_checked=is_checked)
-            names = [each.filename for each in records]
-            scripts = [name for name in names if name.endswith("/constants.pkl")]
-            pickles = [name for name in names if name.endswith("/data.pkl")]
-            if scripts:
-                raise UnsafeFileError(
-                    f"{where} is not read: it is a TorchScript archive, which holds a program. "
-                    "If you trust it, load it with torch.jit.load and save its state_dict()"
-                )
-            if len(pickles) != 1:
-                raise CheckpointDamagedError(
-                    f"{where} is a zip archive, but not from torch.save: it has {len(pickles)} "
-                    "records named data.pkl, not one"
-                )
-            content = archive.read(pickles[0])
+            content = archive.read(pickle_name)
     except (CheckpointError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # zipfile raises many kinds for damaged archives
         raise _damaged(where, error) from None
-    check_weights_only(scan_pickle(io.BytesIO(content), where), where)
+    check_weights_only(scan_pickle(io.BytesIO(content), where), where, in_folder=in_folder)
+
+
+def _find_pickle(names: list[str], where: str) -> str:
+    """Return the record with the pickle of a torch file; raise for archives of other kinds."""
+    for suffix, description in _OTHER_ARCHIVES.items():
+        if any(name.endswith(suffix) for name in names):
+            kind = CheckpointError if suffix == ".npy" else UnsafeFileError
+            raise kind(f"{where} is not read: it is {description}")
+    pickles = [name for name in names if name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        shown = ", ".join(sorted(names)[:4]) or "none"
+        raise CheckpointDamagedError(
+            f"{where} is a zip archive, but not from torch.save: it has {len(pickles)} records "
+            f"named data.pkl, not one. Its records are {shown}"
+        )
+    return pickles[0]
 
 
 def _check_records(

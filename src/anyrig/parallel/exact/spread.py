@@ -17,6 +17,7 @@ from ..group.states import broadcast_states
 from ..layout import Layout
 from ..losses.criterions import recognise
 from ..losses.loss import Criterion, explain_loss, reduction_of
+from ..own_class import move_module, states_of
 from ..replicas.replicas import check_place
 from .conditions import describe_device, fix_threads
 from .logical_shards import check_logical_shards
@@ -105,9 +106,9 @@ def spread_exactly(
             layout = replace(layout, blocks=shard(module, group, sharding or Sharding()))
         else:
             if all(each.device.type == "cpu" for each in module.parameters()):
-                module.to(device)
+                move_module(module, device)
             check_place(module, device)
-            broadcast_states([*module.parameters(), *module.buffers()], 0)
+            broadcast_states(states_of(module), 0)
     price = price_of(
         gradient_bytes, logical_shards, ranks, layout.how == "shard", device.type == "cpu"
     )

@@ -60,4 +60,6 @@ class ExactState:
 
 def is_state(saved: object) -> TypeGuard[Mapping[str, Any]]:
     """Return whether a value was written by `as_state`."""
-    return isinstance(saved, Mapping) and {each.name for each in fields(ExactState)} <= set(saved)
+    if not isinstance(saved, Mapping) or not {each.name for each in fields(ExactState)} <= {*saved}:
+        return False
+    return all(type(saved[name]) is int for name in ("seed", "step", "logical_shards"))

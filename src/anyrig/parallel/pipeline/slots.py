@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..own_class import has_own_class, move_objects, move_whole
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -79,8 +81,11 @@ def replaced(replacements: Sequence[tuple[Slot, Tensor]]) -> Iterator[None]:
 def move_in_place(slots: Iterable[Slot], device: torch.device) -> None:
     """Move the tensors of places to a device; parameters and buffers remain the same objects."""
     with torch.no_grad():
-        for _, tensor in tensors_in(slots):
-            if tensor.device != device:
+        for slot, tensor in tensors_in(slots):
+            if has_own_class(tensor):
+                move_whole(tensor, device)
+                move_objects(slot.module, device)
+            elif tensor.device != device:
                 tensor.data = tensor.data.to(device)
             if tensor.grad is not None and tensor.grad.device != device:
                 tensor.grad.data = tensor.grad.data.to(device)

@@ -14,6 +14,7 @@ import torch
 
 from ...errors import MoveError
 from ...transfer.tree import ATOM_TYPES, map_leaves
+from ..own_class import WholeCopies, carried_objects, has_own_class
 from .buckets import Slot
 from .replica_tensors import Reader, ReplicaTensors
 
@@ -42,6 +43,17 @@ class Mirror:
         self._tensors_seen: list[weakref.ref[torch.Tensor]] = []
         self.varying: list[str] = []  # the attributes for `vary`
         self._copied: dict[str, _Seen] = {}
+        self._whole: list[tuple[str, str]] = []  # (table, name) of tensors of their own class
+        self._whole_copies = WholeCopies()
+
+    @property
+    def varies(self) -> bool:
+        """Whether the copies need `vary`."""
+        return bool(self.varying or self._whole)
+
+    def forget(self) -> None:
+        """Copy tensors of a class of their own again, whatever their versions."""
+        self._whole_copies.forget()
 
     def has_changed(self) -> bool:
         """Return whether attributes, children or tensors were replaced or renamed since `build`."""
@@ -59,12 +71,18 @@ class Mirror:
         self._kept += state["_modules"].values()
         values = state.values()
         self._tensors_seen = [weakref.ref(v) for v in values if isinstance(v, torch.Tensor)]
+        self._whole = [
+            (table, name)
+            for table in ("_parameters", "_buffers")
+            for name, tensor in state[table].items()
+            if tensor is not None and has_own_class(tensor)
+        ]
         for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
             new = {name: state[name] for name in own}
             for name in ("_parameters", "_buffers"):
                 tensors = state[name].items()
                 new[name] = ReplicaTensors(
-                    reader, {key: None if t is None else slots[id(t)] for key, t in tensors}
+                    reader, {key: None if t is None else slots.get(id(t)) for key, t in tensors}
                 )
             new["_modules"] = {
                 key: None if child is None else mirrors[id(inner_module(child))].copies[device]
@@ -94,6 +112,11 @@ class Mirror:
                 state[name] = map_leaves(value, translate)
             except MoveError:  # it contains itself, or cannot be rebuilt: share it
                 state[name] = value
+        for table, name in self._whole:
+            tensor = self.module.__dict__[table][name]
+            state[table][name] = self._whole_copies.of_tensor(device, name, tensor, place)
+        for name, value in carried_objects(self.module).items() if self._whole else ():
+            state[name] = self._whole_copies.of_object(device, name, value, place)
 
     def _copy_once(
         self, name: str, tensor: torch.Tensor, device: int, copy: Callable[[Any], Any]

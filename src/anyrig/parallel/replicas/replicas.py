@@ -13,6 +13,7 @@ from ...devices.place import Places
 from ...errors import SpreadError
 from ...private_names import refuse_missing
 from ..device_ids import resolve_devices
+from ..own_class import has_own_class, require_frozen
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Mark, Step
@@ -63,7 +64,7 @@ class Replicas:
                 self._zero = torch.zeros((), device=self.lead)
         step = Step(self.lead, self._zero, self._others, self._buckets, mark)
         tokens = step.begin(active) if active else {}
-        varying = [mirror for mirror in self._mirrors.values() if mirror.varying]
+        varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
         for among, device in enumerate(active):
             self._readers[device].begin(step, tokens, among, meeting)
             for mirror in varying:
@@ -120,6 +121,8 @@ class Replicas:
         running = self._running if training or self._was_training else []
         self._was_training = training
         refreshes, self._refreshes = self._refreshes, False
+        for mirror in self._mirrors.values() if refreshes else ():
+            mirror.forget()
         for bucket, has_changed in zip(self._buckets, changes, strict=True):
             suspect, bucket.suspect = bucket.suspect, learns and bucket.learns
             suspect = suspect or refreshes or bucket in running or (stepped and bucket.learns)
@@ -186,6 +189,7 @@ class Replicas:
                     "on one device; spread that module, which is its attribute _orig_mod. Or start "
                     "a process for each device, where the same line compiles: anyrig run SCRIPT"
                 )
+        require_frozen(self.module)
         check_place(self.module, self.lead)
 
 
@@ -248,12 +252,15 @@ def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return each parameter and buffer once, in the order of modules."""
+    """Return each parameter and buffer once, in the order of modules.
+
+    Tensors of a class of their own are not copied in buckets; see `Mirror.vary`.
+    """
     found = {
         id(tensor): tensor
         for module in modules
         for tensor in (*module._parameters.values(), *module._buffers.values())
-        if tensor is not None
+        if tensor is not None and not has_own_class(tensor)
     }
     return list(found.values())
 

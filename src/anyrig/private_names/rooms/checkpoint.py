@@ -6,6 +6,7 @@ from ..name import Needs, PrivateName
 
 _PREFIXES = "checkpoints of wrapped and compiled models: the plain names of their tensors"
 _DCP = "reading checkpoints of torch.distributed.checkpoint"
+_OWN_LOADING = "undoing a load that a module's own code refuses half way"
 
 CHECKPOINT = (
     PrivateName("torch._dynamo.eval_frame.OptimizedModule._orig_mod", _PREFIXES),
@@ -25,5 +26,8 @@ CHECKPOINT = (
         _PREFIXES,
         needs=Needs.DISTRIBUTED,
     ),
+    PrivateName("torch.nn.Module._load_from_state_dict", _OWN_LOADING),
+    PrivateName("torch.nn.Module._load_state_dict_post_hooks", _OWN_LOADING),
+    PrivateName("torch.nn.Module._load_state_dict_pre_hooks", _OWN_LOADING),
     PrivateName("torch.serialization._get_layout", _DCP),
 )

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
+from ...own_class import has_own_class
 from .boundaries import SMALL_PART
 from .caches import clear_caches_of_stand_ins
 from .checkpoint_calls import module_called_by, refuse_hidden_checkpoint
@@ -354,7 +355,10 @@ class Recorder(fx.Tracer):
                 "with enable_nested_tensor=False"
             )
             return True
-        return not (plain and traceable) or has_hooks(m) or "Parametrized" in kind.__name__
+        # A layer of quantised weights knows what they carry, and keeps some of it for later calls.
+        is_whole = any(each is not None and has_own_class(each) for each in m._parameters.values())
+        is_whole |= has_hooks(m) or "Parametrized" in kind.__name__
+        return is_whole or not (plain and traceable)
 
     def _call_forward(self, m: nn.Module, forward: Callable[[], Any]) -> Any:
         """Call a forward, and make sure that tracing has no effects other than the recording."""
