@@ -96,7 +96,8 @@ def test_a_link_is_not_opened_as_a_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with opened_folder(tmp_path / "real") as folder:
         assert os.listdir(folder) == ["x"]
-    with pytest.raises(OSError, match="Not a directory|Too many levels"), opened_folder(
-        tmp_path / "link"
+    with (
+        pytest.raises(OSError, match="Not a directory|Too many levels"),
+        opened_folder(tmp_path / "link"),
     ):
         pass

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import CheckpointError
 from ..parallel.replicas.transparent import TransparentModule
 from .wrapper_prefix import remove_wrappers
 
@@ -41,12 +42,21 @@ def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
     """Return the first plain name of each parameter, by the parameter's `id`.
 
     The parameters of modules other than ``"model"`` have names such as ``critic/0.weight``.
+
+    Raises:
+        CheckpointError: two parameters have one name, because a module's name has a slash.
     """
     names: dict[int, str] = {}
+    owners: dict[str, int] = {}
     for key, module in modules.items():
         prefix = "" if key == "model" else f"{key}/"
         for name, parameter in unwrapped(module).named_parameters():
-            names.setdefault(id(parameter), prefix + remove_wrappers(name))
+            plain = names.setdefault(id(parameter), prefix + remove_wrappers(name))
+            if owners.setdefault(plain, id(parameter)) != id(parameter):
+                raise CheckpointError(
+                    f"two parameters have the name {plain!r}: {name!r} of {key}, and one of another "
+                    "module. Rename one of them"
+                )
     return names
 
 

@@ -90,7 +90,7 @@ def read_model_file(model: ModelFile) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    return read_safetensors(path)[0]
+    return read_safetensors(path, follow_links=True)[0]
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
