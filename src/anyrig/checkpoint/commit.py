@@ -4,9 +4,9 @@
 
     mkdir  .tmp-000007-…            a reader ignores this name
     write  model.safetensors …      each file: create, write, fsync
+    read   model.safetensors …      what was written can be loaded
     write  manifest.json            the last file, with sizes and hashes of the others; fsync
     fsync  .tmp-000007-…            the names of the files are on the disk
-    read   .tmp-000007-…            it can be loaded
     rename .tmp-000007-… → 000007-step-1200
     fsync  the series               only now is the save reported
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 # The content of a file, in parts of any sizes.
 Parts = Iterable["Buffer"]
 
+# Raises if the files in a folder, which has no manifest yet, cannot be loaded.
+Check = Callable[[Path, Mapping[str, FileFact]], object]
+
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -46,7 +49,7 @@ def commit(
     contents: Mapping[str, Parts],
     describe: Callable[[int, dict[str, FileFact]], Manifest],
     *,
-    check: Callable[[Path], object] | None = None,
+    check: Check | None = None,
     keep: int | None = None,
     disk: Disk | None = None,
 ) -> Checkpoint:
@@ -56,7 +59,7 @@ def commit(
         series: gets the checkpoint; its folder is created if necessary.
         contents: the content of each file, by name.
         describe: returns the manifest for the checkpoint's number and its files.
-        check: raises if the written folder cannot be loaded; None checks nothing.
+        check: raises if the files in the given folder cannot be loaded; None checks nothing.
         keep: how many checkpoints to keep, in addition to the best one; None for all.
         disk: performs the file operations.
 
@@ -73,9 +76,8 @@ def commit(
     return checkpoint
 
 
-def begin_series(series: Series, disk: Disk | None = None) -> None:
+def begin_series(series: Series, disk: Disk) -> None:
     """Create the folder of a series, and the folders above, if they do not exist."""
-    disk = disk or Disk()
     with explaining(series.folder, "created"):
         is_checkpoint = (series.folder / MANIFEST_NAME).exists()
     if is_checkpoint:
@@ -148,7 +150,7 @@ def publish(
     folder: Path,
     describe: Callable[[int, dict[str, FileFact]], Manifest],
     files: dict[str, FileFact],
-    check: Callable[[Path], object] | None,
+    check: Check | None,
     disk: Disk,
 ) -> Checkpoint:
     """Write the manifest into a temporary folder, and rename the folder to a checkpoint's name.
@@ -157,10 +159,10 @@ def publish(
     surplus in favour of one that cannot be loaded.
     """
     number = int(folder.name.removeprefix(TEMPORARY_PREFIX).split("-")[0])
+    if check is not None:
+        check(folder, files)
     manifest = describe(number, files)
     write_file(folder / MANIFEST_NAME, [encode_manifest(manifest)], disk)
-    if check is not None:
-        check(folder)
     path = series.folder / folder_name(number, manifest.step)
     with explaining(path, "created"):
         disk.sync_folder(folder)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from .commit import Parts, begin, publish, remove_surplus, removed_after_failure, write_files
+from .commit import Check, Parts, begin, publish, remove_surplus, removed_after_failure, write_files
 from .disk import Disk
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks, describe_problem
@@ -77,7 +77,7 @@ class ParallelCommit:
         self,
         contents: Mapping[str, Parts],
         describe: Callable[[int, dict[str, FileFact]], Manifest],
-        check: Callable[[Path], object],
+        check: Check,
         keep: int | None,
     ) -> Checkpoint | None:
         """Write this rank's files; on rank 0 return the checkpoint, once it is in the series.

@@ -21,7 +21,7 @@ from .. import __version__
 from ..errors import CheckpointError
 from ..parallel.layout import Layout
 from .capture import by_key, capture
-from .commit import Parts, begin_series, commit
+from .commit import Parts, commit
 from .division import Division
 from .exactness import EXACT, exact_state_of
 from .folder_name import LARGEST_STEP
@@ -95,10 +95,10 @@ class PreparedSave:
             )
         return "" if checkpoint is None else str(checkpoint.path)
 
-    def _check(self, folder: Path) -> None:
+    def _check(self, folder: Path, files: Mapping[str, FileFact]) -> None:
         """Raise CheckpointError if a written folder cannot be loaded, or has other names."""
         try:
-            found = outline_of(read_snapshot(folder))
+            found = outline_of(read_snapshot(folder, files))
         except CheckpointError as error:
             raise CheckpointError(
                 f"what was saved cannot be loaded, so it was removed. Earlier checkpoints are "
@@ -177,8 +177,6 @@ def prepare_save(
     try:
         series = Series(absolute_path(path))
         facts["path"] = str(series.folder)
-        if ranks.rank == 0:  # report an unusable folder before the state is gathered
-            begin_series(series)
         at_step, measured, keep = _check(state.step, state.metric, state.best, keep)
         optimizers = by_key("optimizer", state.optimizer)
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
