@@ -59,7 +59,7 @@ def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) ->
         UnfitFileError: the path is not a regular file. Nothing was opened for reading.
         OSError: there is no such file, or it cannot be opened.
     """
-    _require_regular(path, os.stat(path, follow_symlinks=follow_links))
+    _require_regular(path, Path(path).stat(follow_symlinks=follow_links))
     try:
         descriptor = os.open(path, _READ | (0 if follow_links else _NO_FOLLOW))
     except OSError as error:
@@ -103,7 +103,7 @@ def path_to_open_again(file: FileIO) -> str:
     """
     for folder in _OPEN_FILES:
         path = f"{folder}/{file.fileno()}"
-        if os.path.exists(path):
+        if Path(path).exists():
             return path
     return str(file.name)
 

@@ -132,8 +132,8 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
     for name, value in inner.state_dict().items():
         if not isinstance(name, str):
             raise CheckpointError(
-                f"the state_dict() of this {type(inner).__name__} has the key {name!r:.80}, which is "
-                "not a string; return names of tensors from state_dict()"
+                f"the state_dict() of this {type(inner).__name__} has the key {name!r:.80}, which "
+                "is not a string; return names of tensors from state_dict()"
             )
         plain = remove_wrappers(name)
         if plain in entries:

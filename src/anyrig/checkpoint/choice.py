@@ -119,8 +119,8 @@ def _find_damage(ranks: Ranks, folder: Path) -> CheckpointError | OtherRankError
     for rank, (_, its) in enumerate(told):
         if its:
             unseen = CheckpointError(
-                f"{folder}, which rank 0 has chosen, cannot be read: {its}. Load from a folder that "
-                "all nodes share"
+                f"{folder}, which rank 0 has chosen, cannot be read: {its}. Load from a folder "
+                "that all nodes share"
             )
             return unseen if rank == ranks.rank else ranks.failure_of(rank, f"{unseen}")
     marks = [each for each, _ in told]

@@ -78,7 +78,7 @@ class Disk:
     def names_in(self, path: Path) -> list[str]:
         """Return the names in a folder that is no link."""
         with _folder_of(path / "_") as place:
-            return os.listdir(path if place.folder is None else place.folder)
+            return os.listdir(path if place.folder is None else place.folder)  # noqa: PTH208
 
     def remove_folder(self, path: Path) -> None:
         """Remove an empty folder."""

@@ -54,8 +54,8 @@ def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
             plain = names.setdefault(id(parameter), prefix + remove_wrappers(name))
             if owners.setdefault(plain, id(parameter)) != id(parameter):
                 raise CheckpointError(
-                    f"two parameters have the name {plain!r}: {name!r} of {key}, and one of another "
-                    "module. Rename one of them"
+                    f"two parameters have the name {plain!r}: {name!r} of {key}, and one of "
+                    "another module. Rename one of them"
                 )
     return names
 

@@ -1,4 +1,4 @@
-"""Which names a save can keep: those that become names of files, and those that `load` can be given.
+"""Which names a save can keep, in the names of files, in their headers and for `load`.
 
 A name that is refused here would make a checkpoint that cannot be loaded, or replace what another
 name stands for.
@@ -45,14 +45,14 @@ def require_savable(snapshot: Snapshot, objects: Iterable[str]) -> None:
             )
         if name in snapshot.modules and (problem := find_bad_stem(name)):
             raise CheckpointError(
-                f"a module is saved as {name!r:.80}, which becomes the name of a file, but {problem}. "
-                "Use another name"
+                f"a module is saved as {name!r:.80}, which becomes the name of a file, but "
+                f"{problem}. Use another name"
             )
     for key in snapshot.optimizers:
         if problem := find_bad_stem(stem := stem_of_optimizer(key)):
             raise CheckpointError(
-                f"an optimizer has the key {key!r:.80}, which becomes part of the name of a file, but "
-                f"{stem!r:.80} {problem}. Use another key"
+                f"an optimizer has the key {key!r:.80}, which becomes part of the name of a file, "
+                f"but {stem!r:.80} {problem}. Use another key"
             )
         if stem in snapshot.modules:
             raise CheckpointError(
@@ -75,8 +75,8 @@ def require_distinct(chosen: Iterable[str], given: Iterable[str]) -> None:
     """
     for name in sorted({*chosen} & {*given}):
         raise CheckpointError(
-            f"an object is saved as {name!r}, which is the name of a part of scheduler=, scaler= or "
-            "loader= already. Use another name"
+            f"an object is saved as {name!r}, which is the name of a part of scheduler=, scaler= "
+            "or loader= already. Use another name"
         )
 
 

@@ -50,7 +50,8 @@ def contents_of(
     """Return the files that this rank writes: their names, and their content in parts.
 
     A tensor that has several names is written once, as `safetensors.torch.save_model` does, unless
-    one is a key of the header that means something else. Read the contents in their order: `to_host` is called for each tensor once, and may be a collective.
+    one is a key of the header that means something else. Read the contents in their order:
+    `to_host` is called for each tensor once, and may be a collective.
 
     Args:
         stem: the beginning of the files' names.
