@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from torch import nn
 
 import anyrig
@@ -92,7 +91,9 @@ def test_a_series_that_is_removed_faster_than_it_is_read_is_an_error(
     monkeypatch.setattr(load, "_MOST_CHOICES", 3)
     saves = SaveBefore(load.read_snapshot, tmp_path / "runs", 1000)
     monkeypatch.setattr(load, "read_snapshot", saves)
-    with pytest.raises(CheckpointError, match=r"has removed each of 3 checkpoints of .*larger keep"):
+    with pytest.raises(
+        CheckpointError, match=r"has removed each of 3 checkpoints of .*larger keep"
+    ):
         anyrig.load(tmp_path / "runs", model=nn.Linear(8, 8))
 
 
