@@ -14,6 +14,8 @@ from .wrapper_prefix import remove_wrappers
 # The attribute in which torch.compile keeps the module. The name is private; without it, names
 # would depend on whether a model is compiled.
 _COMPILED = "_orig_mod"
+# The name under which PyTorch keeps the extra state of a module.
+_EXTRA_STATE = "_extra_state"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -64,6 +66,9 @@ def names_of_ties(model: nn.Module) -> dict[str, str]:
     """Return the first plain name of each parameter and buffer that has several names.
 
     The keys are the other names.
+
+    Raises:
+        CheckpointError: a name is one that `load_state_dict` would not take for a tensor's.
     """
     inner = unwrapped(model)
     first: dict[int, str] = {}
@@ -73,6 +78,11 @@ def names_of_ties(model: nn.Module) -> dict[str, str]:
         *inner.named_buffers(remove_duplicate=False),
     ]
     for name, tensor in named:
+        if name.rpartition(".")[2] == _EXTRA_STATE:
+            raise CheckpointError(
+                f"a tensor has the name {name!r}, but load_state_dict() takes {_EXTRA_STATE} for "
+                "what get_extra_state() has returned. Rename it"
+            )
         known = first.setdefault(id(tensor), remove_wrappers(name))
         if known != remove_wrappers(name):
             ties[remove_wrappers(name)] = known
