@@ -27,6 +27,8 @@ RESERVED = [
     *("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "optimizer", "exact-state", "state"),
     "parameter 0 of group 0",
 ]
+# Keys that may not stand for another name of a tensor.
+KEYS_OF_HEADERS = ["format", "DCP_SHARDING_INFO", "__metadata__"]
 DIGITS = ["0", "1", "00", "00001-of-00002", "-00001-of-00002", "1-int", "12345678901234567890"]
 LOOK_ALIKES = ["critic/0", "a/b", "A", "\u0430", "\u00e9", "e\u0301", "\uff41", "a ", "ﬁ", "fi"]
 STRANGE = [
@@ -119,10 +121,13 @@ class Training:
         module = nn.Module()
         made: list[nn.Parameter] = []
         for _ in range(self._draw.choice([1, 1, 2, 3])):
-            tensor = nn.Parameter(torch.zeros(self._draw.choice([2, 4]), 2))
-            made.append(self._draw.choice(made) if made and self._draw.random() < 0.3 else tensor)
+            tensor, name = nn.Parameter(torch.zeros(self._draw.choice([2, 4]), 2)), self._name()
+            if made and self._draw.random() < 0.3:  # tied
+                tensor = self._draw.choice(made)
+                name = self._draw.choice([name, *KEYS_OF_HEADERS]) if self._oddness else name
+            made.append(tensor)
             with suppress(KeyError):  # modules have an attribute of this name
-                module.register_parameter(self._name(), made[-1])
+                module.register_parameter(name, tensor)
         with suppress(KeyError):
             module.register_buffer(self._name(), torch.zeros(3))
         for _ in range(self._draw.choice([0, 1, 2]) if depth else 0):

@@ -280,3 +280,16 @@ def test_what_would_be_read_differently_replaces_nothing(
     ):
         anyrig.save(tmp_path / "a", model=net, keep=1)
     assert [*(tmp_path / "a").iterdir()] == [first]
+
+
+def test_a_child_that_is_named_as_in_compiled_modules_hides_no_others(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        net = nn.Module()
+        net.add_module("_orig_mod", nn.Linear(1, 1))
+        net.add_module("head", nn.Linear(2, 2))
+        return net
+
+    saved, loaded = make(), make()
+    anyrig.save(tmp_path / "a", model=saved)
+    anyrig.load(tmp_path / "a", model=loaded)
+    torch.testing.assert_close(loaded.state_dict(), saved.state_dict(), rtol=0, atol=0)

@@ -11,9 +11,10 @@ from ..errors import CheckpointError
 from ..parallel.replicas.transparent import TransparentModule
 from .wrapper_prefix import remove_wrappers
 
-# The attribute in which torch.compile keeps the module. The name is private; without it, names
-# would depend on whether a model is compiled.
-_COMPILED = "_orig_mod"
+# The class that torch.compile makes, and its attribute for the module. The names are private;
+# without them, names would depend on whether a model is compiled. A module of another class may
+# have a child of this name, and others, which must be saved, too.
+_COMPILED_CLASS = "torch._dynamo.eval_frame.OptimizedModule"
 # The name under which PyTorch keeps the extra state of a module.
 _EXTRA_STATE = "_extra_state"
 
@@ -33,7 +34,7 @@ def unwrapping(model: nn.Module) -> Iterator[nn.Module]:
     while not isinstance(model, TransparentModule):
         if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif isinstance(getattr(model, _COMPILED, None), nn.Module):
+        elif f"{type(model).__module__}.{type(model).__qualname__}" == _COMPILED_CLASS:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return
