@@ -22,8 +22,8 @@ _REMEDY = (
     "the values from which the object can be made again"
 )
 
-# Where the class of jagged nested tensors lies, whose import `_decode` performs.
-_NESTED = "torch.nested."
+# Where the classes for jagged nested tensors lie; `_decode` imports these modules.
+_OF_NESTED = ("torch.nested.", "torch._dynamo.")
 
 
 def encode_values(values: dict[str, Any]) -> bytes:
@@ -126,7 +126,7 @@ def _loads_everywhere(file: io.BytesIO) -> bool:
         (name,) = (each for each in archive.namelist() if each.endswith("/data.pkl"))
         scan = scan_pickle(io.BytesIO(archive.read(name)), "values")
     odd = scan.names - always_allowed_names()
-    return all(name.startswith(_NESTED) for name in odd)
+    return all(name.startswith(_OF_NESTED) for name in odd)
 
 
 def _load(source: Any) -> Any:
