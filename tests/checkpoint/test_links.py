@@ -10,11 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from foreign_files import (
+    write_distributed,
+    write_hugging_face,
+    write_legacy,
+    write_safetensors,
+    write_torch,
+)
 from torch import nn
 
 import anyrig
+from anyrig.checkpoint import read_foreign
 from anyrig.checkpoint.any_model import open_any
 from anyrig.checkpoint.commit import remove_abandoned, remove_surplus
+from anyrig.checkpoint.convert import convert
 from anyrig.checkpoint.describe import describe
 from anyrig.checkpoint.disk import Disk
 from anyrig.checkpoint.integrity import check_integrity
@@ -213,3 +222,41 @@ def test_a_series_below_a_folder_of_any_name_is_loaded(name: bytes, tmp_path: Pa
         for step in (1, 2):
             anyrig.save(series, model=net, optimizer=optimizer, step=step, keep=1)
         assert anyrig.load(series, model=net, optimizer=optimizer).step == 2
+
+
+def test_a_file_that_is_written_replaces_a_link_and_not_its_target(
+    precious: Path, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "runs", 1)
+    target = tmp_path / "out.safetensors"
+    target.symlink_to(precious / "thesis.tex")
+    with pytest.raises(CheckpointError, match="exists already, and was not changed"):
+        convert(folder, target)
+    convert(folder, target, overwrite=True)
+    assert not target.is_symlink()
+    dangling = tmp_path / "new.safetensors"
+    dangling.symlink_to(precious / "chapters" / "new")
+    with pytest.raises(CheckpointError, match="exists already, and was not changed"):
+        convert(folder, dangling)
+    assert [*(precious / "chapters").iterdir()] == []
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_device])
+@pytest.mark.parametrize(
+    "write",
+    [write_torch, write_legacy, write_safetensors, write_hugging_face, write_distributed],
+)
+def test_special_files_of_other_tools_are_refused(
+    write: Callable[[Path], Path], make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    place = write(tmp_path / "a")
+    # config.json is not read.
+    files = [place] if place.is_file() else [f for f in place.iterdir() if f.name != "config.json"]
+    for number, file in enumerate(files):
+        copy = tmp_path / f"{number}{place.suffix}"
+        shutil.copytree(place, copy) if place.is_dir() else shutil.copy(place, copy)
+        changed = copy / file.name if place.is_dir() else copy
+        make(changed)
+        for read in (read_foreign, describe):
+            with pytest.raises(CheckpointError, match=r"not a regular file|outside its folder"):
+                read(copy)
