@@ -184,8 +184,8 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Optimize
     named = parameter_names(optimizer, names)
     name_of = dict(enumerate(name for group in named for name in group))
     if len({*name_of.values()}) < len(name_of):
-        names = [*name_of.values()]
-        twice = next(name for name in names if names.count(name) > 1)
+        all_names = [*name_of.values()]
+        twice = next(name for name in all_names if all_names.count(name) > 1)
         raise CheckpointError(
             f"the optimizer has two parameters that are named {twice!r}; rename one of them"
         )

@@ -75,7 +75,7 @@ def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
 
 def _check_archive(source: io.BufferedIOBase, where: str, *, is_checked: bool) -> None:
     try:
-        with zipfile.ZipFile(source) as archive:  # type: ignore[arg-type]
+        with zipfile.ZipFile(source) as archive:
             records = archive.infolist()
             _check_records(archive, records, where, is_checked=is_checked)
             names = [each.filename for each in records]
