@@ -143,7 +143,9 @@ def test_loads_beside_a_process_that_saves(loads: int, tmp_path: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for _ in range(loads):
+            number = 0
+            while number < loads or before <= 2:  # the other process may be slow to start
+                number += 1
                 found = anyrig.load(folder, model=net)
                 assert found.step is not None
                 assert found.step >= before
@@ -152,4 +154,3 @@ def test_loads_beside_a_process_that_saves(loads: int, tmp_path: Path) -> None:
     finally:
         trainer.kill()
         trainer.join()
-    assert before > 2
