@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import anyrig
 from forked_programs import run_anyrig
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -22,6 +24,7 @@ NAMES = [
 ]
 OTHERS = [
     *("log.txt", "table.bin", "cut.bin", "removed.pt", "touched.pt", "moved.pt", "old.pt"),
+    *("numbered/a.txt", "numbered/b.txt", "numbered/c.txt"),
     *("more/a.txt", "more/b.txt", "more/c.txt", "more/d.txt", "more/sub/e.txt"),
     *("child.pt", "run-1/model.pt", "run-1/deep/model.pt", "run-0/deep/model.pt"),
 ]
@@ -119,6 +122,24 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
     assert (folder / "last.pt").readlink() == Path("old.pt")
 
 
+def test_checkpoints_from_before_the_rehearsal_stay(tmp_path: Path) -> None:
+    for step in (1, 2):
+        anyrig.save(tmp_path / "runs", model=torch.nn.Linear(2, 2), step=step)
+    before = contents(tmp_path / "runs")
+    program = tmp_path / "save.py"
+    program.write_text(
+        "import sys, torch, anyrig\n"
+        "anyrig.save(sys.argv[1], model=torch.nn.Linear(2, 2), step=3, keep=1)\n"
+        "print(anyrig.load(sys.argv[1], model=torch.nn.Linear(2, 2)).step)\n"
+    )
+    folder = tmp_path / "runs"
+    words = ("rehearse", "--rig", "2xT4", "--shape-only", "--assume-values", str(program))
+    done = run_anyrig(*words, str(folder), TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["3"]), done.stderr
+    found = contents(folder)
+    assert {name: found.get(name) for name in before} == before
+
+
 def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
@@ -135,6 +156,7 @@ def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     came_to = json.loads(done.stdout)
     assert came_to.pop("unmade") == "saved"  # redirected
+    assert came_to.pop("descriptor") == "saved"  # redirected
     assert came_to.pop("elsewhere") == "saved"  # is a new file of another folder
     assert came_to.pop("made") == "FileExistsError"
     assert came_to.pop("message") == (
@@ -143,7 +165,8 @@ def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
         "was imported. Call the function through its module, as in os.replace, import torch "
         f"first, or save to a new file: '{folder}/opened'"
     )
-    assert came_to == dict.fromkeys({*names} - {"unmade", "elsewhere", "made"}, "PermissionError")
+    others = {*names} - {"unmade", "descriptor", "elsewhere", "made"}
+    assert came_to == dict.fromkeys(others, "PermissionError")
     assert compiled.read_bytes() != b"old\n"  # Python replaces what it has compiled
     assert {name: (folder / name).read_text() for name in names} == dict.fromkeys(names, "old\n")
     assert (folder / "new").read_text() == "new\n"

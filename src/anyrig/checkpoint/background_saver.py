@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..processes.time_limit import limit_or_default
+from .given_path import absolute_path
 from .over_ranks import Ranks
 from .prepared_save import PreparedSave, State, prepare_save
 from .shards import whole_on_device
@@ -65,7 +66,7 @@ class BackgroundSaver:
         sharded: bool | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        self._path = Path(path).absolute()
+        self._path = absolute_path(path)
         self._keep, self._sharded = keep, sharded
         self._given_seconds = timeout_seconds
         self._copies = _HostCopies()

@@ -8,7 +8,7 @@ optimizer, which counts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -52,23 +52,51 @@ def capture(
     )
 
 
-def by_key(what: str, given: Any) -> dict[str, Any]:
-    """Return one object under ``""``, and several by their keys or their positions."""
+def by_key(what: str, given: Any, saved: Collection[str] = ()) -> dict[str, Any]:
+    """Return one object under ``""``, and several by their keys or their positions, as text.
+
+    Of two keys with the same text, such as 1 and ``"1"``, the one that is no string is saved under
+    its text and its type: ``"1-int"``.
+
+    Args:
+        what: the argument, for errors.
+        given: the objects.
+        saved: the texts in the checkpoint that will be loaded.
+
+    Raises:
+        CheckpointError: a key cannot be part of a file's name, or two keys have one text.
+    """
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        found = {str(key): value for key, value in given.items()}
+        strings = {key for key in given if isinstance(key, str)}
+        named = [(_text_of_key(key, strings, saved), each) for key, each in given.items()]
     elif isinstance(given, (list, tuple)):
-        found = {str(index): value for index, value in enumerate(given)}
+        named = [(str(index), each) for index, each in enumerate(given)]
     else:
         return {"": given}
+    found = dict(named)
     for key in found:
         if not key.replace("_", "").replace("-", "").isalnum():
             raise CheckpointError(
                 f"{what} has the key {key!r}, which becomes part of a file's name; use letters, "
                 "digits, - and _"
             )
+    if len(found) < len(named):
+        texts = [text for text, _ in named]
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise CheckpointError(
+            f"{what} has several keys that are saved as {twice!r}; use strings as keys"
+        )
     return found
+
+
+def _text_of_key(key: Any, strings: Collection[str], saved: Collection[str]) -> str:
+    if isinstance(key, str):
+        return key
+    with_type = f"{key}-{type(key).__name__}"
+    has_twin = with_type in saved if saved else str(key) in strings
+    return with_type if has_twin else str(key)
 
 
 def state_of(name: str, value: Any) -> Any:
@@ -110,6 +138,11 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
         )
     entries: dict[str, tuple[str, Any]] = {}
     for name, value in inner.state_dict().items():
+        if not isinstance(name, str):
+            raise CheckpointError(
+                f"the state_dict() of this {type(inner).__name__} has the key {name!r:.80}, which "
+                "is not a string; return names of tensors from state_dict()"
+            )
         plain = remove_wrappers(name)
         if plain in entries:
             raise CheckpointError(f"the model has two tensors that are named {plain!r}")
@@ -194,6 +227,12 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Optimize
     # `state_dict` numbers the parameters in the order of the groups.
     named = parameter_names(optimizer, names)
     name_of = dict(enumerate(name for group in named for name in group))
+    if len({*name_of.values()}) < len(name_of):
+        all_names = [*name_of.values()]
+        twice = next(name for name in all_names if all_names.count(name) > 1)
+        raise CheckpointError(
+            f"the optimizer has two parameters that are named {twice!r}; rename one of them"
+        )
     tensors: dict[str, dict[str, Tensor]] = {}
     values: dict[str, dict[str, Any]] = {}
     for key, content in state["state"].items():

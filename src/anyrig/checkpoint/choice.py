@@ -5,28 +5,35 @@
     rank 0 names a checkpoint of the right sizes ──▶ each rank hashes a part of its files
               ▲                                                       │
               └──── damaged: name the next one ◀──── a rank finds ────┘──── whole: load it
+
+A training that saves with ``keep=1`` may remove the checkpoint meanwhile. Then a newer one exists,
+and the ranks choose again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import CheckpointDamagedError, CheckpointError
+from ..errors import CheckpointDamagedError, CheckpointError, OtherRankError
+from .given_path import absolute_path
 from .manifest import MANIFEST_NAME, FileFact, read_manifest
 from .over_ranks import Ranks
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .verify import require_whole
 
 
-def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
-    """Return the folder of the checkpoint to load; the same on every rank.
+def choose(ranks: Ranks, given: str | os.PathLike[str], which: str, verify: bool) -> Path | None:
+    """Return the folder of the checkpoint to load, or None if it was removed meanwhile.
+
+    The result is the same on every rank.
 
     Args:
         ranks: the ranks that load together.
-        folder: the folder of a series, or of one checkpoint.
+        given: the folder of a series, or of one checkpoint.
         which: the checkpoint of a series: ``"latest"`` or ``"best"``. Damaged checkpoints are
             skipped with a warning.
         verify: whether to compare the hashes of files, or only their sizes.
@@ -38,11 +45,16 @@ def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
         RankWaitError: another rank did not arrive in time.
     """
     damaged: list[CheckpointError] = []
+    failed: BaseException | None = None
+    folder = Path()
+    try:
+        folder = absolute_path(given)
+    except CheckpointError as error:
+        failed = error
     candidates = _candidates(folder, which, damaged)
     while True:
-        failed: BaseException | None = None
         found = ""
-        if ranks.rank == 0:
+        if ranks.rank == 0 and failed is None:
             try:
                 found = str(_next(candidates, folder, which, damaged).path)
             except Exception as error:
@@ -51,6 +63,10 @@ def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
         damage = _find_damage(ranks, chosen) if verify else None
         if damage is None:
             break
+        if was_removed(ranks, chosen):
+            return None
+        if not isinstance(damage, CheckpointDamagedError):
+            raise damage
         damaged.append(damage)
     for each in damaged if ranks.rank == 0 else ():
         warnings.warn(f"{each}: loading {chosen} instead", RuntimeWarning, stacklevel=3)
@@ -82,19 +98,32 @@ def _next(
     raise CheckpointError(f"{folder} has no {what}")
 
 
-def _find_damage(ranks: Ranks, folder: Path) -> CheckpointDamagedError | None:
-    """Return the damage that any rank finds in the files, or None; the same on every rank."""
+def was_removed(ranks: Ranks, folder: Path) -> bool:
+    """Return whether a checkpoint, which was there, is gone; every rank must call this."""
+    return ranks.agree({}, None, "" if os.path.lexists(folder) else "gone")[0] == "gone"
+
+
+def _find_damage(ranks: Ranks, folder: Path) -> CheckpointError | OtherRankError | None:
+    """Return the damage that any rank finds in the files, or None; the same on every rank.
+
+    An error that is no `CheckpointDamagedError` says that a rank does not see the checkpoint.
+    """
     failed: BaseException | None = None
-    mark = ""
+    mark = problem = ""
     try:
         found = (folder / MANIFEST_NAME).stat()
         mark = f"{found.st_ino} {found.st_mtime_ns}"
     except OSError as error:
-        failed = CheckpointError(
-            f"{folder}, which rank 0 has chosen, cannot be read: {error.strerror or error}. Load "
-            "from a folder that all nodes share"
-        )
-    marks = ranks.agree({}, failed, mark)
+        problem = error.strerror or str(error)
+    told = [json.loads(text) for text in ranks.agree({}, None, json.dumps([mark, problem]))]
+    for rank, (_, its) in enumerate(told):
+        if its:
+            unseen = CheckpointError(
+                f"{folder}, which rank 0 has chosen, cannot be read: {its}. Load from a folder "
+                "that all nodes share"
+            )
+            return unseen if rank == ranks.rank else ranks.failure_of(rank, f"{unseen}")
+    marks = [each for each, _ in told]
     # Nodes with a copy of their own verify their copy.
     sharers = [rank for rank, each in enumerate(marks) if each == mark]
     damage = ["", ""]

@@ -4,6 +4,7 @@
 
     mkdir  .tmp-000007-…            a reader ignores this name
     write  model.safetensors …      each file: create, write, fsync
+    read   model.safetensors …      what was written can be loaded
     write  manifest.json            the last file, with sizes and hashes of the others; fsync
     fsync  .tmp-000007-…            the names of the files are on the disk
     rename .tmp-000007-… → 000007-step-1200
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 # The content of a file, in parts of any sizes.
 Parts = Iterable["Buffer"]
 
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+# Raises if the files in a folder, which has no manifest yet, cannot be loaded.
+Check = Callable[[Path, Mapping[str, FileFact]], object]
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 def commit(
@@ -45,6 +49,7 @@ def commit(
     contents: Mapping[str, Parts],
     describe: Callable[[int, dict[str, FileFact]], Manifest],
     *,
+    check: Check | None = None,
     keep: int | None = None,
     disk: Disk | None = None,
 ) -> Checkpoint:
@@ -54,35 +59,38 @@ def commit(
         series: gets the checkpoint; its folder is created if necessary.
         contents: the content of each file, by name.
         describe: returns the manifest for the checkpoint's number and its files.
+        check: raises if the files in the given folder cannot be loaded; None checks nothing.
         keep: how many checkpoints to keep, in addition to the best one; None for all.
         disk: performs the file operations.
 
     Raises:
-        CheckpointError: a file cannot be written; the message names the file. The series is
-            unchanged.
+        CheckpointError: a file cannot be written, and the message names the file; or `check` has
+            raised. The series is unchanged.
     """
     disk = disk or Disk()
     folder = begin(series, disk)
     with removed_after_failure(folder, disk):
         files = write_files(folder, contents, disk)
-        checkpoint = publish(series, folder, describe, files, disk)
+        checkpoint = publish(series, folder, describe, files, check, disk)
     remove_surplus(series, keep, disk)
     return checkpoint
 
 
 def begin_series(series: Series, disk: Disk) -> None:
     """Create the folder of a series, and the folders above, if they do not exist."""
-    if (series.folder / MANIFEST_NAME).exists():
+    with explaining(series.folder, "created"):
+        is_checkpoint = (series.folder / MANIFEST_NAME).exists()
+    if is_checkpoint:
         raise CheckpointError(
             f"{series.folder} is one checkpoint; save to the folder of its series, "
             f"{series.folder.parent}"
         )
     missing = []
     folder = series.folder
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
     with explaining(series.folder, "created"):
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
         for folder in reversed(missing):
             with suppress(FileExistsError):  # another process has created the folder meanwhile
                 disk.make_folder(folder)
@@ -142,10 +150,17 @@ def publish(
     folder: Path,
     describe: Callable[[int, dict[str, FileFact]], Manifest],
     files: dict[str, FileFact],
+    check: Check | None,
     disk: Disk,
 ) -> Checkpoint:
-    """Write the manifest into a temporary folder, and rename the folder to a checkpoint's name."""
+    """Write the manifest into a temporary folder, and rename the folder to a checkpoint's name.
+
+    The folder is only renamed if `check` does not raise, so that no checkpoint is removed as
+    surplus in favour of one that cannot be loaded.
+    """
     number = int(folder.name.removeprefix(TEMPORARY_PREFIX).split("-")[0])
+    if check is not None:
+        check(folder, files)
     manifest = describe(number, files)
     write_file(folder / MANIFEST_NAME, [encode_manifest(manifest)], disk)
     path = series.folder / folder_name(number, manifest.step)
@@ -167,6 +182,8 @@ def publish(
 def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
     """Remove all checkpoints except the newest `keep` and the best one; None keeps all.
 
+    A checkpoint that is a link to a folder elsewhere, such as an archive, stays.
+
     The new checkpoint is already saved, so a failure is only a warning.
     """
     if keep is None:
@@ -176,7 +193,10 @@ def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
         for path in series.surplus(keep):
             number = path.name.split("-")[0]
             name = f"{TEMPORARY_PREFIX}{number}-{own_mark()}-{secrets.token_hex(4)}"
-            disk.rename(path, path.with_name(name))
+            try:
+                disk.rename(path, path.with_name(name))
+            except FileNotFoundError:  # another process has removed it meanwhile
+                continue
             doomed.append(path.with_name(name))
         if doomed:
             # Otherwise a file system may remove files first and rename their folder later.
@@ -193,7 +213,10 @@ def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
 
 
 def remove_abandoned(series: Series, disk: Disk) -> None:
-    """Remove the temporary folders of processes that have ended, where this is permitted."""
+    """Remove the temporary folders of processes that have ended, where this is permitted.
+
+    Other things with such a name stay: no save has made them.
+    """
     with suppress(OSError):
         for folder in series.folder.glob(f"{TEMPORARY_PREFIX}*"):
             with suppress(OSError):
@@ -202,8 +225,9 @@ def remove_abandoned(series: Series, disk: Disk) -> None:
 
 
 def _remove_files(folder: Path, disk: Disk) -> None:
-    for path in folder.iterdir():
-        disk.unlink(path)
+    """Remove a folder of files; a link to a folder is an error, and nothing is removed."""
+    for name in disk.names_in(folder):
+        disk.unlink(folder / name)
     disk.remove_folder(folder)
 
 
@@ -226,6 +250,7 @@ _REMEDIES = {
     _FULL_QUOTA: "Free space within your quota, or keep fewer checkpoints with save(…, keep=). ",
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f). ",
     errno.EACCES: "Make the folder writable for this user, or save elsewhere. ",
+    errno.ENAMETOOLONG: "Shorten the path. ",
     errno.EROFS: "Save to a file system that is not read-only. ",
     errno.ENOENT: "Its folder was removed during the save; remove no files of a running save. ",
 }

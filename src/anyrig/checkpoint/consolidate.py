@@ -100,7 +100,7 @@ def _list_sources(folder: Path, recognition: Recognition) -> list[TensorSource]:
     index = model.read_index()
     sources: list[TensorSource] = []
     for path, names in index.names_of_file.items():
-        header = read_header(path)
+        header = read_header(path, follow_links=True)
         stored = header.all_names()
         check_shard_names(index, path, names, stored)
         sources += [source_of_range(name, path, header.tensors[stored[name]]) for name in names]

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..regular_file import open_regular
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -86,7 +88,7 @@ def hash_file(path: Path) -> str:
     """Return the `ContentHash` of a file.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file is not regular, or cannot be read.
     """
     total = hashlib.sha256()
     size = path.stat().st_size
@@ -111,7 +113,7 @@ def _hash_piece(parts: list[memoryview]) -> bytes:
 def _hash_part_of_file(path: Path, start: int) -> bytes:
     digest = hashlib.sha256()
     left_bytes = PIECE_BYTES
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         file.seek(start)
         while left_bytes and (data := file.read(min(left_bytes, 2**20))):
             digest.update(data)

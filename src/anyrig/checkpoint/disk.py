@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from ..regular_file import HAS_FOLDER_DESCRIPTORS, opened_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -21,6 +25,9 @@ class Disk:
     A change survives a crash of the machine once `sync` (content of a file) or `sync_folder` (names
     in a folder) has returned. Before that, a file system may lose changes, or keep a later change
     and lose an earlier one.
+
+    Files are created and removed by their names in a folder that is no link, and links in the
+    folder are not followed: no change reaches a file outside the folder.
     """
 
     def make_folder(self, path: Path) -> None:
@@ -29,7 +36,12 @@ class Disk:
 
     def create(self, path: Path) -> BinaryIO:
         """Create an empty file, which must not exist, and open the file for writing."""
-        return path.open("xb", buffering=0)
+        with _folder_of(path) as place:
+
+            def create(_: str, flags: int) -> int:
+                return os.open(place.name, flags, 0o666, dir_fd=place.folder)
+
+            return open(path, "xb", buffering=0, opener=create)
 
     def write(self, file: BinaryIO, data: Buffer) -> None:
         """Append all bytes of `data` to an open file."""
@@ -45,7 +57,7 @@ class Disk:
         """Return when the names in a folder are on the disk."""
         if os.name == "nt":  # Windows cannot open a folder, and writes names by itself
             return
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -59,9 +71,32 @@ class Disk:
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file."""
-        path.unlink()
+        """Remove a file; of a link, the link."""
+        with _folder_of(path) as place:
+            os.unlink(place.name, dir_fd=place.folder)
+
+    def names_in(self, path: Path) -> list[str]:
+        """Return the names in a folder that is no link."""
+        with _folder_of(path / "_") as place:
+            return os.listdir(path if place.folder is None else place.folder)  # noqa: PTH208
 
     def remove_folder(self, path: Path) -> None:
         """Remove an empty folder."""
         path.rmdir()
+
+
+class _Place(NamedTuple):
+    name: str
+    folder: int | None
+
+
+@contextmanager
+def _folder_of(path: Path) -> Iterator[_Place]:
+    """Open the folder of a path, which must be no link, while the block runs."""
+    if HAS_FOLDER_DESCRIPTORS:
+        with opened_folder(path.parent) as folder:
+            yield _Place(path.name, folder)
+    elif path.parent.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a link to a folder", str(path.parent))
+    else:
+        yield _Place(str(path), None)

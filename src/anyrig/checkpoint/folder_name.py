@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_NAME = re.compile(r"(\d{6,})(?:-step-(\d+))?")
+# A name with more digits is not a checkpoint's: no training saves or steps as often.
+_NAME = re.compile(r"([0-9]{6,15})(?:-step-([0-9]{1,19}))?")
+LARGEST_NUMBER = 10**15 - 1
+LARGEST_STEP = 2**63 - 1
 
 
 def folder_name(number: int, step: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,9 @@ from ..errors import CheckpointError
 from ..private_names import refuse_missing
 from ..units import format_count
 from .capture import by_key
-from .choice import choose
+from .choice import choose, was_removed
 from .exactness import check_exact_state, go_on_exactly, require_same_training
-from .manifest import read_manifest
+from .manifest import Manifest, read_manifest
 from .over_ranks import Ranks
 from .prepared_save import divide_values, named_states
 from .random_state import check_random_state, read_random_state, write_random_state
@@ -27,6 +27,9 @@ from .snapshot import Snapshot
 from .snapshot_files import VALUES_NAME, read_snapshot
 from .undo import Undo
 from .values_file import decode_text
+
+# A training that saves with ``keep=1`` removes a checkpoint as often as it saves.
+_MOST_CHOICES = 100
 
 
 @dataclass(frozen=True)
@@ -124,21 +127,15 @@ def load(
         random_numbers = exact or optimizer is not None
     refuse_missing("checkpoint")
     ranks = Ranks("anyrig.load()", timeout_seconds)
-    folder = Path(path).absolute()
-    chosen = choose(ranks, folder, which, verify)
+    chosen, manifest, snapshot = _read(ranks, path, which, verify)
     failed: BaseException | None = None
-    snapshot = Snapshot()
     apply: Callable[[Undo], None] = _nothing
 
-    metric: float | None = None
     random: dict[str, Any] | str | None = None
     differing = ""
     try:
-        manifest = read_manifest(chosen)
-        metric = manifest.metric
-        snapshot = read_snapshot(chosen, manifest.files)
-        named = named_states(scheduler=scheduler, scaler=scaler, loader=loader)
-        targets = targets_of(model, optimizer, objects, named)
+        named = named_states({*snapshot.states}, scheduler=scheduler, scaler=scaler, loader=loader)
+        targets = targets_of(model, optimizer, objects, named, {*snapshot.optimizers})
         if exact:
             random, differing = require_same_training(targets, snapshot, chosen)
         elif random_numbers:
@@ -167,7 +164,31 @@ def load(
         raise
     values = {name: value for name, value in snapshot.given.items() if name != "step"}
     left = tuple(text for text in (random, differing) if isinstance(text, str) and text)
-    return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
+    return Loaded(chosen, snapshot.given.get("step"), manifest.metric, values, left)
+
+
+def _read(
+    ranks: Ranks, path: str | os.PathLike[str], which: str, verify: bool
+) -> tuple[Path, Manifest, Snapshot]:
+    """Choose a checkpoint and map its files, which may then be removed; the same on every rank."""
+    for _ in range(_MOST_CHOICES):
+        chosen = choose(ranks, path, which, verify)
+        if chosen is None:
+            continue
+        failed: BaseException | None = None
+        try:
+            manifest = read_manifest(chosen)
+            snapshot = read_snapshot(chosen, manifest.files)
+        except Exception as error:
+            failed = error
+        if "failed" not in ranks.agree({}, None, "" if failed is None else "failed"):
+            return chosen, manifest, snapshot
+        if not was_removed(ranks, chosen):
+            ranks.agree({}, failed)
+    raise CheckpointError(
+        f"another process has removed each of {_MOST_CHOICES} checkpoints of {path} while it was "
+        "read. Save with a larger keep="
+    )
 
 
 def _nothing(undo: Undo) -> None:
@@ -175,16 +196,28 @@ def _nothing(undo: Undo) -> None:
 
 
 def targets_of(
-    model: nn.Module | None, optimizer: Any, objects: Mapping[str, Any], named: Mapping[str, Any]
+    model: nn.Module | None,
+    optimizer: Any,
+    objects: Mapping[str, Any],
+    named: Mapping[str, Any],
+    saved: Collection[str] = (),
 ) -> Targets:
-    """Return the objects to load into; `named` has the scheduler, the scaler and the loader."""
+    """Return the objects to load into.
+
+    Args:
+        model: as for `load`; so are `optimizer` and `objects`.
+        optimizer: see `model`.
+        objects: see `model`.
+        named: the scheduler, the scaler and the loader.
+        saved: the keys of the optimizers in the checkpoint.
+    """
     modules, others, plain = divide_values(model, objects)
     if plain:
         raise CheckpointError(
             f"load({next(iter(plain))}=…) takes an object with load_state_dict(); plain values "
             'are in what load returns, as found["name"]'
         )
-    return Targets(modules, by_key("optimizer", optimizer), {**others, **named})
+    return Targets(modules, by_key("optimizer", optimizer, saved), {**others, **named})
 
 
 def _random_state(snapshot: Snapshot, folder: Path, ranks: Ranks) -> dict[str, Any] | str:

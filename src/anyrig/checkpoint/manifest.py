@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import CheckpointDamagedError, CheckpointError
 from ..processes.checked_json import BadMessageError, read_json, write_json
+from ..regular_file import UnfitFileError, read_regular
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -96,13 +97,16 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        size = path.stat().st_size
-        data = path.read_bytes() if size <= _LARGEST_BYTES else b""
+        data = read_regular(path, _LARGEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointDamagedError(
             f"{folder} has no {MANIFEST_NAME}, which a save writes last: it is not a checkpoint, "
             "or its save did not finish. Name another checkpoint, or the folder of the series",
             path,
+        ) from None
+    except UnfitFileError as error:
+        raise CheckpointDamagedError(
+            f"{path} cannot be used: {error.strerror}. Load another checkpoint of the series", path
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error

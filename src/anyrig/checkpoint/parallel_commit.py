@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from .commit import Parts, begin, publish, remove_surplus, removed_after_failure, write_files
+from .commit import Check, Parts, begin, publish, remove_surplus, removed_after_failure, write_files
 from .disk import Disk
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks, describe_problem
@@ -77,7 +77,7 @@ class ParallelCommit:
         self,
         contents: Mapping[str, Parts],
         describe: Callable[[int, dict[str, FileFact]], Manifest],
-        check: Callable[[Path, Mapping[str, FileFact]], object],
+        check: Check,
         keep: int | None,
     ) -> Checkpoint | None:
         """Write this rank's files; on rank 0 return the checkpoint, once it is in the series.
@@ -85,7 +85,7 @@ class ParallelCommit:
         Args:
             contents: the content of each of this rank's files, by name.
             describe: returns the manifest for the checkpoint's number and its files.
-            check: raises if the files of all ranks do not make a checkpoint.
+            check: raises if the files of all ranks do not make a checkpoint that can be loaded.
             keep: how many checkpoints to keep, in addition to the best one; None for all.
 
         Raises:
@@ -117,8 +117,7 @@ class ParallelCommit:
                 theirs = {name: FileFact(**fact) for name, fact in report["files"].items()}
                 require_sizes(self._folder, theirs, f"rank {rank}")
                 files |= theirs
-            check(self._folder, files)
-            checkpoint = publish(self._series, self._folder, describe, files, self._disk)
+            checkpoint = publish(self._series, self._folder, describe, files, check, self._disk)
         remove_surplus(self._series, keep, self._disk)
         return checkpoint
 

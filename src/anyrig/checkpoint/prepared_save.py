@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 import operator
+import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,26 @@ from .capture import by_key, capture
 from .commit import Parts, commit
 from .division import Division
 from .exactness import EXACT, exact_state_of
+from .folder_name import LARGEST_STEP
 from .gather import Gather
+from .given_path import absolute_path
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
 from .parallel_commit import ParallelCommit
 from .pipeline_state import complete_pipelines, describe_pipelines
 from .random_state import read_random_state
 from .replicated import replicated_names
+from .savable_names import require_distinct, require_savable
 from .series import Series
 from .shards import has_one_region, is_sharded
 from .snapshot import Snapshot
-from .snapshot_files import captured_tensors, contents_of_snapshot, read_snapshot
+from .snapshot_files import (
+    Outline,
+    captured_tensors,
+    contents_of_snapshot,
+    outline_of,
+    read_snapshot,
+)
 from .tensor_files import Writing
 from .values_file import encode_as_text
 
@@ -53,6 +63,7 @@ class PreparedSave:
         keep: as for `save`.
         gather: how this rank reads tensors.
         parallel: the commit, if every rank writes.
+        expected: what a reader must find, so that older checkpoints may be removed.
     """
 
     ranks: Ranks
@@ -62,6 +73,7 @@ class PreparedSave:
     keep: int | None
     gather: Gather
     parallel: ParallelCommit | None
+    expected: Outline
 
     def begin(self) -> None:
         """Begin the commit. Every rank must call this, in its main thread."""
@@ -76,10 +88,29 @@ class PreparedSave:
 
         checkpoint = None
         if self.parallel is not None:
-            checkpoint = self.parallel.write(self.contents, describe, read_snapshot, self.keep)
+            checkpoint = self.parallel.write(self.contents, describe, self._check, self.keep)
         elif self.ranks.rank == 0:
-            checkpoint = commit(self.series, self.contents, describe, keep=self.keep)
+            checkpoint = commit(
+                self.series, self.contents, describe, check=self._check, keep=self.keep
+            )
         return "" if checkpoint is None else str(checkpoint.path)
+
+    def _check(self, folder: Path, files: Mapping[str, FileFact]) -> None:
+        """Raise CheckpointError if a written folder cannot be loaded, or has other names."""
+        try:
+            found = outline_of(read_snapshot(folder, files))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"what was saved cannot be loaded, so it was removed. Earlier checkpoints are "
+                f"unchanged. {error}"
+            ) from error
+        for what, names in self.expected.items():
+            if found.get(what) != names:
+                odd = sorted({*names.items()} ^ {*found.get(what, {}).items()}, key=str)
+                raise CheckpointError(
+                    f"what was saved of {what} would be loaded differently, so it was removed. "
+                    f"Earlier checkpoints are unchanged. The first difference is {odd[:1]}"
+                )
 
     def read_to_the_end(self) -> None:
         """Read the rest of the contents, to take part in the collectives.
@@ -112,7 +143,7 @@ class State:
 
 def prepare_save(
     ranks: Ranks,
-    path: Path,
+    path: str | os.PathLike[str],
     keep: int | None,
     state: State,
     to_host: Callable[[Tensor], Tensor],
@@ -133,22 +164,26 @@ def prepare_save(
         OtherRankError: another rank failed.
         RankWaitError: another rank did not arrive in time.
     """
-    series = Series(path.absolute())
+    series = Series(Path())
     failed: BaseException | None = None
     at_step: int | None = None
     measured: float | None = None
     snapshot = Snapshot()
     contents: dict[str, Parts] = {}
-    facts: dict[str, Any] = {"path": str(series.folder)}
+    facts: dict[str, Any] = {}
     modules: dict[str, nn.Module] = {}
     described = ""
     is_parallel = False
     try:
-        at_step, measured = _check(state.step, state.metric, state.best, keep)
+        series = Series(absolute_path(path))
+        facts["path"] = str(series.folder)
+        at_step, measured, keep = _check(state.step, state.metric, state.best, keep)
         optimizers = by_key("optimizer", state.optimizer)
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
+        require_distinct(given, {*others, EXACT})
         snapshot = capture(modules, optimizers, others | given)
+        require_savable(snapshot, [name for name in (*modules, *given) if name in state.values])
         described = describe_pipelines(snapshot)
         exact = exact_state_of(state.model)
         states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
@@ -194,16 +229,23 @@ def prepare_save(
         },
         files={},
     )
-    return PreparedSave(ranks, series, contents, manifest, keep, gather, parallel)
+    expected = outline_of(snapshot) if ranks.rank == 0 else {}
+    return PreparedSave(ranks, series, contents, manifest, keep, gather, parallel, expected)
 
 
-def named_states(**given: Any) -> dict[str, Any]:
-    """Return objects by name; several of one kind are named ``scheduler.<key>``."""
-    return {
-        f"{what}.{key}" if key else what: each
-        for what, value in given.items()
-        for key, each in (by_key(what, value) if what != "loader" else _single(value)).items()
-    }
+def named_states(saved: Collection[str] = (), /, **given: Any) -> dict[str, Any]:
+    """Return objects by name; several of one kind are named ``scheduler.<key>``.
+
+    Args:
+        saved: the names in the checkpoint that will be loaded.
+        given: the objects.
+    """
+    found: dict[str, Any] = {}
+    for what, value in given.items():
+        keys = {name.removeprefix(f"{what}.") for name in saved}
+        objects = _single(value) if what == "loader" else by_key(what, value, keys)
+        found |= {f"{what}.{key}" if key else what: each for key, each in objects.items()}
+    return found
 
 
 def _single(value: Any) -> dict[str, Any]:
@@ -229,9 +271,10 @@ def divide_values(
 
 def _check(
     step: int | None, metric: float | None, best: str | None, keep: int | None
-) -> tuple[int | None, float | None]:
-    """Return step and metric as plain numbers."""
-    if keep is not None and keep < 1:
+) -> tuple[int | None, float | None, int | None]:
+    """Return step, metric and keep as plain numbers."""
+    count = None if keep is None else _whole("keep", keep)
+    if count is not None and count < 1:
         raise CheckpointError(f"keep is the number of checkpoints to keep, at least 1; got {keep}")
     if best not in (None, "max", "min"):
         raise CheckpointError(f"best must be 'max' or 'min'; got {best!r}")
@@ -240,18 +283,35 @@ def _check(
             f"metric={metric!r} and best={best!r} go together: give the metric, and whether its "
             "best value is the 'max' or the 'min'"
         )
-    if metric is not None and math.isnan(metric):
+    measured = None if metric is None else _measured(metric)
+    if measured is not None and math.isnan(measured):
         raise CheckpointError(
             "metric is not a number (NaN), so no checkpoint is better or worse; leave metric= and "
             "best= out of this save"
         )
+    number = None if step is None else _whole("step", step)
+    if number is not None and not 0 <= number <= LARGEST_STEP:
+        is_below = number < 0
+        raise CheckpointError(
+            f"step must not be below 0; got {number}" if is_below else "step must be below 2**63"
+        )
+    return number, measured, count
+
+
+def _whole(name: str, value: Any) -> int:
     try:
-        number = None if step is None else operator.index(step)
+        return operator.index(value)
     except TypeError:
-        raise CheckpointError(f"step must be a whole number; got {step!r}") from None
-    if number is not None and number < 0:
-        raise CheckpointError(f"step must not be below 0; got {number}")
-    return number, None if metric is None else float(metric)
+        raise CheckpointError(f"{name} must be a whole number; got {value!r:.80}") from None
+
+
+def _measured(metric: Any) -> float:
+    try:
+        if isinstance(metric, (str, bytes)):
+            raise TypeError
+        return float(metric)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch: several elements
+        raise CheckpointError(f"metric must be a number of float64; got {metric!r:.80}") from None
 
 
 def _all_write(ranks: Ranks, sharded: bool | None, snapshot: Snapshot) -> bool:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ..errors import CheckpointError
 from .exactness import require_exact
+from .given_path import absolute_path
 from .load import Loaded, load, targets_of
 from .over_ranks import Ranks
 from .prepared_save import named_states
@@ -66,10 +67,10 @@ def resume(
         RankWaitError: another rank did not arrive in time.
     """
     ranks = Ranks("anyrig.resume()", timeout_seconds)
-    folder = Path(path).absolute()
     failed: BaseException | None = None
-    count = ""
+    folder, count = Path(), ""
     try:
+        folder = absolute_path(path)
         if exact:
             named = named_states(scheduler=scheduler, scaler=scaler, loader=loader)
             require_exact(targets_of(model, optimizer, objects, named))
@@ -100,4 +101,4 @@ def _count_checkpoints(folder: Path) -> int:
             f"{folder} is a single checkpoint. Give resume() the folder of the series, "
             f"{folder.parent}, or load this one with anyrig.load"
         )
-    return len(Series(folder).folders()) if folder.exists() else 0
+    return len(Series(folder).folders()) if os.path.lexists(folder) else 0

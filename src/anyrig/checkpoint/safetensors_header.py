@@ -16,10 +16,12 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointDamagedError
+from ..regular_file import open_regular
 from .strict_json import read_strict_json
 
 MOST_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -81,24 +83,34 @@ def has_safetensors_start(head: bytes) -> bool:
     return len(head) > LENGTH_BYTES and head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
 
-def read_header(path: Path) -> SafetensorsHeader:
-    """Return the checked header of a safetensors file.
+def read_header(path: Path, *, follow_links: bool = False) -> SafetensorsHeader:
+    """Return the checked header of a safetensors file; `follow_links` as for `open_regular`.
+
+    Raises:
+        CheckpointDamagedError: the header is not valid, or does not match the file's size.
+        UnfitFileError: the path is not a regular file.
+    """
+    with open_regular(path, follow_links=follow_links) as file:
+        return read_open_header(file, path)
+
+
+def read_open_header(file: FileIO, path: Path) -> SafetensorsHeader:
+    """Return the checked header of an open file; `path` names the file in errors.
 
     Raises:
         CheckpointDamagedError: the header is not valid, or does not match the file's size.
     """
-    with path.open("rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        prefix = file.read(LENGTH_BYTES)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < LENGTH_BYTES or length > size_bytes - LENGTH_BYTES:
-            raise _damaged(
-                path,
-                f"its header should take {length} bytes, but the file has {size_bytes} bytes",
-            )
-        if length > MOST_HEADER_BYTES:
-            raise _damaged(path, f"its header of {length} bytes exceeds {MOST_HEADER_BYTES} bytes")
-        text = file.read(length)
+    size_bytes = os.fstat(file.fileno()).st_size
+    prefix = file.read(LENGTH_BYTES)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < LENGTH_BYTES or length > size_bytes - LENGTH_BYTES:
+        raise _damaged(
+            path,
+            f"its header should take {length} bytes, but the file has {size_bytes} bytes",
+        )
+    if length > MOST_HEADER_BYTES:
+        raise _damaged(path, f"its header of {length} bytes exceeds {MOST_HEADER_BYTES} bytes")
+    text = file.read(length)
     try:
         entries = read_strict_json(text)
     except ValueError as error:

@@ -78,7 +78,7 @@ def save(
     refuse_missing("checkpoint")
     ranks = Ranks("anyrig.save()", timeout_seconds)
     state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
-    prepared = prepare_save(ranks, Path(path), keep, state, whole_on_host, sharded)
+    prepared = prepare_save(ranks, path, keep, state, whole_on_host, sharded)
     prepared.begin()
     folder, failed = "", None
     try:

@@ -13,10 +13,15 @@ from ..errors import CheckpointDamagedError
 from .foreign.safetensors_file import read_safetensors
 from .region import Region, find_bad_region
 from .strict_json import read_strict_json
-from .tensor_file_names import SHARDING_KEY, START_KEY, is_in_shards, names_of_shards, role_of
+from .tensor_file_names import (
+    OWN_KEYS,
+    SHARDING_KEY,
+    START_KEY,
+    is_in_shards,
+    names_of_shards,
+    role_of,
+)
 from .tensor_in_parts import SavedTensor, TensorInParts
-
-_OWN_KEYS = ("format", SHARDING_KEY)
 
 
 def read_tensors(folder: Path, stem: str, files: Iterable[str]) -> dict[str, SavedTensor]:
@@ -54,7 +59,7 @@ def _join_shards(folder: Path, stem: str, files: list[str]) -> dict[str, SavedTe
             if name in starts:
                 region = Region(starts[name], tuple(tensor.shape))
                 parts.setdefault(name, []).append((region, tensor))
-        aliases |= {name: first for name, first in metadata.items() if name not in _OWN_KEYS}
+        aliases |= {name: first for name, first in metadata.items() if name not in OWN_KEYS}
     found: dict[str, SavedTensor] = {}
     for name, its in parts.items():
         found[name] = _join(folder / files[0], name, its)

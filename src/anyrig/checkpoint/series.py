@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointDamagedError, CheckpointError
-from .folder_name import is_folder_name, number_in
+from .folder_name import LARGEST_NUMBER, is_folder_name, number_in
 from .manifest import MANIFEST_NAME, Manifest, read_manifest
 from .verify import find_rename, require_whole
 
@@ -70,20 +71,29 @@ class Series:
     def checkpoints(self, damaged: list[CheckpointError] | None = None) -> Iterator[Checkpoint]:
         """Yield the checkpoints whose files have the sizes that were saved, the newest first.
 
+        A checkpoint that another process removes meanwhile is not damaged. The series then has
+        newer ones, which follow.
+
         Args:
             damaged: gets an error for each folder that is not a whole checkpoint.
         """
-        for folder in self.folders():
+        left, tried = self.folders(), set[Path]()
+        while left:
+            folder = left.pop(0)
+            tried.add(folder)
             try:
                 found = open_checkpoint(folder, hashes=False)
                 # A folder that was given the name of a later save would wrongly count as the
                 # latest.
                 if (renamed := find_rename(folder, found.manifest)) is not None:
                     raise CheckpointDamagedError(str(renamed), folder)
-                yield found
             except CheckpointError as error:
-                if damaged is not None:
+                if not os.path.lexists(folder):
+                    left = [each for each in self.folders() if each not in tried]
+                elif damaged is not None:
                     damaged.append(error)
+            else:
+                yield found
 
     def latest(
         self, *, hashes: bool = True, damaged: list[CheckpointError] | None = None
@@ -122,19 +132,38 @@ class Series:
         yield from measured
 
     def next_number(self) -> int:
-        """Return a number above those of all checkpoints, whole or not."""
+        """Return a number above those of all checkpoints, whole or not.
+
+        A folder without a manifest was not made by a save, so that its number does not count, but
+        is not used.
+
+        Raises:
+            CheckpointError: the largest number is taken.
+        """
         folders = self.folders() if self.folder.exists() else []
-        return number_in(folders[0].name) + 1 if folders else 1
+        taken = {number_in(each.name) for each in folders}
+        saved = (each for each in folders if os.path.lexists(each / MANIFEST_NAME))
+        number = next((number_in(each.name) for each in saved), 0) + 1
+        while number in taken:
+            number += 1
+        if number > LARGEST_NUMBER:
+            raise CheckpointError(
+                f"{folders[0]} has the largest number that a checkpoint can have, so that no newer "
+                "one can be added. Rename the folder to the number of its save, or remove it"
+            )
+        return number
 
     def surplus(self, keep: int) -> list[Path]:
         """Return the whole checkpoints older than the newest `keep`, the oldest first.
 
-        The best checkpoint is not surplus. Damaged folders neither count nor are surplus.
+        The best checkpoint is not surplus. Damaged folders neither count nor are surplus. A link to
+        a checkpoint elsewhere is not surplus.
         """
-        found = [each.path for each in self.checkpoints()]
+        whole = sorted(self.checkpoints(), key=lambda each: each.manifest.number, reverse=True)
+        found = [each.path for each in whole]
         best = self.best(hashes=False)
         kept = {*found[:keep], *([] if best is None else [best.path])}
-        return [path for path in reversed(found) if path not in kept]
+        return [path for path in reversed(found) if path not in kept and not path.is_symlink()]
 
 
 def open_checkpoint(folder: Path, *, hashes: bool = True) -> Checkpoint:
@@ -153,10 +182,17 @@ def is_checkpoint_folder(folder: Path) -> bool:
     """Return whether a path names one checkpoint's folder, whole or not, rather than a series.
 
     A series may be named like a checkpoint, for example by the number of a job.
+
+    Raises:
+        CheckpointError: the path cannot be read.
     """
-    if (folder / MANIFEST_NAME).exists():
-        return True
-    return is_folder_name(folder.name) and folder.is_dir() and not any(Series(folder).folders())
+    try:
+        if (folder / MANIFEST_NAME).exists():
+            return True
+        is_named = is_folder_name(folder.name) and folder.is_dir()
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return is_named and not any(Series(folder).folders())
 
 
 def _metric(checkpoint: Checkpoint) -> float | None:

@@ -74,6 +74,27 @@ def captured_tensors(snapshot: Snapshot) -> dict[str, dict[str, Tensor]]:
     }
 
 
+# The type and the shape of each tensor, and the names of values, for each part of a snapshot.
+Outline = dict[str, dict[str, object]]
+
+
+def outline_of(snapshot: Snapshot) -> Outline:
+    """Return what a snapshot holds: the same for a captured one and for the one that is read."""
+    tensors: dict[str, Mapping[str, SavedTensor]] = {
+        name: module.tensors for name, module in snapshot.modules.items()
+    }
+    tensors |= {stem_of_optimizer(key): _flat_tensors(s) for key, s in snapshot.optimizers.items()}
+    found: Outline = {
+        stem: {name: (each.dtype, tuple(each.shape)) for name, each in its.items()}
+        for stem, its in tensors.items()
+    }
+    for name, module in snapshot.modules.items():
+        found[name] |= dict.fromkeys(module.values, "a value")
+    found["the objects"] = dict.fromkeys(snapshot.states, "a state")
+    found["the values"] = dict.fromkeys(snapshot.given, "a value")
+    return found
+
+
 def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     """Return the snapshot in a checkpoint's folder; tensors are mapped from its files.
 

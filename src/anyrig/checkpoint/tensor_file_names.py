@@ -19,9 +19,15 @@ from collections.abc import Iterable
 
 # The names that torch.distributed.checkpoint uses in the headers of safetensors files.
 SHARDING_KEY, START_KEY = "DCP_SHARDING_INFO", "saved_offsets"
+# The keys of a header's metadata that are not other names of tensors.
+OWN_KEYS = ("format", SHARDING_KEY)
 
 _SHARD = ".shard."
-_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5}|\.shard\.\d{5}-of-\d{5})?\.safetensors")
+_NUMBERS = "[0-9]{5}-of-[0-9]{5}"
+_FILE = re.compile(rf"(.+?)(-{_NUMBERS}|\.shard\.{_NUMBERS})?\.safetensors")
+_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]*")
+# With the longest ending, the name of a file has at most 255 bytes.
+_LONGEST_STEM = 200
 
 
 def role_of(file: str) -> str | None:
@@ -35,7 +41,21 @@ def role_of(file: str) -> str | None:
 
 def is_in_shards(stem: str, files: Iterable[str]) -> bool:
     """Return whether tensors lie in files of shards, given the names of a checkpoint's files."""
-    return any(role_of(file) == stem and _SHARD in file for file in files)
+    matches = (_FILE.fullmatch(file) for file in files)
+    return any(each and each[1] == stem and (each[2] or "").startswith(_SHARD) for each in matches)
+
+
+def find_bad_stem(stem: str) -> str | None:
+    """Return why names of files cannot begin with `stem`, or None if they can."""
+    if not _STEM.fullmatch(stem):
+        return (
+            "has characters other than ASCII letters, digits, _, -, . and spaces, or begins badly"
+        )
+    if len(stem) > _LONGEST_STEM:
+        return f"has {len(stem)} characters, more than {_LONGEST_STEM}"
+    if role_of(f"{stem}.safetensors") != stem:
+        return "ends like the number of a file"
+    return None
 
 
 def names_of_shards(stem: str, count: int) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from .division import Division, Part
 from .region import whole_region
 from .safetensors_writer import TensorSource, encode_safetensors, in_file_order, lazy_source
-from .tensor_file_names import SHARDING_KEY, START_KEY, names_of_shards
+from .tensor_file_names import OWN_KEYS, SHARDING_KEY, START_KEY, names_of_shards
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -49,8 +49,9 @@ def contents_of(
 ) -> dict[str, Iterable[Buffer]]:
     """Return the files that this rank writes: their names, and their content in parts.
 
-    A tensor that has several names is written once, as `safetensors.torch.save_model` does. Read
-    the contents in their order: `to_host` is called for each tensor once, and may be a collective.
+    A tensor that has several names is written once, as `safetensors.torch.save_model` does, unless
+    one is a key of the header that means something else. Read the contents in their order:
+    `to_host` is called for each tensor once, and may be a collective.
 
     Args:
         stem: the beginning of the files' names.
@@ -62,7 +63,7 @@ def contents_of(
     firsts: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         first = first_name.setdefault(id(tensor), name)
-        if first != name:
+        if first != name and name not in OWN_KEYS:
             aliases[name] = first
         else:
             firsts[name] = tensor

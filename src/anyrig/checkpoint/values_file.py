@@ -6,18 +6,24 @@ import base64
 import io
 import pickle
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
+from ..regular_file import open_regular
 from ..transfer.tree import map_leaves
+from .foreign.pickle_scan import always_allowed_names, scan_pickle
 
 _REMEDY = (
     "A checkpoint can hold numbers, strings, tensors, and lists, tuples and dicts of these: save "
     "the values from which the object can be made again"
 )
+
+# Where the classes for jagged nested tensors lie; `_decode` imports these modules.
+_OF_NESTED = ("torch.nested.", "torch._dynamo.")
 
 
 def encode_values(values: dict[str, Any]) -> bytes:
@@ -40,9 +46,13 @@ def decode_values(path: Path) -> dict[str, Any]:
 
     Raises:
         UnsafeFileError: the file would run code.
-        CheckpointDamagedError: the file is missing, cut off or altered.
+        CheckpointDamagedError: the file is missing, cut off or altered, or is not a regular file.
     """
-    return _decode(path, path)
+    try:
+        with open_regular(path) as file, io.BufferedReader(file) as buffered:
+            return _decode(buffered, path)
+    except OSError as error:
+        raise _damaged(path, error) from None
 
 
 def encode_as_text(values: dict[str, Any]) -> str:
@@ -66,7 +76,16 @@ def decode_text(text: str, path: Path) -> dict[str, Any]:
 
 def _decode(source: Any, path: Path) -> dict[str, Any]:
     try:
-        values = _load(source)
+        try:
+            values = _load(source)
+        except pickle.UnpicklingError as error:
+            if "torch.nested" not in str(error):
+                raise
+            import torch._dynamo
+            import torch.nested  # noqa: F401  # PyTorch then allows jagged nested tensors
+
+            source.seek(0)
+            values = _load(source)
     except pickle.UnpicklingError as error:
         raise UnsafeFileError(
             f"{path} would run code, and anyrig has not written it: {_first_line(error)}"
@@ -90,9 +109,24 @@ def _encode(values: Any) -> bytes | None:
     try:
         torch.save(map_leaves(values, _to_host), file)
         _load(io.BytesIO(file.getvalue()))
-    except (pickle.PickleError, AttributeError, TypeError, RuntimeError):
+    except (pickle.PickleError, AttributeError, TypeError, ValueError, RuntimeError):
         return None
-    return file.getvalue()
+    return file.getvalue() if _loads_everywhere(file) else None
+
+
+def _loads_everywhere(file: io.BytesIO) -> bool:
+    """Return whether a new process reads the file, which this process has read.
+
+    This process may have allowed more classes: the program, or the import of `torch.nested`, has
+    called `torch.serialization.add_safe_globals`.
+    """
+    if not torch.serialization.get_safe_globals():
+        return True
+    with zipfile.ZipFile(file) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("/data.pkl"))
+        scan = scan_pickle(io.BytesIO(archive.read(name)), "values")
+    odd = scan.names - always_allowed_names()
+    return all(name.startswith(_OF_NESTED) for name in odd)
 
 
 def _load(source: Any) -> Any:
@@ -129,4 +163,6 @@ def _culprit(value: Any, name: str = "") -> tuple[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import stat
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointDamagedError, CheckpointError
+from ..regular_file import UnfitFileError, open_regular
 from .digest import hash_file
 from .folder_name import folder_name, number_in
 from .manifest import FileFact, Manifest, read_manifest
@@ -111,15 +112,16 @@ def require_whole(
 
 def _problem_of(path: Path, fact: FileFact, hashes: bool) -> str | None:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            return "is not a file"
-        if found.st_size != fact.bytes:
-            return f"has {found.st_size} bytes, and {fact.bytes} were saved"
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != fact.bytes:
+                return f"has {size} bytes, and {fact.bytes} were saved"
         if hashes and hash_file(path) != fact.hash:
             return "was altered: its content does not match the saved hash"
     except FileNotFoundError:
         return "is missing"
+    except UnfitFileError as error:
+        return f"cannot be used: {error.strerror}"
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
     return None

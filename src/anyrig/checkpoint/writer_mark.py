@@ -35,7 +35,9 @@ def is_abandoned(folder: Path) -> bool:
     Raises:
         OSError: the folder is gone, or cannot be read.
     """
-    last_write = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    if folder.is_symlink():  # no save makes links
+        return False
+    last_write = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     mark = _MARK.search(folder.name)
     if mark is None or mark[1] != _machine():
         return time.time() - last_write > _IDLE_SECONDS

@@ -106,9 +106,10 @@ class SurvivingStep:
         refuse_missing("memory")
         if reduction not in ("mean", "sum"):
             raise MemoryTrackingError(f'reduction={reduction!r} is neither "mean" nor "sum"')
-        if largest_part is not None and largest_part < 1:
+        is_count = isinstance(largest_part, int) and largest_part >= 1
+        if largest_part is not None and not is_count:
             raise MemoryTrackingError(
-                f"largest_part={largest_part} is not a number of samples; give 1 or more"
+                f"largest_part={largest_part!r} is not a number of samples; give 1 or more"
             )
         self.largest_part = largest_part
         self._loss_of = loss_of

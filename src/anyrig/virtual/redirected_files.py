@@ -19,7 +19,8 @@ from typing import Any
 from .scratch import Scratch
 
 _PATH_KEYWORDS = ("path", "file", "src")
-_FOLDER_KEYWORDS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
+# Keywords for descriptors of folders, and the positions of the paths that lie in them.
+_FOLDER_KEYWORDS = {"dir_fd": 0, "src_dir_fd": 0, "dst_dir_fd": 1}
 _POSITION_OF_OPENER = 5  # among the arguments of `open` that follow the mode
 
 
@@ -59,12 +60,13 @@ def _wrap(scratch: Scratch, original: Any, redirected: Callable[..., Any]) -> An
 
     @functools.wraps(original)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if scratch.is_bypassed or any(keywords.get(name) is not None for name in _FOLDER_KEYWORDS):
+        if scratch.is_bypassed:
             return original(*arguments, **keywords)
         if not arguments:
             arguments = tuple(keywords.pop(name) for name in _PATH_KEYWORDS if name in keywords)
         if "dst" in keywords:
             arguments = (*arguments, keywords.pop("dst"))
+        arguments = _without_descriptors(original, arguments, keywords)
         path = os.fspath(arguments[0]) if _is_path(*arguments[:1]) else None
         if not isinstance(path, str):
             return original(*arguments, **keywords)
@@ -74,6 +76,28 @@ def _wrap(scratch: Scratch, original: Any, redirected: Callable[..., Any]) -> An
         if original in able:
             able.add(call)
     return call
+
+
+def _without_descriptors(
+    original: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return the arguments with paths in place of descriptors of folders.
+
+    The descriptors are removed from `keywords`.
+    """
+    paths = [*arguments]
+    for keyword, position in _FOLDER_KEYWORDS.items():
+        folder = keywords.pop(keyword, None)
+        position = 1 if original.__name__ == "symlink" else position
+        if folder is not None and _is_path(*paths[position : position + 1]):
+            paths[position] = os.path.join(_path_of_folder(folder), paths[position])
+    if original.__name__ == "listdir" and paths and isinstance(paths[0], int):
+        paths[0] = _path_of_folder(paths[0])
+    return tuple(paths)
+
+
+def _path_of_folder(descriptor: int) -> str:
+    return os.path.realpath(f"/proc/self/fd/{descriptor}")
 
 
 def _is_path(first: object = None) -> bool:

@@ -44,7 +44,15 @@ def use_names_and_numbers() -> None:
         assert {entry.name for entry in entries} == {"a2.txt", "c.txt", "d.txt", "linked", "sub"}
     number = os.open(more, os.O_RDONLY)
     assert os.stat("c.txt", dir_fd=number).st_size == 4
+    assert sorted(os.listdir(number)) == sorted(os.listdir(more))  # noqa: PTH208
     os.close(number)
+    numbered = os.open(FOLDER / "numbered", os.O_RDONLY)
+    os.unlink("a.txt", dir_fd=numbered)
+    os.rename("b.txt", "b2.txt", src_dir_fd=numbered, dst_dir_fd=numbered)
+    os.close(os.open("c.txt", os.O_WRONLY | os.O_TRUNC, dir_fd=numbered))
+    assert sorted(os.listdir(numbered)) == ["b2.txt", "c.txt"]  # noqa: PTH208
+    assert os.stat("c.txt", dir_fd=numbered).st_size == 0
+    os.close(numbered)
     assert os.access(more / "a2.txt", os.R_OK)
     assert not os.access(more / "b.txt", os.F_OK)
     raises(FileNotFoundError, os.remove, more / "b.txt")

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
+from ...regular_file import open_regular
+
 _BUFFER_BYTES = 1 << 16
 
 
 class _Part(io.RawIOBase):
     def __init__(self, path: Path, start: int, length: int) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._file = open_regular(path, follow_links=True)
         self._start = start
         self._length = length
         self._position = 0
@@ -45,5 +47,9 @@ class _Part(io.RawIOBase):
 
 
 def open_part(path: Path, start: int, length: int) -> io.BufferedReader:
-    """Open `length` bytes of a file from `start` on, as a readable and seekable file."""
+    """Open `length` bytes of a file from `start` on, as a readable and seekable file.
+
+    Raises:
+        OSError: the path does not lead to a regular file, or cannot be read.
+    """
     return io.BufferedReader(_Part(path, start, length), _BUFFER_BYTES)

@@ -132,7 +132,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    return read_safetensors(path)[0]
+    return read_safetensors(path, follow_links=True)[0]
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

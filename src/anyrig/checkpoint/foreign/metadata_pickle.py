@@ -18,10 +18,12 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointDamagedError, UnsafeFileError
+from ...regular_file import UnfitFileError, read_regular
 from .pickle_scan import refuse_names, scan_pickle
 
 Offsets = tuple[int, ...]
 _MOST_PATH_PARTS = 100
+_MOST_BYTES = 2**30  # about 100 bytes for each chunk of a tensor
 _REFUSED_OPCODES = {"INST", "OBJ", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "PUT"}
 
 
@@ -131,7 +133,10 @@ def read_metadata(path: Path) -> FolderMetadata:
         UnsafeFileError: the pickle imports a name that such a file does not need.
         CheckpointDamagedError: the file is truncated or altered.
     """
-    content = path.read_bytes()
+    try:
+        content = read_regular(path, _MOST_BYTES, follow_links=True)
+    except UnfitFileError as error:
+        raise _damaged(path, f"{error.strerror}") from None
     scan = scan_pickle(io.BytesIO(content), str(path))
     if refused := [name for name in scan.names if _stand_in(name) is None]:
         raise refuse_names(refused, str(path), in_folder=True)

@@ -148,7 +148,12 @@ def weights_only_names() -> frozenset[str]:
         str(each[1]) if isinstance(each, tuple) else f"{each.__module__}.{each.__qualname__}"
         for each in torch.serialization.get_safe_globals()
     }
-    return frozenset(_get_allowed_globals()) | allowed_here
+    return always_allowed_names() | allowed_here
+
+
+def always_allowed_names() -> frozenset[str]:
+    """Return the names that PyTorch's weights_only reader allows in every process."""
+    return frozenset(_get_allowed_globals())
 
 
 def refuse_names(names: Iterable[str], where: str, *, in_folder: bool = False) -> UnsafeFileError:

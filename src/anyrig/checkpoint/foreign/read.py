@@ -44,7 +44,7 @@ def read_foreign(
     recognition = recognise(path)
     kind = recognition.format
     if kind is Format.SAFETENSORS:
-        tensors, metadata = read_safetensors(path)
+        tensors, metadata = read_safetensors(path, follow_links=True)
         return ForeignState(path, recognition, tensors, {"metadata": metadata} if metadata else {})
     if kind in (Format.HUGGING_FACE, Format.HUGGING_FACE_TORCH, Format.ACCELERATE):
         model = find_model_file(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import CheckpointError
+from ...regular_file import open_regular
 from ..safetensors_header import has_safetensors_start
 from .accelerate import find_accelerate_reason
 from .distributed import METADATA_NAME
@@ -32,7 +33,7 @@ def recognise(path: Path) -> Recognition:
     if path.is_dir():
         return _recognise_folder(path)
     check_regular(path)
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=True) as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(ZIP_START):
         return Recognition(Format.TORCH, "it is a zip archive, as torch.save writes")

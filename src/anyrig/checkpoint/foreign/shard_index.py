@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...errors import CheckpointDamagedError
+from ...regular_file import UnfitFileError, read_regular
 from ..strict_json import read_strict_json
-from .inside import check_regular, find_inside
+from .inside import find_inside
 
 _MOST_INDEX_BYTES = 100_000_000
 Value = TypeVar("Value")
@@ -41,15 +42,13 @@ def read_index(path: Path) -> ShardIndex:
         CheckpointDamagedError: the index is not valid, or names a file that is not there.
         UnsafeFileError: the index names a file outside its folder.
     """
-    check_regular(path)
     try:
-        if path.stat().st_size > _MOST_INDEX_BYTES:
-            raise ValueError(f"it has more than {_MOST_INDEX_BYTES} bytes")
-        index = read_strict_json(path.read_bytes())
+        index = read_strict_json(read_regular(path, _MOST_INDEX_BYTES, follow_links=True))
         if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
             raise ValueError("it has no weight_map")
-    except ValueError as error:
-        raise CheckpointDamagedError(f"{path} is not a valid index: {error}") from None
+    except (ValueError, UnfitFileError) as error:
+        problem = error.strerror if isinstance(error, UnfitFileError) else error
+        raise CheckpointDamagedError(f"{path} is not a valid index: {problem}") from None
     names: dict[str, list[str]] = {}
     for name, file_name in index["weight_map"].items():
         names.setdefault(_check_text(path, file_name), []).append(name)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
+from ...regular_file import open_regular
 from .pickle_scan import check_weights_only, scan_pickle
 
 ZIP_START = b"PK\x03\x04"
@@ -59,7 +60,7 @@ def read_torch_file(path: Path, *, is_checked: bool = True) -> Any:
         UnsafeFileError: the file would run code.
         CheckpointDamagedError: the file is truncated or altered.
     """
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=True) as file:
         head = file.read(512)
     if head.startswith(ZIP_START):
         if path.name.endswith(".safetensors"):
@@ -67,7 +68,8 @@ def read_torch_file(path: Path, *, is_checked: bool = True) -> Any:
             raise CheckpointError(
                 f"{path} is a torch file, although its name ends with .safetensors; rename it"
             )
-        _check_archive(path, str(path), is_checked=is_checked)
+        with open_regular(path, follow_links=True) as file, io.BufferedReader(file) as buffered:
+            _check_archive(buffered, str(path), is_checked=is_checked)
         return _load(path, str(path), map_location="cpu", mmap=True)
     if head.startswith(LEGACY_START):
         return _read_legacy(path)
@@ -91,7 +93,7 @@ def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
 
 
 def _check_archive(
-    source: Path | io.BufferedIOBase, where: str, *, is_checked: bool, in_folder: bool = False
+    source: io.BufferedIOBase, where: str, *, is_checked: bool, in_folder: bool = False
 ) -> None:
     try:
         with zipfile.ZipFile(source) as archive:
@@ -153,7 +155,10 @@ def _read_legacy(path: Path) -> Any:
     """Return the object in a file from before PyTorch 1.6."""
     where = str(path)
     size_bytes = path.stat().st_size
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    with (
+        open_regular(path, follow_links=True) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
         for number in range(_LEGACY_PICKLES):
             scan = scan_pickle(mapped, where)
             if number == 0 and scan.first_value != _LEGACY_MAGIC:
@@ -180,8 +185,8 @@ def _read_legacy(path: Path) -> Any:
 
 def refuse_plain_pickle(path: Path) -> CheckpointError:
     """Return the error for a pickle that ``torch.save`` did not write."""
-    with path.open("rb") as file:
-        scan = scan_pickle(file, str(path))
+    with open_regular(path, follow_links=True) as file, io.BufferedReader(file) as buffered:
+        scan = scan_pickle(buffered, str(path))
     wanted = ", ".join(sorted(scan.names)[:20]) or "no class"
     return UnsafeFileError(
         f"{path} is not read: it is an ordinary pickle, not a torch file, and a pickle can run any "
