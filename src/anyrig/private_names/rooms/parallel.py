@@ -65,6 +65,16 @@ PARALLEL = (
         needs=Needs.DISTRIBUTED,
     ),
     PrivateName(
+        "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._pre_backward",
+        "FSDP2: outputs of classes that it does not enter",
+        needs=Needs.DISTRIBUTED,
+    ),
+    PrivateName(
+        "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._state_ctx",
+        _SHARDED,
+        needs=Needs.DISTRIBUTED,
+    ),
+    PrivateName(
         "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule._get_fsdp_state",
         _SHARDED,
         needs=Needs.DISTRIBUTED,
