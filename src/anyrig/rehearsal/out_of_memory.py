@@ -10,6 +10,7 @@ from ..virtual.torch_import import when_torch_is_imported
 
 if TYPE_CHECKING:
     from ..memory.recording import Recording
+    from .refusal_watch import RefusalWatch
 
 _NEXT_STEP = "Run again with --explain-oom: it names the modules and the lines that allocated this."
 
@@ -22,8 +23,9 @@ class OutOfMemoryWatch:
         watch = OutOfMemoryWatch(tracks=True)
         Program("train.py").run(watch.explain)
 
-    With `tracks`, operators are recorded from the program's import of torch on. Without it, nothing
-    happens before the error, and the report has the lines of the error only.
+    With `tracks`, the report names the lines that allocated the memory: virtual GPUs note them, and
+    on real GPUs every operator is recorded from the program's import of torch on. Without it,
+    nothing happens before the error, and the report has the lines of the error only.
 
     Attributes:
         has_seen_error: whether such an error has ended the program.
@@ -33,6 +35,7 @@ class OutOfMemoryWatch:
         self.has_seen_error = False
         self._tracks = tracks
         self._recording: Recording | None = None
+        self._refusals: RefusalWatch | None = None
         if tracks:
             when_torch_is_imported(self._start)
 
@@ -55,7 +58,14 @@ class OutOfMemoryWatch:
 
     def _start(self) -> None:
         from ..memory.recording import Recording
+        from ..virtual.installed import installation
 
+        if installation() is not None:
+            from .refusal_watch import RefusalWatch
+
+            self._refusals = RefusalWatch()
+            self._refusals.start()
+            return
         # The dispatch mode belongs to a thread.
         if threading.current_thread() is threading.main_thread():
             self._recording = Recording(keeps_history=False, gives_way=True)
@@ -65,8 +75,10 @@ class OutOfMemoryWatch:
         from ..memory.out_of_memory import list_stacks, report_refusal
         from ..memory.untracked import report_untracked
 
+        report = None if self._refusals is None else self._refusals.report(error)
+        if report is not None:
+            return str(report).rstrip()
         stacks = list_stacks(error.__traceback__)
-        report = None
         if self._recording is not None and self._recording.is_recording:
             report = report_refusal(self._recording.finish(*stacks), stacks)
         report = report or report_untracked(error, stacks)

@@ -4,8 +4,8 @@
 
     anyrig rehearse ── makes the folder, names it in ANYRIG_RECORDS
        ├─ rank 0 ───── records from its import of torch on, writes 0-4711.record when it ends
-       ├─ rank 1 ───── 1-4712.record
-       └─ reads the files of all, removes the folder, reports
+       ├─ rank 1 ───── 1-4712.record; 4712.running, locked as long as the process runs
+       └─ waits for processes that run longer, reads the files of all, removes the folder, reports
 
 Only the user can read or write the folder, and a process checks that before it writes. The folder
 of a rehearsal that was killed stays until the user's next rehearsal on this machine.
@@ -20,7 +20,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,10 @@ VARIABLE = "ANYRIG_RECORDS"
 _STEPS_VARIABLE = "ANYRIG_RECORDS_STEPS"
 _SUFFIX = ".record"
 _PREFIX = "anyrig-records"
+_RUNNING = ".running"
+_PAUSE_SECONDS = 0.02
+# Before this, nobody notices that the report waits.
+_QUIET_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,49 @@ class RecordFolder:
         finally:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
+
+    def note_running(self) -> int:
+        """Note that this process uses a GPU, until the process ends; return a descriptor to keep.
+
+        Unlike a lock of `flock`, this one does not pass to forked processes.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(self.path / f"{os.getpid()}{_RUNNING}", flags, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+
+    def await_others(self, most_seconds: float) -> list[int]:
+        """Wait for the processes that use a GPU, and return the ids of those that run longer.
+
+        A program may start ranks without waiting for them. Its daemons, such as workers of data
+        loaders, end with the program and are not waited for.
+        """
+        began, has_said = time.monotonic(), False
+        while running := sorted(self._find_running() - _daemons()):
+            seconds = time.monotonic() - began
+            if seconds >= most_seconds:
+                break
+            if seconds >= _QUIET_SECONDS and not has_said:
+                has_said = True
+                sys.stderr.write(
+                    f"anyrig: the report waits up to {most_seconds:.0f} s for "
+                    f"{_name_processes(running)}, for which the program did not wait\n"
+                )
+            time.sleep(_PAUSE_SECONDS)
+        if running:
+            sys.stderr.write(
+                f"anyrig: the report misses {_name_processes(running)}, which still "
+                f"{'runs' if len(running) == 1 else 'run'}; let the program wait for what it "
+                "starts\n"
+            )
+        return running
+
+    def _find_running(self) -> set[int]:
+        return {
+            int(file.stem)
+            for file in self.path.glob(f"*{_RUNNING}")
+            if file.stem.isdecimal() and _is_locked(file)
+        }
 
     def read_all(self) -> list[ProcessRecord]:
         """Return the records in the folder, in the order of ranks.
@@ -110,6 +158,13 @@ def record_for_report() -> None:
     watching = Watch(None if steps is None else int(steps))
     watching.start()
     owner = os.getpid()
+    descriptors: list[int] = []  # open until the process ends
+
+    def note_running() -> None:
+        with suppress(OSError):  # the rehearsal has ended
+            descriptors.append(RecordFolder(Path(path)).note_running())
+
+    _when_cuda_starts(note_running)
 
     def leave() -> None:
         if os.getpid() != owner:
@@ -123,6 +178,41 @@ def record_for_report() -> None:
             sys.stderr.write(f"anyrig: this process is missing from the report: {error}\n")
 
     atexit.register(leave)
+
+
+def _when_cuda_starts(action: Callable[[], None]) -> None:
+    import torch
+
+    # Private, as in `devices.cuda_start`: there is no public hook.
+    torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _daemons() -> set[int]:
+    """Return this process, and the processes that end with it."""
+    own = {os.getpid()}
+    module = sys.modules.get("multiprocessing")
+    if module is not None:
+        own |= {each.pid for each in module.active_children() if each.daemon and each.pid}
+    return own
+
+
+def _name_processes(numbers: Sequence[int]) -> str:
+    named = ", ".join(map(str, numbers))
+    return f"process {named}" if len(numbers) == 1 else f"processes {named}"
 
 
 def _new_folder() -> tuple[Path, int]:

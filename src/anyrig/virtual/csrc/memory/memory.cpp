@@ -1,6 +1,7 @@
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
+#include "memory/block_origins.h"
 #include "memory/gpu_state.h"
 #include "memory/host_memory.h"
 #include "memory/idle_twins.h"
@@ -94,6 +95,7 @@ Block* allocate_block(size_t bytes, c10::DeviceIndex device) {
     for (const auto& observer : observers()) {
       observer(device, error);
     }
+    note_refusal(device, error);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
       const AllocatorStats stats = gpu_state(device).allocator.stats();
       c10::reportOutOfMemoryToProfiler(
@@ -169,6 +171,7 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   if (memory->block != nullptr) {
     set_data_address(*memory, address);
     note_made(*memory);
+    note_block_origin(*memory->block, memory->is_workspace);
     note_memory(memory->device);
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
     report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);

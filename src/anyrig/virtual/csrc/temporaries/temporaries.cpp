@@ -1,6 +1,6 @@
 #include "temporaries/temporaries.h"
 
-#include "memory/memory.h"
+#include "memory/block_origins.h"
 
 #include <c10/util/Exception.h>
 
@@ -19,6 +19,7 @@ c10::DataPtr allocate_if_it_fits(size_t bytes, c10::DeviceIndex device) {
     return {};
   }
   try {
+    const OptionalRequest optional;
     return allocate_workspace(bytes, device);
   } catch (const c10::OutOfMemoryError&) {
     refused.emplace(device, bytes);

@@ -45,11 +45,15 @@ void keep_origin_of_node();
 // Returns whether the calling thread computes gradients: within a backward pass, and not in what it
 // computes again for activation checkpoints.
 bool replays_graph();
+// Returns how many backward passes have begun, as far as it was called during each.
+int32_t count_backward_passes();
 // Drops the origins of nodes: no later backward pass is expected to use them.
 void forget_nodes();
 
-// The lines as (file, number), and the names of the modules. The caller has the GIL.
+// The lines as (file, number), the functions that they are in, and the names of the modules. The
+// caller has the GIL.
 const std::vector<std::pair<std::string, int>>& origin_lines();
+const std::vector<std::string>& origin_functions();
 const std::vector<std::string>& origin_modules();
 
 } // namespace anyrig::virtual_gpu
