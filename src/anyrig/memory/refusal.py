@@ -39,7 +39,6 @@ from .storages import storages_of
 from .tensor_roles import TensorRoles
 from .timeline import Timeline, read_timeline
 
-
 _MOST_OF_BYTES = 0.9
 
 
@@ -136,9 +135,7 @@ def _in_optimizer(frame: FrameType | None) -> bool:
     return False
 
 
-def _read_device(
-    request: RefusedRequest, log: OperatorLog, made: dict[int, MadeBlock]
-) -> Timeline:
+def _read_device(request: RefusedRequest, log: OperatorLog, made: dict[int, MadeBlock]) -> Timeline:
     segments = [
         segment
         for segment in torch.cuda.memory._snapshot()["segments"]

@@ -57,14 +57,14 @@ def rewrite_files(
             the file stays as it is. None: all files may be changed.
     """
     for path in paths:
+        source = _read(path)
+        if isinstance(source, FileReport):
+            yield source
+            continue
         outside = None if within is None else _outside(path, within)
         if outside is not None:
             trouble = f"is a link to {outside}, and is unchanged; name that file to rewrite it"
             yield FileReport(path, trouble=trouble, is_read=False)
-            continue
-        source = _read(path)
-        if isinstance(source, FileReport):
-            yield source
             continue
         try:
             rewriting = rewrite_source(source, rules, allow_unsafe=allow_unsafe)

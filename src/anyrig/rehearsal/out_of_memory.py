@@ -23,21 +23,23 @@ class OutOfMemoryWatch:
         watch = OutOfMemoryWatch(tracks=True)
         Program("train.py").run(watch.explain)
 
-    With `tracks`, the report names the lines that allocated the memory: virtual GPUs note them, and
-    on real GPUs every operator is recorded from the program's import of torch on. Without it,
-    nothing happens before the error, and the report has the lines of the error only.
+    With `tracks`, the report names the lines that allocated the memory: every operator is recorded
+    from the program's import of torch on, which takes time, or, with `on_virtual_gpus`, these note
+    the lines, which takes none. Without `tracks`, nothing happens before the error, and the report
+    has the lines of the error only.
 
     Attributes:
         has_seen_error: whether such an error has ended the program.
     """
 
-    def __init__(self, *, tracks: bool) -> None:
+    def __init__(self, *, tracks: bool, on_virtual_gpus: bool = False) -> None:
         self.has_seen_error = False
         self._tracks = tracks
         self._recording: Recording | None = None
         self._refusals: RefusalWatch | None = None
         if tracks:
-            when_torch_is_imported(self._start)
+            begin = self._watch_refusals if on_virtual_gpus else self._record
+            when_torch_is_imported(begin)
 
     def explain(self, error: BaseException) -> str | None:
         """Return a report of the exception that ends the program, below its traceback.
@@ -56,16 +58,15 @@ class OutOfMemoryWatch:
         except Exception as failure:  # the program's own error must be printed
             return f"There is no report: {type(failure).__name__}: {failure}{next_step}"
 
-    def _start(self) -> None:
+    def _watch_refusals(self) -> None:
+        from .refusal_watch import RefusalWatch
+
+        self._refusals = RefusalWatch()
+        self._refusals.start()
+
+    def _record(self) -> None:
         from ..memory.recording import Recording
-        from ..virtual.installed import installation
 
-        if installation() is not None:
-            from .refusal_watch import RefusalWatch
-
-            self._refusals = RefusalWatch()
-            self._refusals.start()
-            return
         # The dispatch mode belongs to a thread.
         if threading.current_thread() is threading.main_thread():
             self._recording = Recording(keeps_history=False, gives_way=True)

@@ -4,7 +4,7 @@
 
     anyrig rehearse ── makes the folder, names it in ANYRIG_RECORDS
        ├─ rank 0 ───── records from its import of torch on, writes 0-4711.record when it ends
-       ├─ rank 1 ───── 1-4712.record; 4712.running, locked as long as the process runs
+       ├─ rank 1 ───── 1-4712.record; 4712.running, locked as long as it runs; 4712.uses-gpu
        └─ waits for processes that run longer, reads the files of all, removes the folder, reports
 
 Only the user can read or write the folder, and a process checks that before it writes. The folder
@@ -35,6 +35,10 @@ _STEPS_VARIABLE = "ANYRIG_RECORDS_STEPS"
 _SUFFIX = ".record"
 _PREFIX = "anyrig-records"
 _RUNNING = ".running"
+_IMPORTED = ".imported"
+_USES_GPU = ".uses-gpu"
+# A process that has imported torch and uses no GPU for this long is not waited for.
+_START_SECONDS = 2.0
 _PAUSE_SECONDS = 0.02
 # Before this, nobody notices that the report waits.
 _QUIET_SECONDS = 1.0
@@ -74,26 +78,38 @@ class RecordFolder:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
 
-    def note_running(self) -> int:
-        """Note that this process uses a GPU, until the process ends; return a descriptor to keep.
+    def note_running(self) -> None:
+        """Note that this process runs, from its import of torch until it ends.
 
-        Unlike a lock of `flock`, this one does not pass to forked processes.
+        The descriptor stays open for that. Unlike a lock of `flock`, the lock does not pass to
+        forked processes.
         """
+        fcntl.lockf(self._make(_RUNNING), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def note_import(self) -> None:
+        """Note that this process has imported torch."""
+        os.close(self._make(_IMPORTED))
+
+    def note_gpu(self) -> None:
+        """Note that this process uses a GPU."""
+        os.close(self._make(_USES_GPU))
+
+    def _make(self, suffix: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self.path / f"{os.getpid()}{_RUNNING}", flags, 0o600)
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return file
+        return os.open(self.path / f"{os.getpid()}{suffix}", flags, 0o600)
 
     def await_others(self, most_seconds: float) -> list[int]:
         """Wait for the processes that use a GPU, and return the ids of those that run longer.
 
         A program may start ranks without waiting for them. Its daemons, such as workers of data
-        loaders, end with the program and are not waited for.
+        loaders, end with the program and are not waited for. A process that uses no GPU soon does
+        not count.
         """
         began, has_said = time.monotonic(), False
         while running := sorted(self._find_running() - _daemons()):
             seconds = time.monotonic() - began
-            if seconds >= most_seconds:
+            running = [each for each in running if self._may_use_gpu(each)]
+            if not running or seconds >= most_seconds:
                 break
             if seconds >= _QUIET_SECONDS and not has_said:
                 has_said = True
@@ -109,6 +125,16 @@ class RecordFolder:
                 "starts\n"
             )
         return running
+
+    def _may_use_gpu(self, process: int) -> bool:
+        """Return whether a process uses a GPU, or has begun to import torch a moment ago."""
+        if (self.path / f"{process}{_USES_GPU}").exists():
+            return True
+        try:
+            imported = (self.path / f"{process}{_IMPORTED}").stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return time.time() - imported < _START_SECONDS
 
     def _find_running(self) -> set[int]:
         return {
@@ -144,6 +170,14 @@ class RecordFolder:
             write_record(self.path / name, process)
 
 
+def note_running_process() -> None:
+    """Note that this process of a rehearsal has begun to import torch."""
+    path = os.environ.get(VARIABLE)
+    if path is not None:
+        with suppress(OSError):  # the rehearsal has ended
+            RecordFolder(Path(path)).note_running()
+
+
 def record_for_report() -> None:
     """Record this process from now on, and leave the record when the process ends.
 
@@ -158,13 +192,16 @@ def record_for_report() -> None:
     watching = Watch(None if steps is None else int(steps))
     watching.start()
     owner = os.getpid()
-    descriptors: list[int] = []  # open until the process ends
 
-    def note_running() -> None:
+    folder = RecordFolder(Path(path))
+
+    def note_gpu() -> None:
         with suppress(OSError):  # the rehearsal has ended
-            descriptors.append(RecordFolder(Path(path)).note_running())
+            folder.note_gpu()
 
-    _when_cuda_starts(note_running)
+    with suppress(OSError):
+        folder.note_import()
+    _when_cuda_starts(note_gpu)
 
     def leave() -> None:
         if os.getpid() != owner:
@@ -173,7 +210,7 @@ def record_for_report() -> None:
         try:
             record = watching.record(int(os.environ.get("RANK", "-1")))
             if record.devices:  # a worker of a data loader has none
-                RecordFolder(Path(path)).write(record)
+                folder.write(record)
         except OSError as error:
             sys.stderr.write(f"anyrig: this process is missing from the report: {error}\n")
 

@@ -29,7 +29,9 @@ class RefusalWatch:
 
     def __init__(self) -> None:
         self._last: tuple[int, OutOfMemoryReport] | None = None
-        self._failure: str | None = None  # not the exception, which would keep the program's tensors
+        self._failure: str | None = (
+            None  # not the exception, which would keep the program's tensors
+        )
         self._seconds = 0.0
 
     def start(self) -> None:

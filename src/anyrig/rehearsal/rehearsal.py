@@ -141,7 +141,7 @@ class Rehearsal:
         if self.when_installed is not None:
             when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.
-        watch = OutOfMemoryWatch(tracks=self.explain_oom)
+        watch = OutOfMemoryWatch(tracks=self.explain_oom, on_virtual_gpus=True)
         errors: list[ProgramError] = []
 
         def explain(error: BaseException) -> str | None:
@@ -234,7 +234,6 @@ class Rehearsal:
                 yield lambda end: None
                 return
             with RecordFolder.shared(self.reporting.steps) as folder:
-
 
                 def report(end: RanksEnd) -> None:
                     folder.await_others(_MOST_SECONDS if end.status == 0 else _LEAST_SECONDS)

@@ -109,11 +109,12 @@ void make_like(c10::TensorImpl& twin, const c10::TensorImpl& owner) {
 }
 
 // ShapeOnly: hands what is known of a storage to the memory that takes the place of its memory.
-void move_known(const c10::StorageImpl& storage, const c10::DataPtr& memory) {
+void move_known(
+    const c10::StorageImpl& storage, const c10::DataPtr& memory, bool is_object = false) {
   const DeviceMemory* from = shape_only() ? device_memory(storage.data_ptr()) : nullptr;
   DeviceMemory* to = shape_only() ? device_memory(memory) : nullptr;
   if (from != nullptr && to != nullptr) {
-    move_known_values(*from, *to);
+    move_known_values(*from, *to, is_object);
   }
 }
 
@@ -203,7 +204,7 @@ void update_owner(const at::Tensor& owner, const at::Tensor& twin) {
       host = shadow.set_data_ptr(c10::DataPtr(nullptr, c10::Device(at::kCPU)));
     }
     auto memory = adopt(std::move(host), bytes, owner.device().index());
-    move_known(storage, memory);
+    move_known(storage, memory, /*is_object=*/owner.scalar_type() == at::kByte);
     storage.set_nbytes(bytes);
     storage.set_data_ptr_noswap(std::move(memory));
   }

@@ -322,7 +322,7 @@ void ValuesInDoubt::forget() const {
   }
 }
 
-void move_known_values(const DeviceMemory& from, DeviceMemory& to) {
+void move_known_values(const DeviceMemory& from, DeviceMemory& to, bool is_object) {
   const KnownValues* known = from.known.load(std::memory_order_acquire);
   if (known == nullptr || to.block == nullptr || to.bytes > kMaxObjectBytes) {
     return;
@@ -337,7 +337,8 @@ void move_known_values(const DeviceMemory& from, DeviceMemory& to) {
   std::memcpy(begin, old_values.data(), kept);
   std::memset(begin + kept, 0, to.bytes - kept);
   to.why_unknown = WhyUnknown::TooMany; // of all tensors together
-  values_of(to).replace(std::move(values), bytes >= from.bytes ? to.bytes : kept);
+  const bool knows_all = is_object && bytes >= from.bytes;
+  values_of(to).replace(std::move(values), knows_all ? to.bytes : kept);
 }
 
 // ---- for memory.cpp

@@ -92,9 +92,10 @@ class ValuesInDoubt {
   std::vector<c10::intrusive_ptr<KnownValues>> values_;
 };
 
-// Makes what is known of `from` known of `to`, which takes its place after a resize. If all of `from`
-// is known, so is all of `to`: new bytes are uninitialized on a GPU, and zero here.
-void move_known_values(const DeviceMemory& from, DeviceMemory& to);
+// Makes what is known of `from` known of `to`, which takes its place after a resize. The new bytes of a
+// pickled object (`is_object`) are known too, as zeros: ranks pad their objects to one length. All
+// other new bytes stay unknown, as they are uninitialized on a GPU.
+void move_known_values(const DeviceMemory& from, DeviceMemory& to, bool is_object);
 
 // For memory.cpp: new memory whose values are `host`, and memory that is freed.
 void know_all(DeviceMemory& memory, c10::DataPtr host);
