@@ -63,8 +63,8 @@ def rewrite_files(
             continue
         outside = None if within is None else _outside(path, within)
         if outside is not None:
-            trouble = f"is a link to {outside}, and is unchanged; name that file to rewrite it"
-            yield FileReport(path, trouble=trouble, is_read=False)
+            reason = f"is a link to {outside}, and is unchanged; name that file to rewrite it"
+            yield FileReport(path, trouble=reason, is_read=False)
             continue
         try:
             rewriting = rewrite_source(source, rules, allow_unsafe=allow_unsafe)

@@ -17,6 +17,8 @@ from ..virtual.build import load_extension
 from ..virtual.record_reading import forget_nodes
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
     from ..memory.out_of_memory import OutOfMemoryReport
     from ..memory.source_line import SourceLine
 
@@ -33,6 +35,7 @@ class RefusalWatch:
             None  # not the exception, which would keep the program's tensors
         )
         self._seconds = 0.0
+        self._handle: RemovableHandle | None = None
 
     def start(self) -> None:
         """Begin to note where memory is made. The rig is installed."""
@@ -51,7 +54,13 @@ class RefusalWatch:
         load_extension().watch_refusals(
             list(LIBRARIES), nn.Module.__call__.__code__, name_module, self._note
         )
-        register_optimizer_step_post_hook(lambda *_: forget_nodes())
+        self._handle = register_optimizer_step_post_hook(lambda *_: forget_nodes())
+
+    def stop(self) -> None:
+        """Note nothing from now on."""
+        load_extension().stop_watching_refusals()
+        if self._handle is not None:
+            self._handle.remove()
 
     def report(self, error: BaseException) -> OutOfMemoryReport | None:
         """Return the report of an error; None if there is none.

@@ -3,9 +3,12 @@
 #include "time/origin.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -19,7 +22,28 @@ std::shared_ptr<RefusalHook>& refusal_hook() {
   return *hook;
 }
 
+std::vector<OutOfMemoryObserver>& observers() {
+  static auto* all = new std::vector<OutOfMemoryObserver>();
+  return *all;
+}
+
+// Returns how many backward passes have begun, as far as it was called during each.
+int32_t count_backward_passes() {
+  static std::atomic<bool> in_backward{false};
+  static std::atomic<int32_t> begun{0};
+  const bool is_inside = torch::autograd::get_current_graph_task_id() != -1;
+  if (is_inside != in_backward.load(std::memory_order_relaxed) &&
+      in_backward.exchange(is_inside) != is_inside && is_inside) {
+    ++begun;
+  }
+  return begun.load(std::memory_order_relaxed);
+}
+
 } // namespace
+
+void add_out_of_memory_observer(OutOfMemoryObserver observer) {
+  observers().push_back(std::move(observer));
+}
 
 void watch_block_origins(RefusalHook hook) {
   const bool watches = static_cast<bool>(hook);
@@ -40,6 +64,9 @@ void note_block_origin(Block& block, bool is_workspace) {
 }
 
 void note_refusal(c10::DeviceIndex device, const OutOfMemory& error) {
+  for (const auto& observer : observers()) {
+    observer(device, error);
+  }
   if (is_optional || !watches_origins.load(std::memory_order_relaxed)) {
     return;
   }

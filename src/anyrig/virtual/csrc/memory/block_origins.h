@@ -25,7 +25,7 @@ void watch_block_origins(RefusalHook hook);
 // Notes where `block` was made. Takes the GIL while somebody watches: the caller must hold no lock.
 void note_block_origin(Block& block, bool is_workspace);
 
-// Calls the hook, if there is one.
+// Calls the program's observers (add_out_of_memory_observer), and the hook, if there is one.
 void note_refusal(c10::DeviceIndex device, const OutOfMemory& error);
 
 // While an instance is alive on a thread, its requests may fail without harm.

@@ -32,11 +32,6 @@ void release(void* context) {
   }
 }
 
-std::vector<OutOfMemoryObserver>& observers() {
-  static auto* all = new std::vector<OutOfMemoryObserver>();
-  return *all;
-}
-
 thread_local bool uncounted = false;
 
 // Moves the host bytes out of `memory`. Returns null if twins are in use, which keep the bytes.
@@ -92,9 +87,6 @@ Block* allocate_block(size_t bytes, c10::DeviceIndex device) {
     return gpu_state(device).allocator.allocate(
         bytes, current_stream(device).id(), stack_for(RecordStacks::kLive));
   } catch (const OutOfMemory& error) {
-    for (const auto& observer : observers()) {
-      observer(device, error);
-    }
     note_refusal(device, error);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
       const AllocatorStats stats = gpu_state(device).allocator.stats();
@@ -394,10 +386,6 @@ Context stack_of_memory(uintptr_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address); // NOLINT(performance-no-int-to-ptr)
   const auto found = recorded.by_address.find(pointer);
   return found == recorded.by_address.end() ? nullptr : found->second->context;
-}
-
-void add_out_of_memory_observer(OutOfMemoryObserver observer) {
-  observers().push_back(std::move(observer));
 }
 
 } // namespace anyrig::virtual_gpu

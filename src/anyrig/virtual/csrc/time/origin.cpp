@@ -11,7 +11,6 @@
 #include <frameobject.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -332,17 +331,6 @@ Origin find_origin_of_call() {
 
 bool replays_graph() {
   return torch::autograd::get_current_graph_task_id() != -1 && !at::GradMode::is_enabled();
-}
-
-int32_t count_backward_passes() {
-  static std::atomic<bool> in_backward{false};
-  static std::atomic<int32_t> begun{0};
-  const bool is_inside = torch::autograd::get_current_graph_task_id() != -1;
-  if (is_inside != in_backward.load(std::memory_order_relaxed) &&
-      in_backward.exchange(is_inside) != is_inside && is_inside) {
-    ++begun;
-  }
-  return begun.load(std::memory_order_relaxed);
 }
 
 void set_origins(const OriginSettings& settings) {

@@ -45,8 +45,6 @@ void keep_origin_of_node();
 // Returns whether the calling thread computes gradients: within a backward pass, and not in what it
 // computes again for activation checkpoints.
 bool replays_graph();
-// Returns how many backward passes have begun, as far as it was called during each.
-int32_t count_backward_passes();
 // Drops the origins of nodes: no later backward pass is expected to use them.
 void forget_nodes();
 
