@@ -475,3 +475,37 @@ def test_deeply_nested_values_are_no_problem(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError, match="holds no named tensors"):
         read_foreign(tmp_path / "a.pt")
+
+
+TOO_MANY = "needs too many bytes, but its range has 4"
+
+
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ([2**62] * 40, TOO_MANY),
+        ([3] * 5_000, TOO_MANY),
+        ([2**63 - 1, 2**63 - 1], TOO_MANY),
+        ([1] * 5_000 + [2], "needs 8 bytes, but its range has 4"),
+        ([2**62] * 40 + [0], "needs 0 bytes, but its range has 4"),
+    ],
+    ids=["large", "many", "two", "ones", "none"],
+)
+def test_a_shape_beyond_all_files_is_refused(
+    shape: list[int], problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(make_safetensors({"a": entry(0, 4, shape)}, bytes(4)))
+    with pytest.raises(CheckpointDamagedError, match=problem) as caught:
+        read_header(path)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_key_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for name in ("b", "x" * 10_000):
+        entries = [f'"a{index}":0' for index in range(1_000)] + [f'"{name}":0'] * 2
+        header = ("{" + ",".join(entries) + "}").encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(CheckpointDamagedError, match=f"the key '{name[:200]}' twice"):
+            read_header(path)

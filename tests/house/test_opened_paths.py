@@ -65,8 +65,6 @@ HANDLED = {
     "checkpoint/values_file.py: _loads_everywhere": "an archive in memory",
     "checkpoint/values_file.py: _load": READ,
     "checkpoint/writer_mark.py: _machine": "two files of /proc",
-    "migration/settings.py: read_settings": "the pyproject.toml above what the user checks",
-    "migration/source_file.py: read_source": "a source file that the user names",
     "migration/source_file.py: write_source": "migration/test_rewriting.py: "
     "test_mode_and_links_stay",
     "processes/call.py: write_call": CALL,

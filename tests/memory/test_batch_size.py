@@ -187,6 +187,16 @@ def test_a_global_batch_is_divided(small_gpu: None) -> None:
 
 
 @pytest.mark.gpus(1)
+@pytest.mark.parametrize("samples", [10**9, 10**12, 10**18 + 7, 10**40])
+def test_a_global_batch_of_too_many_parts_is_refused(samples: int, small_gpu: None) -> None:
+    with pytest.raises(MemoryTrackingError, match=f"^global_batch={samples} takes [0-9]+ micro-"):
+        fit_batch_size(
+            lambda samples: torch.empty(samples, MIB, device="cuda", dtype=torch.int8),
+            global_batch=samples,
+        )
+
+
+@pytest.mark.gpus(1)
 def test_the_first_batch_may_be_too_large(small_gpu: None) -> None:
     fit = fit_batch_size(
         lambda samples: torch.empty(samples, MIB, device="cuda", dtype=torch.int8), start=1000

@@ -42,7 +42,8 @@ def first_line(errors: str) -> str:
 
 
 def test_one_process_is_tracked_from_its_import_of_torch() -> None:
-    errors = rehearse("2x1GiB", "--explain-oom", way="workers")
+    run = ("-m", "anyrig", "run", "--explain-oom", "--nproc-per-node", "1")
+    errors = rehearse("2x1GiB", *run, way="workers")
     first = first_line(errors)
     assert first.startswith(f"cuda:0 ran out of memory: {REASON}. Line: ")
     assert LINE.search(first)
@@ -51,6 +52,25 @@ def test_one_process_is_tracked_from_its_import_of_torch() -> None:
     assert BY_LINE.search(report)
     assert "64.00 MiB  kept[3]" in report
     assert NEXT_STEP not in errors
+
+
+@pytest.mark.parametrize("flags", [[], ["--explain-oom"], ["--quiet"]], ids="".join)
+def test_a_rehearsal_explains_the_error_by_itself(flags: list[str]) -> None:
+    errors = rehearse("1GiB", *flags, way="at once")
+    first = first_line(errors)
+    assert first.startswith(f"cuda:0 ran out of memory: {REASON}. Line: ")
+    assert LINE.search(first)
+    _, _, report = errors.partition(first)
+    assert BY_LINE.search(report)
+    assert "64.00 MiB  kept[3]" in report
+    assert NEXT_STEP not in errors
+
+
+def test_a_rehearsal_may_leave_the_lines_out() -> None:
+    errors = rehearse("1GiB", "--no-explain-oom", way="at once")
+    assert LINE.search(first_line(errors))  # from the variable, not from the allocation
+    assert not BY_LINE.search(errors)
+    assert NEXT_STEP in errors
 
 
 def test_without_tracking_the_report_names_the_next_step() -> None:
@@ -67,9 +87,10 @@ def test_without_tracking_the_report_names_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "flags"), [("ranks", ["--explain-oom"]), ("rank 1", [])], ids=["tracked", "untracked"]
+    ("way", "explains"), [("ranks", True), ("rank 1", False)], ids=["explained", "unexplained"]
 )
-def test_the_failure_of_ranks_has_the_report_of_the_first(way: str, flags: list[str]) -> None:
+def test_the_failure_of_ranks_has_the_report_of_the_first(way: str, explains: bool) -> None:
+    flags = [] if explains else ["--no-explain-oom"]
     errors = rehearse("2x1GiB", *flags, "--nproc-per-device", "1", way=way)
     first = first_line(errors)
     _, _, message = errors.partition("anyrig: error: ")
@@ -79,8 +100,8 @@ def test_the_failure_of_ranks_has_the_report_of_the_first(way: str, flags: list[
     assert first.startswith(f"  cuda:{rank} ran out of memory: {REASON}. Line: ")
     assert LINE.search(first)
     assert message.index(first) < message.index("\nrank ") < message.index("\n  all output: ")
-    assert message.count(NEXT_STEP) == errors.count(NEXT_STEP) == (not flags)
-    assert (BY_LINE.search(message) is not None) is bool(flags)
+    assert message.count(NEXT_STEP) == errors.count(NEXT_STEP) == (not explains)
+    assert (BY_LINE.search(message) is not None) is explains
 
 
 def test_other_endings_have_no_report() -> None:

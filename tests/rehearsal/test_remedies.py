@@ -251,5 +251,5 @@ def test_a_remedy_may_not_be_enough(tmp_path: Path) -> None:
     assert saving.needed_bytes > 256 * MIB
     assert not saving.is_enough
     assert savings.left_out == {
-        "half the batch": "the program makes no DataLoader with a batch_size"
+        "half the batch": "the program makes no DataLoader with a batch_size above 1"
     }

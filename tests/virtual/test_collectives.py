@@ -35,7 +35,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "initialized": (("gloo_on_gpus", "initializing", "second_class"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (
-        ("shapes", "symmetric_shapes", "freeing", "reduced_gradients"),
+        ("shapes", "symmetric_shapes", "freeing", "reduced_gradients", "objects_without_data"),
         2,
         {"mode": "shape-only"},
     ),

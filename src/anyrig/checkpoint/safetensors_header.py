@@ -12,8 +12,8 @@ the ranges must cover the data without gaps or overlaps, as the format requires.
 
 from __future__ import annotations
 
-import math
 import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -26,6 +26,8 @@ from .strict_json import read_strict_json
 
 MOST_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 LENGTH_BYTES = 8
+_MOST_BITS = 8 * 2**63  # offsets are below 2**63
+_MOST_SHOWN = 200  # characters of a value in a message
 
 # Bits of an element. Elements of less than a byte are packed.
 DTYPE_BITS = {
@@ -151,15 +153,37 @@ def _read_range(path: Path, name: str, facts: Any) -> TensorRange:
     if bits is None:
         raise _damaged(path, f"{name!r} has the unknown dtype {dtype!r}")
     if not _is_counts(shape) or not _is_counts(offsets) or len(offsets) != 2:
-        raise _damaged(path, f"{name!r} has the shape {shape!r} and the offsets {offsets!r}")
-    expected_bits = math.prod(shape) * bits
+        raise _damaged(
+            path, f"{name!r} has the shape {_shown(shape)} and the offsets {_shown(offsets)}"
+        )
+    expected_bits = _count_bits(shape, bits)
     if expected_bits != 8 * (offsets[1] - offsets[0]):
+        needs = "too many" if expected_bits is None else f"{expected_bits / 8:g}"
         raise _damaged(
             path,
-            f"{name!r} of {dtype} and shape {shape} needs {expected_bits / 8:g} bytes, but its "
+            f"{name!r} of {dtype} and shape {_shown(shape)} needs {needs} bytes, but its "
             f"range has {offsets[1] - offsets[0]}",
         )
     return TensorRange(dtype, tuple(shape), offsets[0], offsets[1])
+
+
+def _count_bits(shape: list[int], bits: int) -> int | None:
+    """Return the bits of a tensor; None if no file has as many bytes.
+
+    The product stays small, however many dimensions a hostile header has.
+    """
+    if 0 in shape:
+        return 0
+    for size in shape:
+        bits *= size
+        if bits > _MOST_BITS:
+            return None
+    return bits
+
+
+def _shown(value: Any) -> str:
+    text = reprlib.repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _is_counts(values: Any) -> bool:

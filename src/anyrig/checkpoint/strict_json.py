@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+# Longer keys are cut in messages.
+_MOST_SHOWN = 200
+
 
 def read_strict_json(text: bytes) -> Any:
     """Return the value of a JSON text.
@@ -21,7 +24,9 @@ def read_strict_json(text: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has the key {twice!r} twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"it has the key {name[:_MOST_SHOWN]!r} twice")
+            seen.add(name)
     return found

@@ -87,7 +87,9 @@ def check(
     gc.disable()  # trees are large, and the process ends soon
     if fix or diff:
         reports = list(
-            rewrite_files(files, rules, allow_unsafe=unsafe_fixes, write=fix and not diff)
+            rewrite_files(
+                files, rules, allow_unsafe=unsafe_fixes, write=fix and not diff, within=chosen
+            )
         )
     else:
         reports = list(check_files(files, rules))

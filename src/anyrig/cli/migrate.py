@@ -40,7 +40,7 @@ def migrate(
     rules = tuple(rule for rule in RULES if rule.is_about_versions)
     gc.disable()  # trees are large, and the process ends soon
     files = find_files(paths)
-    reports = list(rewrite_files(files, rules, allow_unsafe=not safe, write=not diff))
+    reports = list(rewrite_files(files, rules, allow_unsafe=not safe, write=not diff, within=paths))
     report_trouble(reports)
     if diff:
         raise typer.Exit(show_diff(reports))

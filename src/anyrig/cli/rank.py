@@ -29,7 +29,7 @@ from ..virtual.torch_import import collect_nothing_in_imports, when_torch_is_imp
 EXPLAIN_OOM = "--explain-oom"
 
 
-def main() -> NoReturn:
+def main(*, on_virtual_gpus: bool = False) -> NoReturn:
     """Run the program that the arguments name, and exit with its status."""
     arguments = sys.argv[1:]
     tracks = arguments[0] == EXPLAIN_OOM
@@ -52,7 +52,7 @@ def main() -> NoReturn:
     measured = None if to_measure is None else MeasuredProcess(to_measure)
     if measured is not None:
         when_torch_is_imported(measured.begin)
-    watch = OutOfMemoryWatch(tracks=tracks)
+    watch = OutOfMemoryWatch(tracks=tracks, on_virtual_gpus=on_virtual_gpus)
 
     def explain(error: BaseException) -> str | None:
         if measured is not None:

@@ -21,7 +21,6 @@ from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
 from .many_ranks import RANKS, rank_0_variables, read_ranks
 from .program_argument import (
     ALLOW_MISSING_KERNELS,
-    EXPLAIN_OOM,
     MODULE,
     NO_PYTHON,
     rank_words,
@@ -97,7 +96,14 @@ def rehearse(
             "by a factor, or cut its connections, and report how the program goes on.",
         ),
     ] = None,
-    explain_oom: EXPLAIN_OOM = False,
+    explain_oom: Annotated[
+        bool,
+        typer.Option(
+            "--explain-oom/--no-explain-oom",
+            help="If the script runs out of memory, report what filled the GPU and which lines to "
+            "change. This is the default.",
+        ),
+    ] = True,
     hazards: HAZARDS = False,
     fail_on_hazards: FAIL_ON_HAZARDS = False,
     hazard_sums: HAZARD_SUMS = False,

@@ -19,7 +19,7 @@ def main() -> NoReturn:
     placement = Placement.parse(sys.argv.pop(1))
     os.environ.update(placement.environment_of(int(os.environ["RANK"])))
     inject_fault()
-    rank.main()
+    rank.main(on_virtual_gpus=True)
 
 
 if __name__ == "__main__":

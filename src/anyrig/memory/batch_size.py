@@ -15,6 +15,9 @@ from .batch_search import Probe, Search, Steps
 from .failed_step import empty_caches
 from .program_state import ProgramState
 
+# An optimizer step of more micro-batches than this is a mistake.
+_MOST_MICRO_BATCHES = 1_000_000
+
 
 @dataclass(frozen=True)
 class BatchFit:
@@ -96,8 +99,9 @@ def fit_batch_size(
         The batch, the reason, and every batch that was tried; ``print`` shows a line for each.
 
     Raises:
-        MemoryTrackingError: an argument is out of range, there is no CUDA device, or a model on
-            several ranks cannot recover from a failed step.
+        MemoryTrackingError: an argument is out of range, there is no CUDA device, `global_batch`
+            takes more than a million micro-batches, or a model on several ranks cannot recover
+            from a failed step.
         OtherRankError: the step failed on another rank.
         RankMismatchError: the ranks did not call the same collectives within the step.
         torch.OutOfMemoryError: a batch of one sample does not fit.
@@ -118,11 +122,22 @@ def fit_batch_size(
         samples = max(1, math.floor(samples * (1 - margin)))
     micro_batches: tuple[int, ...] = ()
     if global_batch is not None:
-        count = math.ceil(math.ceil(global_batch / world_size) / samples)
+        count = _divide_up(_divide_up(global_batch, world_size), samples)
+        if count > _MOST_MICRO_BATCHES:
+            raise MemoryTrackingError(
+                f"global_batch={global_batch} takes {count} micro-batches of {samples} samples on "
+                f"each rank, more than {_MOST_MICRO_BATCHES}; give a smaller global batch, or "
+                "leave it out to find the largest batch alone"
+            )
         _, of_rank = divide_evenly(global_batch, world_size)[rank]
         micro_batches = tuple(size for _, size in divide_evenly(of_rank, count))
     probes = tuple(search.probes)
     return BatchFit(samples, search.fits, reason, probes, micro_batches, global_batch)
+
+
+def _divide_up(number: int, divisor: int) -> int:
+    """Return the quotient, rounded up; exact for numbers of any size."""
+    return (number + divisor - 1) // divisor
 
 
 def _find_rank() -> tuple[int, int]:
@@ -157,5 +172,5 @@ def _check(
             "there is no CUDA device; to find the batch for a GPU that this machine does not have, "
             "run: anyrig rehearse --rig RTX4090 --shape-only SCRIPT"
         )
-    of_rank = None if global_batch is None else math.ceil(global_batch / world_size)
+    of_rank = None if global_batch is None else _divide_up(global_batch, world_size)
     return min((each for each in (largest, of_rank) if each is not None), default=None)

@@ -18,6 +18,7 @@ class Kinds:
 
         recorded by autograd, allocated when the backward pass begins        activations
         the same, after that backward pass                                   other tensors
+        recorded by autograd, allocated when a request is refused            activations
         has a tensor with a graph, in no variable, older than the recording  activations
         the same, after the first backward pass                              other tensors
         has a tensor, allocated when a step or the recording ends            other tensors
@@ -31,6 +32,9 @@ class Kinds:
         self._graphs = {
             address for device, address in log.graph_memory if device == timeline.device
         }
+        # What the interpreter's stack holds when a request is refused, the error frees before any
+        # backward pass could use it.
+        self._refusals = {refusal.position for refusal in timeline.refusals}
         self._backward_starts = log.backward_starts
         self._start_positions = [timeline.position_of(n) for n in log.backward_starts]
         self._end_positions = [timeline.position_of(n) for n in log.backward_ends]
@@ -68,10 +72,12 @@ class Kinds:
         if origin.phase == "backward":  # recomputed by activation checkpointing
             index -= 1
         elif index < len(self._start_positions):
-            if not block.is_alive_at(self._start_positions[index]):
+            if not block.is_alive_at(self._start_positions[index]) and not (
+                position in self._refusals and position < self._start_positions[index]
+            ):
                 return False
         else:
-            return block.died is None
+            return block.died is None or position in self._refusals
         ended = index < len(self._end_positions) and position > self._end_positions[index]
         return not ended
 

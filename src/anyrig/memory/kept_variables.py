@@ -13,8 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from .census import tensors_of_variable
+from .module_calls import module_calls
 from .source_line import SourceLine, is_library_code
 
+_MOST_NODES = 1_000_000
 _ADDING_METHODS = ("append", "extend", "insert", "add", "update", "setdefault")
 
 
@@ -26,12 +28,15 @@ class KeptVariable:
         name: the variable's name, such as ``losses`` or ``self.losses``.
         line: the line, such as ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``.
         is_container: whether the variable is a container of tensors rather than a tensor.
+        in_model: whether its function was called by a module, so that a local variable lives no
+            longer than the call.
     """
 
     name: str
     line: SourceLine
     is_container: bool
     tensors: tuple[Tensor, ...]
+    in_model: bool = False
 
     @property
     def has_graphs(self) -> bool:
@@ -42,6 +47,18 @@ class KeptVariable:
     def is_scalar(self) -> bool:
         """Whether all of its tensors have a single element, as losses do."""
         return all(tensor.numel() == 1 for tensor in self.tensors)
+
+    def count_calls(self) -> int:
+        """Return of how many calls of a model it keeps graphs: at most, and one at least.
+
+        A container has a tensor of each call. The graph of a tensor that carries on its own graph
+        has a node like its last one for each.
+        """
+        with_graph = [tensor for tensor in self.tensors if tensor.grad_fn is not None]
+        if self.is_container or not with_graph:
+            return max(1, len(with_graph))
+        last = with_graph[0].grad_fn
+        return sum(type(node) is type(last) for node in _nodes_of(last))
 
     @property
     def graph_cure(self) -> tuple[str, str]:
@@ -64,13 +81,15 @@ def find_kept_variables(frame: FrameType | None) -> Iterator[KeptVariable]:
     Args:
         frame: the innermost function. Its callers are searched too.
     """
+    last_call = max(module_calls(frame), key=lambda each: each[0], default=(-1, None))[0]
+    depth = 0
     while frame is not None:
         if not is_library_code(frame.f_code):
-            yield from _find_in_function(frame)
-        frame = frame.f_back
+            yield from _find_in_function(frame, in_model=depth < last_call)
+        frame, depth = frame.f_back, depth + 1
 
 
-def _find_in_function(frame: FrameType) -> Iterator[KeptVariable]:
+def _find_in_function(frame: FrameType, *, in_model: bool) -> Iterator[KeptVariable]:
     code = frame.f_code
     lines = _adding_lines(code.co_filename, code.co_firstlineno, code.co_name)
     for name, number in lines.items():
@@ -78,7 +97,19 @@ def _find_in_function(frame: FrameType) -> Iterator[KeptVariable]:
         tensors = tuple(tensor for _, tensor in tensors_of_variable(name, value))
         if tensors:
             line = SourceLine(code.co_filename, number, code.co_name)
-            yield KeptVariable(name, line, not isinstance(value, Tensor), tensors)
+            yield KeptVariable(name, line, not isinstance(value, Tensor), tensors, in_model)
+
+
+def _nodes_of(last: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph that ends with a node."""
+    seen, waiting = {last}, [last]
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        yield node
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                waiting.append(before)
 
 
 def _find_value(name: str, frame: FrameType) -> Any:

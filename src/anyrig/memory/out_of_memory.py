@@ -10,11 +10,12 @@ from types import FrameType, TracebackType
 import torch
 
 from ..units import format_bytes
-from .census import take_census
+from .batch_tensors import can_be_halved, find_batch
+from .census import Census, take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .failed_step import add_note
-from .kept_variables import find_kept_variables
+from .kept_variables import KeptVariable, find_kept_variables
 from .moment import Moment
 from .reason import Reason, find_reason
 from .recording import Recording, refuse_two_recordings
@@ -145,20 +146,40 @@ def report_refusal(
     if not refusing:
         return None  # the CPU ran out of memory, or the program raised the error itself
     record = max(refusing, key=lambda each: each.timeline.last_refusal_seconds())
-    refusal = record.timeline.refusals[-1]
     variables = [each for frame in stacks for each in find_kept_variables(frame)]
+    return make_report(record, variables, stacks, take_census())
+
+
+def make_report(
+    record: DeviceRecord,
+    variables: Sequence[KeptVariable],
+    stacks: Sequence[FrameType],
+    census: Census,
+) -> OutOfMemoryReport:
+    """Return a report of the last request that the device of `record` refused.
+
+    Args:
+        record: the record of the device until the request.
+        variables: the variables to which running functions add tensors, innermost function first.
+        stacks: the innermost frame of each thread.
+        census: what the program holds.
+    """
+    refusal = record.timeline.refusals[-1]
     reason = find_reason(record, refusal, variables)
     moment = describe_moment(record, refusal.position)
     outside = None
     if record.total_bytes is not None:
         reserved = record.timeline.reserved_at(refusal.position)
         outside = record.total_bytes - refusal.free_bytes - reserved
+    can_halve = can_be_halved(find_batch(record, refusal.position, stacks, census))
     return OutOfMemoryReport(
         record.timeline.device,
         refusal.requested_bytes,
         moment,
         reason,
         record.total_bytes,
-        remedies=find_remedies(moment, reason, take_census().own_models, torch.cuda.device_count()),
+        remedies=find_remedies(
+            moment, reason, census.own_models, torch.cuda.device_count(), can_halve=can_halve
+        ),
         outside_bytes=outside,
     )

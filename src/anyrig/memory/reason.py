@@ -89,6 +89,17 @@ def blame_container(variable: KeptVariable, held_bytes: int, count: int) -> Reas
     )
 
 
+def blame_graphs(variable: KeptVariable, held_bytes: int, calls: int) -> Reason:
+    """Return the reason that `variable` keeps the graphs of `calls` calls of a model."""
+    cause = Cause.KEPT_OUTPUTS if variable.is_container else Cause.RECURRENT_STATE
+    if variable.is_scalar:
+        cause = Cause.KEPT_LOSSES
+    subject, cure = variable.graph_cure
+    keeps = f"keeps {format_bytes(held_bytes)} of {calls} calls of the model"
+    sentence = f"{subject} {keeps}: {cure}"
+    return Reason(cause, sentence, variable.line, held_bytes, cure, variable.name)
+
+
 class _Rules:
     """The rules for each cause, in order. The first rule that applies gives the reason.
 
@@ -172,20 +183,21 @@ class _Rules:
             for block in self._blocks
             if block.origin is not None and block.origin.is_recorded and block.kind in _WITHOUT_ROLE
         ]
-        calls = {block.origin.call for block in kept if block.origin is not None}
-        count = sum(block.bytes for block in kept)
+        calls: Counter[int] = Counter()
+        for block in kept:
+            assert block.origin is not None
+            calls[block.origin.call] += block.bytes
+        count = calls.total()
+        # A list of losses whose graphs are used up keeps little: the running call holds the rest.
+        of_others = count - max(calls.values(), default=0)
         if len(calls) < FEWEST_PASSES or count < self._largest_other(Kind.ACTIVATIONS):
+            return None
+        if of_others < count / 2:
             return None
         for variable in self._variables:
             if not variable.has_graphs:
                 continue
-            keeps = f"keeps {format_bytes(count)} of {len(calls)} calls of the model"
-            cause = Cause.KEPT_OUTPUTS if variable.is_container else Cause.RECURRENT_STATE
-            if variable.is_scalar:
-                cause = Cause.KEPT_LOSSES
-            subject, cure = variable.graph_cure
-            sentence = f"{subject} {keeps}: {cure}"
-            return Reason(cause, sentence, variable.line, count, cure, variable.name)
+            return blame_graphs(variable, count, min(len(calls), variable.count_calls()))
         return None
 
     def _kept_tensors(self) -> Reason | None:

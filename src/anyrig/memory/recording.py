@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -22,7 +22,6 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MemoryTrackingError
 from ..private_names import refuse_missing
 from .block import Block
-from .census import Census, take_census, variables_of
 from .classify import Kinds
 from .cuda_history import (
     CudaHistory,
@@ -83,7 +82,7 @@ class Recording:
 
     def start(self, frame: FrameType | None) -> None:
         """Begin to record. The names of variables come from `frame` and its callers."""
-        self._log.graph_memory = self._note_all((frame,)).graph_memory
+        self._log.graph_memory = self._roles.note_program((frame,)).graph_memory
         self._host.restart()
         if torch.cuda.is_available():
             torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -146,7 +145,7 @@ class Recording:
         The names of variables come from `frames` and their callers.
         """
         self._recorder.finish()
-        self._note_all(frames)
+        self._roles.note_program(frames)
         return [self._describe(timeline) for timeline in self._timelines()]
 
     def _end(self) -> None:
@@ -202,18 +201,6 @@ class Recording:
             outside = total - free - torch.cuda.memory_reserved(timeline.device)
         kinds = Kinds(timeline, self._log)
         return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
-
-    def _note_all(self, frames: Iterable[FrameType | None]) -> Census:
-        """Record the roles of all tensors; return what the program holds."""
-        census = take_census()
-        self._roles.note(list(census.tensors), None)
-        for frame in frames:
-            self._roles.note_variables(variables_of(frame))
-        for model in census.models:
-            self._roles.note_model(model)
-        for optimizer in census.optimizers:
-            self._roles.note_optimizer(optimizer)
-        return census
 
     def _begin_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._recorder.is_recording:

@@ -39,7 +39,12 @@ class Remedy:
 
 
 def find_remedies(
-    moment: Moment, reason: Reason, models: Sequence[nn.Module], gpu_count: int
+    moment: Moment,
+    reason: Reason,
+    models: Sequence[nn.Module],
+    gpu_count: int,
+    *,
+    can_halve: bool = True,
 ) -> tuple[Remedy, ...]:
     """Return the remedies that apply to an out-of-memory error, largest saving first.
 
@@ -51,13 +56,17 @@ def find_remedies(
         reason: why it ran out of memory.
         models: the outermost modules of the process.
         gpu_count: the number of GPUs of this node, over which a model can be sharded.
+        can_halve: whether the batch has two halves; see `batch_tensors`.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"
         return (Remedy(name, reason.cure, reason.bytes),)
     if reason.cause is Cause.OTHER_PROCESSES:
         return ()
-    found = [*_of_calls(moment, reason, models), *_of_steps(moment, models, gpu_count)]
+    found = [
+        *_of_calls(moment, reason, models, can_halve=can_halve),
+        *_of_steps(moment, models, gpu_count),
+    ]
     if reason.cause is Cause.FRAGMENTATION:
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         found.append(Remedy("expandable segments", advice, reason.bytes))
@@ -66,16 +75,19 @@ def find_remedies(
     return tuple(sorted(listed, key=lambda remedy: -remedy.most_bytes))
 
 
-def _of_calls(moment: Moment, reason: Reason, models: Sequence[nn.Module]) -> Iterator[Remedy]:
+def _of_calls(
+    moment: Moment, reason: Reason, models: Sequence[nn.Module], *, can_halve: bool
+) -> Iterator[Remedy]:
     """Yield the remedies that change how a model is called."""
     kinds = moment.by_kind()
     activations = kinds.get(Kind.ACTIVATIONS, 0)
     batch = reason.bytes if reason.cause is Cause.BATCH else kinds.get(Kind.BATCH, 0)
-    yield Remedy(
-        "half the batch",
-        "accumulate two halves; anyrig.memory.fit_batch_size finds the largest batch that fits",
-        (activations + batch) // 2,
-    )
+    if can_halve:
+        yield Remedy(
+            "half the batch",
+            "accumulate two halves; anyrig.memory.fit_batch_size finds the largest batch that fits",
+            (activations + batch) // 2,
+        )
     offload = "with torch.autograd.graph.save_on_cpu(): output = model(…)"
     yield Remedy("offload", offload, activations)
     if all(each.dtype not in (torch.float16, torch.bfloat16) for each in _parameters(models)):

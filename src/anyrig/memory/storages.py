@@ -33,5 +33,7 @@ def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
         # Tensors inside torch.func transforms have no storage of their own.
         with suppress(NotImplementedError):
             storage = tensor.untyped_storage()
-            if storage.device.type != "meta":  # as of meta tensors and FakeTensors
+            # Those of meta tensors and FakeTensors are on "meta". A virtual GPU that has no memory
+            # for a result leaves the device of its tensor as it was.
+            if storage.device.type != "meta" and storage.device == tensor.device:
                 yield storage

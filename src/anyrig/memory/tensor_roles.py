@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, MutableMapping
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .census import Census, take_census, variables_of
 from .host_history import HostHistory
 from .kinds import Kind
 from .module_stack import ModuleStack
@@ -85,10 +87,22 @@ class TensorRoles:
         for parameter in list(self._names):
             self._note_gradient(parameter)
 
-    def note_variables(self, variables: Iterable[tuple[str, Tensor]]) -> None:
-        """Record the names of variables, for tensors without a name from another role."""
-        for name, tensor in variables:
-            self.note(tensor, None, name)
+    def note_program(self, frames: Iterable[FrameType | None]) -> Census:
+        """Record the roles of all tensors, and return what the program holds.
+
+        The names of variables come from `frames` and their callers, for tensors without a name from
+        another role.
+        """
+        census = take_census()
+        self.note(list(census.tensors), None)
+        for frame in frames:
+            for name, tensor in variables_of(frame):
+                self.note(tensor, None, name)
+        for model in census.models:
+            self.note_model(model)
+        for optimizer in census.optimizers:
+            self.note_optimizer(optimizer)
+        return census
 
     def _note_parameter(self, parameter: Tensor) -> None:
         self.note(parameter, Kind.PARAMETERS, *self._names.get(parameter, (None, None)))

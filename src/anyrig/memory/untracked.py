@@ -10,13 +10,23 @@ from types import FrameType
 import torch
 
 from ..units import parse_bytes
+from .batch_tensors import can_be_halved, find_batch
 from .block import Origin
 from .census import take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
-from .kept_variables import find_kept_variables
+from .kept_variables import KeptVariable, find_kept_variables
+from .kinds import Kind
+from .moment import Moment
 from .out_of_memory import OutOfMemoryReport
-from .reason import FEWEST_PASSES, Cause, Reason, blame_container, find_reason
+from .reason import (
+    FEWEST_PASSES,
+    Cause,
+    Reason,
+    blame_container,
+    blame_graphs,
+    find_reason,
+)
 from .recording import Recording
 from .remedies import find_remedies
 from .source_line import current_line
@@ -73,9 +83,15 @@ def _report(
     then = replace(timeline, start_allocated_bytes=reserved - fragments, origins={0: origin})
     reason = find_reason(replace(record, timeline=then), Refusal(-1, requested, free), ())
     moment = replace(describe_moment(record, timeline.end), line=line)
-    if reason.cause is Cause.OTHER:
-        reason = _find_kept_tensors(stacks, timeline.device, moment.allocated_bytes) or reason
+    variables = [each for frame in stacks for each in find_kept_variables(frame)]
+    if reason.cause in (Cause.OTHER, Cause.ACTIVATIONS):
+        reason = (
+            _find_kept_graphs(variables, moment)
+            or _find_kept_tensors(variables, timeline.device, moment.allocated_bytes)
+            or reason
+        )
     freed = reserved - cached - moment.allocated_bytes
+    census = take_census()
     return OutOfMemoryReport(
         timeline.device,
         requested,
@@ -83,16 +99,39 @@ def _report(
         reason,
         total,
         freed if freed > _ROUNDING * reserved else 0,
-        find_remedies(moment, reason, take_census().own_models, torch.cuda.device_count()),
+        find_remedies(
+            moment,
+            reason,
+            census.own_models,
+            torch.cuda.device_count(),
+            can_halve=can_be_halved(find_batch(record, timeline.end, stacks, census)),
+        ),
         None if total is None else total - free - reserved,
     )
 
 
+def _find_kept_graphs(variables: Sequence[KeptVariable], moment: Moment) -> Reason | None:
+    """Return the variable that keeps the graphs of several calls, if these hold half of the memory.
+
+    The error has freed the graph of the call that it ended.
+    """
+    held = moment.by_kind().get(Kind.ACTIVATIONS, 0)
+    if held < moment.allocated_bytes / 2:
+        return None
+    for variable in variables:
+        lives_longer = not variable.in_model or "." in variable.name
+        if variable.is_container and variable.has_graphs and lives_longer:
+            calls = variable.count_calls()
+            if calls >= FEWEST_PASSES:
+                return blame_graphs(variable, held, calls)
+    return None
+
+
 def _find_kept_tensors(
-    stacks: Sequence[FrameType], device: torch.device, allocated: int
+    variables: Sequence[KeptVariable], device: torch.device, allocated: int
 ) -> Reason | None:
     """Return the variable to which a line adds tensors, if it holds half of the memory."""
-    for variable in (each for frame in stacks for each in find_kept_variables(frame)):
+    for variable in variables:
         storages = [each.untyped_storage() for each in variable.tensors if each.device == device]
         held = {each.data_ptr(): each.nbytes() for each in storages}
         count = sum(held.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .edit import Fix, apply_edits, choose_compatible
 from .finding import Finding, Hit
+from .lines import Lines
 from .noqa import Noqa
 from .reading import Reading, may_matter, parse, read_program
 from .rule import Rule
@@ -46,8 +47,10 @@ def check_source(source: SourceFile, rules: Sequence[Rule]) -> tuple[Finding, ..
     if not may_matter(source.text, source.siblings):
         return ()
     reading = _read(source, source.text, None)
+    lines = Lines(source.text)
     found = [
-        _finding(source, reading, code, hit) for code, hit in _hits(reading, rules, source.text)
+        _finding(source, lines, reading, code, hit)
+        for code, hit in _hits(reading, rules, source.text)
     ]
     return tuple(sorted(found, key=lambda each: (each.line, each.column, each.code)))
 
@@ -104,10 +107,12 @@ def _read(source: SourceFile, text: str, is_old: bool | None) -> Reading:
 
 def _hits(reading: Reading, rules: Sequence[Rule], text: str) -> Iterator[tuple[str, Hit]]:
     """Yield what the rules find, unless a comment silences it, with the rule's code."""
-    program, noqa = reading.program, Noqa(text)
+    program, noqa, lines = reading.program, Noqa(text), Lines(text)
     codes = {rule.code for rule in rules}
     for repair in reading.repairs:
-        if repair.code in codes and not noqa.silences(repair.code, [_line(text, repair.start)]):
+        if repair.code in codes and not noqa.silences(
+            repair.code, lines.position(repair.start)[:1]
+        ):
             # The program has these edits already: the fix itself is empty.
             yield (
                 repair.code,
@@ -135,24 +140,14 @@ def _unrepaired(reading: Reading, hits: list[tuple[str, Hit]], allow_unsafe: boo
     return f"it is Python 2, and cannot be rewritten without {codes}{more}"
 
 
-def _finding(source: SourceFile, reading: Reading, code: str, hit: Hit) -> Finding:
+def _finding(source: SourceFile, lines: Lines, reading: Reading, code: str, hit: Hit) -> Finding:
     program = reading.program
     if hit.fix is not None and not hit.fix.edits:  # a repair, placed in the text on the disk
-        start, end = _position(source.text, hit.start), _position(source.text, hit.end)
+        start, end = lines.position(hit.start), lines.position(hit.end)
     elif reading.edits:
-        start = _position(source.text, reading.original(hit.start))
-        end = _position(source.text, reading.original(hit.end))
+        start = lines.position(reading.original(hit.start))
+        end = lines.position(reading.original(hit.end))
     else:
         start, end = program.position(hit.start), program.position(hit.end)
     fix = None if hit.fix is None else "safe" if hit.fix.is_safe else "unsafe"
     return Finding(source.path, code, hit.message, *start, *end, fix)
-
-
-def _line(text: str, offset: int) -> int:
-    return _position(text, offset)[0]
-
-
-def _position(text: str, offset: int) -> tuple[int, int]:
-    """Return the line and the column of a place in a text, both from 1."""
-    head = text[:offset].replace("\r\n", "\n").replace("\r", "\n")
-    return head.count("\n") + 1, len(head) - head.rfind("\n")

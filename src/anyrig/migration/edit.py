@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -53,17 +54,43 @@ def choose_compatible(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
 
     Fixes may share an edit, such as an import that both need.
     """
-    accepted: set[Edit] = set()
+    accepted = _Accepted()
     chosen = []
     for fix in fixes:
-        new = set(fix.edits) - accepted
-        if not any(_conflict(edit, other) for edit in new for other in accepted):
-            accepted |= new
+        new = set(fix.edits) - accepted.edits
+        if not any(map(accepted.conflicts, new)):
+            accepted.add(new)
             chosen.append(fix)
     return tuple(chosen)
 
 
-def _conflict(one: Edit, other: Edit) -> bool:
-    if one.start == one.end and other.start == other.end:
-        return one.start == other.start
-    return one.start < other.end and other.start < one.end
+class _Accepted:
+    """Edits without conflicts, in the order of the text.
+
+    An edit conflicts with another that replaces some of the same characters, or inserts within
+    them. Two insertions conflict if they are at the same place.
+    """
+
+    def __init__(self) -> None:
+        self.edits: set[Edit] = set()
+        self._replaced: list[tuple[int, int]] = []  # (start, end), which do not overlap
+        self._insertions: list[int] = []
+
+    def add(self, edits: Iterable[Edit]) -> None:
+        """Add edits that conflict with none of these. Fast if they follow all of these."""
+        for edit in edits:
+            self.edits.add(edit)
+            if edit.start == edit.end:
+                insort(self._insertions, edit.start)
+            else:
+                insort(self._replaced, (edit.start, edit.end))
+
+    def conflicts(self, edit: Edit) -> bool:
+        """Return whether an edit that is not among these conflicts with one of these."""
+        before = bisect_left(self._replaced, (edit.end,)) - 1  # the last that starts before its end
+        if before >= 0 and self._replaced[before][1] > edit.start:
+            return True
+        is_insertion = edit.start == edit.end
+        first = bisect_left(self._insertions, edit.start + (not is_insertion))
+        last = edit.end + is_insertion
+        return first < len(self._insertions) and self._insertions[first] < last

@@ -20,7 +20,8 @@ _SKIPPED = frozenset(
 def find_files(paths: Iterable[Path], exclude: Sequence[str] = ()) -> Iterator[Path]:
     """Yield named files, and the ``*.py`` files below named folders in the order of their names.
 
-    Hidden folders, virtual environments and build outputs are skipped.
+    Hidden folders, virtual environments and build outputs are skipped, and so are folders that a
+    link leads to. What is not a regular file is yielded too: reading it says so.
 
     Args:
         paths: files and folders.
@@ -32,7 +33,7 @@ def find_files(paths: Iterable[Path], exclude: Sequence[str] = ()) -> Iterator[P
     for path in paths:
         if path.is_dir():
             yield from _below(path, exclude)
-        elif path.is_file():
+        elif path.exists():
             if not _is_excluded(path, exclude):
                 yield path
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from .edit import Edit
 from .kinds import Kinds
+from .lines import Lines
 from .names import Names
 from .scopes import Scopes
 
@@ -123,17 +123,12 @@ class Program:
     # Places in the text.
 
     @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.text)
+
+    @property
     def _line_starts(self) -> list[int]:
-        starts, text, position = [0], self.text, 0
-        while True:
-            feed, carriage = text.find("\n", position), text.find("\r", position)
-            if feed < 0 and carriage < 0:
-                return starts
-            if carriage >= 0 and (feed < 0 or carriage < feed):
-                position = carriage + (2 if feed == carriage + 1 else 1)
-            else:
-                position = feed + 1
-            starts.append(position)
+        return self._lines.starts
 
     @cached_property
     def _is_ascii(self) -> bool:
@@ -150,8 +145,7 @@ class Program:
 
     def position(self, offset: int) -> tuple[int, int]:
         """Return the line and the column of a place in the text, both from 1."""
-        line = bisect_right(self._line_starts, offset)
-        return line, offset - self._line_starts[line - 1] + 1
+        return self._lines.position(offset)
 
     def line_start(self, line: int) -> int:
         """Return where a line begins; the number of lines plus one is the end of the text."""

@@ -39,7 +39,12 @@ def check_files(paths: Iterable[Path], rules: Sequence[Rule]) -> Iterator[FileRe
 
 
 def rewrite_files(
-    paths: Iterable[Path], rules: Sequence[Rule], *, allow_unsafe: bool, write: bool
+    paths: Iterable[Path],
+    rules: Sequence[Rule],
+    *,
+    allow_unsafe: bool,
+    write: bool,
+    within: Sequence[Path] | None = None,
 ) -> Iterator[FileReport]:
     """Rewrite each file, and check what is left.
 
@@ -48,11 +53,18 @@ def rewrite_files(
         rules: the rules whose fixes are applied.
         allow_unsafe: apply also fixes that may change what a program computes.
         write: write the files; otherwise the reports only hold the new texts.
+        within: the files and folders that may be changed. A link to any other file is reported, and
+            the file stays as it is. None: all files may be changed.
     """
     for path in paths:
         source = _read(path)
         if isinstance(source, FileReport):
             yield source
+            continue
+        outside = None if within is None else _outside(path, within)
+        if outside is not None:
+            reason = f"is a link to {outside}, and is unchanged; name that file to rewrite it"
+            yield FileReport(path, trouble=reason, is_read=False)
             continue
         try:
             rewriting = rewrite_source(source, rules, allow_unsafe=allow_unsafe)
@@ -68,6 +80,18 @@ def rewrite_files(
                 continue
         after = replace(source, text=rewriting.text)
         yield FileReport(path, _checked(after, rules).findings, rewriting, trouble)
+
+
+def _outside(path: Path, within: Sequence[Path]) -> Path | None:
+    """Return the file that a link leads to, if it is none of the files and folders `within`."""
+    if not path.is_symlink():
+        return None
+    try:
+        target = path.resolve()
+        is_inside = any(target.is_relative_to(each.resolve()) for each in within)
+    except (OSError, RuntimeError):  # links in a circle; reading says so
+        return None
+    return None if is_inside else target
 
 
 def _read(path: Path) -> SourceFile | FileReport:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 from .edit import Edit, apply_edits
 from .program import Program
@@ -38,15 +40,23 @@ class Reading:
 
     def original(self, offset: int) -> int:
         """Return where a place in the program's text is in the file's text."""
-        moved = 0
+        starts = self._starts
+        index = bisect_right(starts, offset) - 1
+        if index < 0:
+            return offset
+        edit, beyond = self.edits[index], offset - starts[index]
+        if beyond < len(edit.text):
+            return min(edit.start + beyond, edit.end)
+        return edit.end + beyond - len(edit.text)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where the text of each edit begins in the program's text."""
+        starts, moved = [], 0
         for edit in self.edits:
-            start = edit.start + moved
-            if offset < start:
-                break
-            if offset < start + len(edit.text):
-                return min(edit.start + offset - start, edit.end)
+            starts.append(edit.start + moved)
             moved += len(edit.text) - (edit.end - edit.start)
-        return offset - moved
+        return starts
 
 
 def may_matter(text: str, siblings: frozenset[str] = frozenset()) -> bool:

@@ -124,7 +124,7 @@ def remove_line(program: Program, statement: ast.stmt) -> Edit | None:
     parent = program.parents[statement]
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, [])
-        if isinstance(block, list) and statement in block and len(block) == 1:
+        if isinstance(block, list) and len(block) == 1 and block[0] is statement:
             return replace(program, statement, "pass")
     return Edit(start, end)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SourceError
+from ..regular_file import read_regular
+from .source_file import MOST_SOURCE_BYTES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +43,8 @@ def read_settings(start: Path) -> Settings:
         if not path.is_file():
             continue
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("anyrig")
+            text = read_regular(path, MOST_SOURCE_BYTES, follow_links=True).decode()
+            table = tomllib.loads(text).get("tool", {}).get("anyrig")
         except (OSError, ValueError, AttributeError) as error:
             raise SourceError(f"{path} cannot be read: {error}") from error
         if table is not None:

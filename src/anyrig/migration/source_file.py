@@ -9,6 +9,11 @@ import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..regular_file import read_regular
+
+# Larger files are data. Parsing takes some hundred bytes of memory for each byte.
+MOST_SOURCE_BYTES = 10_000_000
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -34,10 +39,11 @@ def read_source(path: Path) -> SourceFile:
     which maps every byte to a character and back.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, is not a regular file, or has more than
+            `MOST_SOURCE_BYTES` bytes. A link to a regular file is followed.
         SyntaxError: the file names an encoding that Python does not know.
     """
-    content = path.read_bytes()
+    content = read_regular(path, MOST_SOURCE_BYTES, follow_links=True)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         return SourceFile(path, content.decode(encoding), encoding, find_siblings(path))

@@ -10,6 +10,7 @@ from ..virtual.torch_import import when_torch_is_imported
 
 if TYPE_CHECKING:
     from ..memory.recording import Recording
+    from .refusal_watch import RefusalWatch
 
 _NEXT_STEP = "Run again with --explain-oom: it names the modules and the lines that allocated this."
 
@@ -22,19 +23,23 @@ class OutOfMemoryWatch:
         watch = OutOfMemoryWatch(tracks=True)
         Program("train.py").run(watch.explain)
 
-    With `tracks`, operators are recorded from the program's import of torch on. Without it, nothing
-    happens before the error, and the report has the lines of the error only.
+    With `tracks`, the report names the lines that allocated the memory: every operator is recorded
+    from the program's import of torch on, which takes time, or, with `on_virtual_gpus`, these note
+    the lines, which takes none. Without `tracks`, nothing happens before the error, and the report
+    has the lines of the error only.
 
     Attributes:
         has_seen_error: whether such an error has ended the program.
     """
 
-    def __init__(self, *, tracks: bool) -> None:
+    def __init__(self, *, tracks: bool, on_virtual_gpus: bool = False) -> None:
         self.has_seen_error = False
         self._tracks = tracks
         self._recording: Recording | None = None
+        self._refusals: RefusalWatch | None = None
         if tracks:
-            when_torch_is_imported(self._start)
+            begin = self._watch_refusals if on_virtual_gpus else self._record
+            when_torch_is_imported(begin)
 
     def explain(self, error: BaseException) -> str | None:
         """Return a report of the exception that ends the program, below its traceback.
@@ -53,7 +58,13 @@ class OutOfMemoryWatch:
         except Exception as failure:  # the program's own error must be printed
             return f"There is no report: {type(failure).__name__}: {failure}{next_step}"
 
-    def _start(self) -> None:
+    def _watch_refusals(self) -> None:
+        from .refusal_watch import RefusalWatch
+
+        self._refusals = RefusalWatch()
+        self._refusals.start()
+
+    def _record(self) -> None:
         from ..memory.recording import Recording
 
         # The dispatch mode belongs to a thread.
@@ -65,8 +76,10 @@ class OutOfMemoryWatch:
         from ..memory.out_of_memory import list_stacks, report_refusal
         from ..memory.untracked import report_untracked
 
+        report = None if self._refusals is None else self._refusals.report(error)
+        if report is not None:
+            return str(report).rstrip()
         stacks = list_stacks(error.__traceback__)
-        report = None
         if self._recording is not None and self._recording.is_recording:
             report = report_refusal(self._recording.finish(*stacks), stacks)
         report = report or report_untracked(error, stacks)

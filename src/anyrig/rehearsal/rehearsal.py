@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from .process_record import ProcessRecord
 
 
+# How long the report waits for processes that the program leaves behind: after its end, and after
+# its failure, which may let them wait for ever.
+_MOST_SECONDS = 30.0
+_LEAST_SECONDS = 2.0
+
+
 @dataclass(frozen=True)
 class RanksEnd:
     """How the ranks of a rehearsal ended.
@@ -55,7 +61,7 @@ class Rehearsal:
         shape_only: keep no data and compute nothing; bytes, shapes and errors stay the same.
         assume_values: with `shape_only`, continue with a constant where the program needs a value
             that was never computed, instead of raising an error.
-        explain_oom: track memory, for the report of an out-of-memory error.
+        explain_oom: note the lines that allocate memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
         reporting: what to report at the end.
         lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
@@ -72,7 +78,7 @@ class Rehearsal:
     rig: VirtualRig
     shape_only: bool = False
     assume_values: bool = False
-    explain_oom: bool = False
+    explain_oom: bool = True
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
     lone_rank: bool = False
@@ -135,7 +141,7 @@ class Rehearsal:
         if self.when_installed is not None:
             when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.
-        watch = OutOfMemoryWatch(tracks=self.explain_oom)
+        watch = OutOfMemoryWatch(tracks=self.explain_oom, on_virtual_gpus=True)
         errors: list[ProgramError] = []
 
         def explain(error: BaseException) -> str | None:
@@ -152,6 +158,7 @@ class Rehearsal:
                 status = self.program.run(explain, marker)
                 watching.stop()
                 if not refusals:
+                    folder.await_others(_MOST_SECONDS if status == 0 else _LEAST_SECONDS)
                     own = [] if watching.steps is None else [watching.record()]
                     self._report([*own, *folder.read_all()], status, next(iter(errors), None))
         if refusals:
@@ -227,9 +234,12 @@ class Rehearsal:
                 yield lambda end: None
                 return
             with RecordFolder.shared(self.reporting.steps) as folder:
-                yield lambda end: self._report(
-                    folder.read_all(), end.status, end.error, end.account
-                )
+
+                def report(end: RanksEnd) -> None:
+                    folder.await_others(_MOST_SECONDS if end.status == 0 else _LEAST_SECONDS)
+                    self._report(folder.read_all(), end.status, end.error, end.account)
+
+                yield report
 
     def _hand_down(self) -> Inheritance | None:
         from ..virtual.installed import Installation, hand_down_before_install

@@ -53,6 +53,46 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: x[torch.tensor([0], device="cuda:2")],
         r"indices should be either on cpu or on the same device as the indexed tensor \(cuda:1\)",
     ),
+    "an index of the GPU into the host": (
+        lambda x: torch.ones(3)[torch.tensor([0], device=x.device)],
+        r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)",
+    ),
+    "a mask of the GPU over the host": (
+        lambda x: torch.ones(3)[x[0] > 0],
+        r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)",
+    ),
+    "values of the GPU into the host": (
+        lambda x: torch.ones(3).index_put_((torch.tensor([0, 1, 2]),), x[0]),
+        "but found at least two devices, cuda:1 and cpu!",
+    ),
+    "values of the host to be added": (
+        lambda x: x.index_put_((torch.tensor([0]),), torch.ones(3), accumulate=True),
+        "^expected device cuda:1 but got device cpu for value tensor$",
+    ),
+    "an index of the GPU to select from the host": (
+        lambda x: torch.ones(3).index_select(0, torch.tensor([0], device=x.device)),
+        "but got index is on cuda:1, different from other tensors on cpu",
+    ),
+    "an index of the GPU to gather from the host": (
+        lambda x: torch.ones(3).gather(0, torch.tensor([0], device=x.device)),
+        "but got index is on cuda:1, different from other tensors on cpu",
+    ),
+    "an index of the GPU to scatter into the host": (
+        lambda x: torch.ones(3).scatter_(0, torch.tensor([0], device=x.device), 2.0),
+        "but got index is on cuda:1, different from other tensors on cpu",
+    ),
+    "an index of the GPU to add into the host": (
+        lambda x: torch.ones(3).index_add_(0, torch.tensor([0], device=x.device), torch.ones(1)),
+        "but got index is on cuda:1, different from other tensors on cpu",
+    ),
+    "an index of the GPU to fill the host at": (
+        lambda x: torch.ones(3).index_fill_(0, torch.tensor([0], device=x.device), 2.0),
+        "but found at least two devices, cuda:1 and cpu!",
+    ),
+    "a mask of the GPU to fill the host by": (
+        lambda x: torch.ones(3).masked_fill_(x[0] > 0, 2.0),
+        "expected self and mask to be on the same device, but got mask on cuda:1 and self on cpu",
+    ),
     "a value for an index, of the host": (
         lambda x: x.index_put_((torch.tensor([0]),), torch.ones(3)),
         "but found at least two devices, cuda:1 and cpu!",
@@ -131,7 +171,7 @@ def test_a_number_of_a_card_is_written_to_the_host_and_to_other_cards(here: Tens
         target[torch.tensor([True, False, False])] = number
         assert target.tolist() == [5.0, 10.0, 0.0]
     assert torch.tensor(0.0).fill_(number).item() == 5
-    with pytest.raises(RuntimeError, match=f"but found at least two devices, cpu and {DEVICE}!"):
+    with pytest.raises(RuntimeError, match=f"but found at least two devices, {DEVICE} and cpu!"):
         torch.zeros(3).index_put_((index,), here[0, :1])
 
 
@@ -202,3 +242,84 @@ def test_numpy_is_refused(here: Tensor) -> None:
 def test_a_generator_of_the_host_is_refused() -> None:
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
         torch.rand(2, device="cuda", generator=torch.Generator())
+
+
+PLACES, MASK = [0, 2], [True, False, True]
+
+
+def numbers(*values: object, device: str = DEVICE) -> Tensor:
+    return torch.tensor([*values], device=device)
+
+
+def put(target: Tensor, *index: Tensor | slice, values: Tensor, adds: bool = False) -> Tensor:
+    if any(isinstance(each, slice) for each in index):
+        target[index] = values
+        return target
+    return target.index_put_(index, values, accumulate=adds)
+
+
+FIVE, TABLE = torch.tensor(5.0), torch.zeros(2, 3)
+WRITES: dict[str, tuple[Callable[[], Tensor], list[object]]] = {
+    "the host, at places of a GPU": (
+        lambda: put(torch.zeros(3), numbers(*PLACES), values=FIVE),
+        [5, 0, 5],
+    ),
+    "the host, by a mask of a GPU": (
+        lambda: put(torch.zeros(3), numbers(*MASK), values=FIVE),
+        [5, 0, 5],
+    ),
+    "the host, by a mask of a GPU, with several numbers": (
+        lambda: put(torch.zeros(3), numbers(*MASK), values=torch.tensor([4.0, 6.0])),
+        [4, 0, 6],
+    ),
+    "the host, with a number of a GPU": (
+        lambda: put(torch.zeros(3), torch.tensor(PLACES), values=FIVE.to(DEVICE)),
+        [5, 0, 5],
+    ),
+    "the host, places and number of a GPU": (
+        lambda: put(torch.zeros(3), numbers(*PLACES), values=FIVE.to(DEVICE)),
+        [5, 0, 5],
+    ),
+    "the host, added up": (
+        lambda: put(torch.zeros(3), numbers(1, 1), values=torch.ones(2), adds=True),
+        [0, 2, 0],
+    ),
+    "the host, with places of both": (
+        lambda: put(TABLE.clone(), torch.tensor([1, 1]), numbers(*PLACES), values=FIVE),
+        [[0, 0, 0], [5, 0, 5]],
+    ),
+    "the host, behind a slice": (
+        lambda: put(TABLE.clone(), slice(1, None), numbers(*PLACES), values=FIVE),
+        [[0, 0, 0], [5, 0, 5]],
+    ),
+    "the host, at int32 places": (
+        lambda: put(torch.zeros(3), numbers(*PLACES).int(), values=FIVE),
+        [5, 0, 5],
+    ),
+    "a GPU, at places of another": (
+        lambda: put(torch.zeros(3, device=DEVICE), numbers(*PLACES, device="cuda:2"), values=FIVE),
+        [5, 0, 5],
+    ),
+    "a GPU, by a mask of the host": (
+        lambda: put(torch.zeros(3, device=DEVICE), torch.tensor(MASK), values=FIVE),
+        [5, 0, 5],
+    ),
+    "a GPU, by its mask, with one number of the host": (
+        lambda: put(torch.zeros(3, device=DEVICE), numbers(*MASK), values=torch.full((1,), 5.0)),
+        [5, 0, 5],
+    ),
+    "the host, filled with a number of a GPU": (
+        lambda: torch.zeros(3).index_fill_(0, torch.tensor(PLACES), FIVE.to(DEVICE)),
+        [5, 0, 5],
+    ),
+    "a GPU, filled with a number of another": (
+        lambda: torch.zeros(3, device=DEVICE).index_fill_(0, numbers(*PLACES), FIVE.to("cuda:2")),
+        [5, 0, 5],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_moves_its_indices_and_its_number(name: str) -> None:
+    write, left = WRITES[name]
+    assert write().tolist() == left

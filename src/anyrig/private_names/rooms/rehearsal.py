@@ -14,6 +14,7 @@ REHEARSAL = (
     PrivateName("torch._dynamo", "remedies: trials that share an imported compiler"),
     PrivateName("torch.autograd._profiler_enabled", _OTHER_PROFILERS),
     PrivateName("torch.autograd.profiler.profile._prepare_trace", _OTHER_PROFILERS),
+    PrivateName("torch.cuda._lazy_call", "reports: waiting for ranks that end last"),
     PrivateName("torch.ops.aten._fused_rms_norm", _RECOMPUTED),
     PrivateName("torch.ops.aten._local_scalar_dense", "findings: waits of the host"),
     PrivateName("torch.ops.aten._log_softmax", _RECOMPUTED),

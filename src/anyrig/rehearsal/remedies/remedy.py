@@ -124,7 +124,7 @@ REMEDIES: dict[str, Remedy] = {
         "DataLoader(…, batch_size={}), and accumulate",
         _halve_batches,
         changes_work=True,
-        if_not_applied="the program makes no DataLoader with a batch_size",
+        if_not_applied="the program makes no DataLoader with a batch_size above 1",
     ),
     "recomputation": Remedy(
         "anyrig.memory.recompute_blocks(model, {})",

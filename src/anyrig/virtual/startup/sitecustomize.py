@@ -29,6 +29,11 @@ class _Hook:
                 )
                 sys.exit(1)
             return None
+        if "ANYRIG_RECORDS" in os.environ:
+            # Above the room of this file, like a program.
+            from importlib import import_module
+
+            import_module("anyrig.rehearsal.record_folder").note_running_process()
         watch = sys.meta_path[place] = TorchWatch(_install)
         return watch.find_spec(name, path, target)
 
@@ -38,7 +43,6 @@ def _install():  # type: ignore[no-untyped-def]
 
     install_inherited()
     if "ANYRIG_RECORDS" in os.environ:
-        # Above the room of this file, like a program.
         from importlib import import_module
 
         import_module("anyrig.rehearsal.record_folder").record_for_report()

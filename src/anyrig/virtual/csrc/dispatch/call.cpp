@@ -31,9 +31,10 @@ void OperatorCall::run() {
     check_types(arguments());
   }
   if (mixes_devices()) {
-    const bool on_host = move_value();
+    bool has_moved = move_value();
     check_devices(plan_, op_.schema(), arguments());
-    if (on_host) {
+    has_moved = move_indices() || has_moved;
+    if (has_moved && argument(0).toTensor().is_cpu() && !mixes_devices()) {
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
       return;
     }
@@ -143,7 +144,25 @@ bool OperatorCall::move_value() {
     return false;
   }
   argument(place) = value.to(target);
-  return target.is_cpu();
+  return true;
+}
+
+// Indices on the CPU stay there, and the kernel reads them as it does on one device.
+bool OperatorCall::move_indices() {
+  if (plan_.check != DeviceCheck::WrittenIndices) {
+    return false;
+  }
+  const c10::Device target = argument(0).toTensor().device();
+  c10::List<std::optional<at::Tensor>> indices;
+  bool has_moved = false;
+  for (const auto& index : argument(1).toOptionalTensorVector()) {
+    const bool moves = index.has_value() && index->defined() && !index->is_cpu() &&
+        index->device() != target;
+    indices.push_back(moves ? std::optional(index->to(target)) : index);
+    has_moved |= moves;
+  }
+  argument(1) = std::move(indices);
+  return has_moved;
 }
 
 void OperatorCall::retype(c10::IValue& value) {

@@ -2,7 +2,9 @@
 
 #include "device/device.h"
 #include "dispatch/each_tensor.h"
+#include "temporaries/selected.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/op_registration/adaption.h>
 
@@ -111,28 +113,34 @@ void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
                    : "");
 }
 
-void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
-  constexpr size_t kSelf = 0;
-  const c10::Device device = arguments[kSelf].toTensor().device();
-  for (const int i : plan.check_order) {
-    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const bool is_index = arguments[i].isOptionalTensorList() || arguments[i].isTensorList();
-      if (!tensor.defined() || tensor.device() == device) {
-        return;
-      }
-      if (is_index) {
-        TORCH_CHECK(
-            tensor.is_cpu(),
-            "indices should be either on ", at::kCPU,
-            " or on the same device as the indexed tensor (", device, ")");
-        return;
-      }
-      TORCH_CHECK(
-          is_host_scalar(tensor),
-          "Expected all tensors to be on the same device, but found at least two devices, ",
-          device, " and ", tensor.device(), "!");
-    });
+// check_indices_on_cpu_or_selfdevice of aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+void check_read_indices(c10::ArrayRef<c10::IValue> arguments) {
+  const c10::Device device = arguments[0].toTensor().device();
+  for_each_tensor(arguments[1], [&](const at::Tensor& index) {
+    TORCH_CHECK(
+        !index.defined() || index.device() == device || index.is_cpu(),
+        "indices should be either on ", at::kCPU, " or on the same device as the indexed tensor (",
+        device, ")");
+  });
+}
+
+// _index_put_impl_ of the same file checks the values only: make_info moves the indices.
+void check_put_values(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& values = arguments[2].toTensor();
+  if (self.device() == values.device() || is_host_scalar(values) || puts_by_one_mask(arguments)) {
+    return;
   }
+  const bool sorts =
+      arguments[3].toBool() || at::globalContext().deterministicAlgorithms();
+  TORCH_CHECK(
+      self.is_cpu() || !sorts, "expected device ", self.device(), " but got device ",
+      values.device(), " for value tensor");
+  const bool is_written_on_host = self.is_cpu();
+  TORCH_CHECK(
+      false, "Expected all tensors to be on the same device, but found at least two devices, ",
+      is_written_on_host ? values.device() : self.device(), " and ",
+      is_written_on_host ? self.device() : values.device(), "!");
 }
 
 // Compares like TensorOptions::type_equal, which would compute a dispatch key each time.
@@ -179,7 +187,9 @@ void check_devices(
       check_as_iterator(plan, arguments);
       return check_addcmul(arguments);
     case DeviceCheck::Indices:
-      return check_as_index(plan, arguments);
+      return check_read_indices(arguments);
+    case DeviceCheck::WrittenIndices:
+      return check_put_values(arguments);
     case DeviceCheck::Foreach:
     case DeviceCheck::Nothing:
       return;

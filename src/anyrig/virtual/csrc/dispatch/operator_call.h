@@ -53,10 +53,10 @@ class OperatorCall {
   bool begins_with_dense_tensor();
   bool takes_device_of(const at::Tensor& tensor);
 
-  // Moves a zero-dimensional value to the device of the tensor that it is written to, as PyTorch's
-  // `fill_` and `_index_put_impl_` do. Returns whether that device is the CPU, whose kernel must
-  // then run.
+  // Move a zero-dimensional value, and indices, to the device of the tensor that is written to, as
+  // PyTorch's `fill_` and `_index_put_impl_` do. Return whether anything has moved.
   bool move_value();
+  bool move_indices();
 
   // Gives a TorchScript list of optional tensors the list type that IValue::isOptionalTensorList
   // recognises.

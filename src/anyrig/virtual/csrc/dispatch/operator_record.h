@@ -67,6 +67,7 @@ enum class DeviceCheck {
   Addcmul,     // as Iterator, but allows a CPU scalar in the last place only
   Mask,        // the mask is on the device of the tensor that is filled
   Indices,     // the indexed tensor determines the device; its indices may be on the CPU
+  WrittenIndices, // the tensor that is written to determines the device; its indices move there
   Convolution, // compares the types, which name the device, then as Wrapper
   Foreach,     // no check: tensors of several devices are processed one by one
   Nothing,     // no check: sizes of nested tensors and sequence lengths live on the CPU

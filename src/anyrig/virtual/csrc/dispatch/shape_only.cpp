@@ -4,6 +4,7 @@
 #include "dispatch/each_tensor.h"
 #include "dispatch/twin.h"
 #include "memory/known_values.h"
+#include "temporaries/selected.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
@@ -109,24 +110,8 @@ bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argu
 
 bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const auto& name = op.schema().name();
-  if (name != "aten::index_put_" && name != "aten::_index_put_impl_") {
-    return false;
-  }
-  const auto& value = arguments[2].toTensor();
-  const bool accumulates = arguments[3].toBool();
-  if (accumulates || value.numel() != 1 || !value.is_cpu() || !has_mask(arguments[1])) {
-    return false;
-  }
-  // There must be a single mask; all other indices must select whole dimensions.
-  int masks = 0;
-  for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorList()) {
-    const bool is_given = index.has_value() && index->defined();
-    if (is_given && !is_mask(*index)) {
-      return false;
-    }
-    masks += is_given ? 1 : 0;
-  }
-  return masks == 1;
+  return (name == "aten::index_put_" || name == "aten::_index_put_impl_") &&
+      puts_by_one_mask(arguments);
 }
 
 bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {

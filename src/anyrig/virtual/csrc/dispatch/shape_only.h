@@ -26,9 +26,7 @@ void require_assumed_values(const std::string& name, WhyUnknown why);
 // Returns whether the results of this call, or their shapes, depend on values of its arguments.
 bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// Returns whether this call is `tensor[mask] = number`, which PyTorch computes as a masked fill
-// without counting the mask (canDispatchToMaskedFill of
-// aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+// Returns whether this call is `tensor[mask] = number` (temporaries/selected.h).
 bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
 // Returns whether CUDA's kernel makes the host wait: for values that determine the sizes of the

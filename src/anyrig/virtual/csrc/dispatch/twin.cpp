@@ -2,6 +2,7 @@
 
 #include "hazards/write_watch.h"
 #include "memory/idle_twins.h"
+#include "memory/known_values.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
@@ -107,6 +108,16 @@ void make_like(c10::TensorImpl& twin, const c10::TensorImpl& owner) {
   }
 }
 
+// ShapeOnly: hands what is known of a storage to the memory that takes the place of its memory.
+void move_known(
+    const c10::StorageImpl& storage, const c10::DataPtr& memory, bool is_object = false) {
+  const DeviceMemory* from = shape_only() ? device_memory(storage.data_ptr()) : nullptr;
+  DeviceMemory* to = shape_only() ? device_memory(memory) : nullptr;
+  if (from != nullptr && to != nullptr) {
+    move_known_values(*from, *to, is_object);
+  }
+}
+
 } // namespace
 
 c10::Device kernel_device() {
@@ -193,6 +204,7 @@ void update_owner(const at::Tensor& owner, const at::Tensor& twin) {
       host = shadow.set_data_ptr(c10::DataPtr(nullptr, c10::Device(at::kCPU)));
     }
     auto memory = adopt(std::move(host), bytes, owner.device().index());
+    move_known(storage, memory, /*is_object=*/owner.scalar_type() == at::kByte);
     storage.set_nbytes(bytes);
     storage.set_data_ptr_noswap(std::move(memory));
   }
@@ -245,6 +257,7 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
     note_resize(impl.data());
   }
   auto memory = allocate(bytes, impl.device().index());
+  move_known(impl, memory);
   const size_t kept = std::min(bytes, impl.nbytes());
   if (kept > 0 && !shape_only()) { // an empty allocation has a null address, invalid for memcpy
     std::memcpy(memory.get(), impl.data(), kept);

@@ -74,7 +74,7 @@ class CachingAllocator {
     if (bytes == 0) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
     RequestStackScope stack_scope(history_, std::move(context));
-    if (bytes >= OutOfMemory::kExabyte) throw out_of_memory(bytes);
+    if (bytes >= OutOfMemory::kExabyte) throw out_of_memory(bytes, bytes);
     if (!pools_.has_routes()) process_events();
     const size_t rounded = round_request(bytes, options_);
     const bool small = rounded <= kMaxSmallBytes;
@@ -83,7 +83,7 @@ class CachingAllocator {
                           own ? own->pool_of_size(small) : pool_of_size(small)};
     if (failing_ > 0 && --failing_ == 0) {
       ++stats_.num_ooms;
-      throw out_of_memory(request.segment_bytes);
+      throw out_of_memory(request.segment_bytes, rounded);
     }
     Block* block = take_free(request);
     if (!block && reclaim()) block = take_free(request);
@@ -110,7 +110,7 @@ class CachingAllocator {
       history_.add(TraceAction::kOutOfMemory, driver_.free_bytes(), rounded, stream,
                    request.pool.owner, history_.current);
       ++stats_.num_ooms;
-      throw out_of_memory(request.segment_bytes);
+      throw out_of_memory(request.segment_bytes, rounded);
     }
     return hand_out(block, request, bytes);
   }
@@ -605,9 +605,10 @@ class CachingAllocator {
     }
   }
 
-  OutOfMemory out_of_memory(size_t tried_bytes) const {
+  OutOfMemory out_of_memory(size_t tried_bytes, size_t rounded_bytes) const {
     OutOfMemory error;
     error.tried_bytes = tried_bytes;
+    error.rounded_bytes = rounded_bytes;
     error.total_bytes = driver_.total_bytes();
     error.free_bytes = driver_.free_bytes();
     error.processes = driver_.processes();

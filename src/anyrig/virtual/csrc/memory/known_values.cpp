@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 
 namespace anyrig::virtual_gpu {
@@ -133,6 +134,11 @@ KnownValues::~KnownValues() {
 c10::Storage KnownValues::known_until(size_t bytes) const {
   std::lock_guard<std::mutex> guard(mutex_);
   return bytes <= bytes_ ? storage_ : c10::Storage();
+}
+
+std::pair<c10::Storage, size_t> KnownValues::known_beginning() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return {storage_, bytes_};
 }
 
 c10::Storage KnownValues::extend(size_t begin, size_t end, size_t capacity) {
@@ -314,6 +320,25 @@ void ValuesInDoubt::forget() const {
   for (const auto& known : values_) {
     known->forget();
   }
+}
+
+void move_known_values(const DeviceMemory& from, DeviceMemory& to, bool is_object) {
+  const KnownValues* known = from.known.load(std::memory_order_acquire);
+  if (known == nullptr || to.block == nullptr || to.bytes > kMaxObjectBytes) {
+    return;
+  }
+  const auto [old_values, bytes] = known->known_beginning();
+  if (!old_values || bytes == 0) {
+    return;
+  }
+  const size_t kept = std::min(bytes, to.bytes);
+  c10::Storage values(c10::Storage::use_byte_size_t(), to.bytes, c10::GetCPUAllocator());
+  auto* begin = static_cast<char*>(values.mutable_data());
+  std::memcpy(begin, old_values.data(), kept);
+  std::memset(begin + kept, 0, to.bytes - kept);
+  to.why_unknown = WhyUnknown::TooMany; // of all tensors together
+  const bool knows_all = is_object && bytes >= from.bytes;
+  values_of(to).replace(std::move(values), knows_all ? to.bytes : kept);
 }
 
 // ---- for memory.cpp

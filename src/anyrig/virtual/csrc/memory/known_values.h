@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -35,6 +36,8 @@ class KnownValues final : public c10::intrusive_ptr_target {
 
   // Returns the storage if the first `bytes` bytes are known, otherwise an undefined storage.
   c10::Storage known_until(size_t bytes) const;
+  // Returns the storage, undefined if nothing is known, and how many of its bytes are known.
+  std::pair<c10::Storage, size_t> known_beginning() const;
   // Marks [begin, end) as known and returns the storage to write them to, which has
   // `capacity` bytes. If earlier bytes are unknown, or all memory for values is in use, forgets
   // everything and returns an undefined storage.
@@ -88,6 +91,11 @@ class ValuesInDoubt {
  private:
   std::vector<c10::intrusive_ptr<KnownValues>> values_;
 };
+
+// Makes what is known of `from` known of `to`, which takes its place after a resize. The new bytes of a
+// pickled object (`is_object`) are known too, as zeros: ranks pad their objects to one length. All
+// other new bytes stay unknown, as they are uninitialized on a GPU.
+void move_known_values(const DeviceMemory& from, DeviceMemory& to, bool is_object);
 
 // For memory.cpp: new memory whose values are `host`, and memory that is freed.
 void know_all(DeviceMemory& memory, c10::DataPtr host);

@@ -1,6 +1,7 @@
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
+#include "memory/block_origins.h"
 #include "memory/gpu_state.h"
 #include "memory/host_memory.h"
 #include "memory/idle_twins.h"
@@ -29,11 +30,6 @@ void release(void* context) {
   if (C10_LIKELY(!forked_after_use())) {
     delete static_cast<DeviceMemory*>(context);
   }
-}
-
-std::vector<OutOfMemoryObserver>& observers() {
-  static auto* all = new std::vector<OutOfMemoryObserver>();
-  return *all;
 }
 
 thread_local bool uncounted = false;
@@ -91,9 +87,7 @@ Block* allocate_block(size_t bytes, c10::DeviceIndex device) {
     return gpu_state(device).allocator.allocate(
         bytes, current_stream(device).id(), stack_for(RecordStacks::kLive));
   } catch (const OutOfMemory& error) {
-    for (const auto& observer : observers()) {
-      observer(device, error);
-    }
+    note_refusal(device, error);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
       const AllocatorStats stats = gpu_state(device).allocator.stats();
       c10::reportOutOfMemoryToProfiler(
@@ -169,6 +163,7 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   if (memory->block != nullptr) {
     set_data_address(*memory, address);
     note_made(*memory);
+    note_block_origin(*memory->block, memory->is_workspace);
     note_memory(memory->device);
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
     report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);
@@ -391,10 +386,6 @@ Context stack_of_memory(uintptr_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address); // NOLINT(performance-no-int-to-ptr)
   const auto found = recorded.by_address.find(pointer);
   return found == recorded.by_address.end() ? nullptr : found->second->context;
-}
-
-void add_out_of_memory_observer(OutOfMemoryObserver observer) {
-  observers().push_back(std::move(observer));
 }
 
 } // namespace anyrig::virtual_gpu

@@ -48,6 +48,12 @@ struct Block {
   int pending_events = 0;       // events of used_on that are not yet complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
   Context context;              // of the request it was handed out for
+  // Where the program made it, numbered as in time/origin.h; owned by block_origins.cpp.
+  int32_t line = -1;
+  int32_t module = -1;
+  int32_t backward_passes = 0;  // begun until then
+  bool in_grad_mode = false;
+  bool is_workspace = false;
   Context segment_context;      // of the request that created the segment; a split leaves it with the rest
 
   bool is_split() const { return prev != nullptr || next != nullptr; }

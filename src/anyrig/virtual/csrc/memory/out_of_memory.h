@@ -35,6 +35,7 @@ struct OutOfMemory : std::exception {
   static constexpr size_t kExabyte = size_t{1} << 60;
 
   size_t tried_bytes = 0;  // the size of the segment requested from the driver
+  size_t rounded_bytes = 0;  // the size of the request, in whole blocks
   size_t total_bytes = 0;
   size_t free_bytes = 0;
   std::vector<ProcessMemory> processes;

@@ -16,6 +16,8 @@ struct SegmentSnapshot {
     bool allocated;
     bool active;  // allocated, or freed and still in use by another stream
     Context context;
+    int32_t line, module, backward_passes;  // where the program made it
+    bool in_grad_mode, is_workspace;
   };
   uint64_t address = 0;
   StreamKey stream = 0;
@@ -43,7 +45,8 @@ struct SegmentSnapshot {
       if (active) segment.requested_bytes += block->requested_bytes;
       segment.parts.push_back(
           {block->address, block->data_address.load(std::memory_order_relaxed), block->bytes,
-           block->requested_bytes, block->allocated, active, block->context});
+           block->requested_bytes, block->allocated, active, block->context, block->line,
+           block->module, block->backward_passes, block->in_grad_mode, block->is_workspace});
     }
     return segment;
   }

@@ -182,12 +182,16 @@ void check_concatenated_sizes(Arguments arguments) {
 
 OperatorRecords indexing_records() {
   using enum c10::ScalarType;
+  const DtypeRule kFilledIndex = dtype_in(
+      2, {Long}, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index);
   return {
       {{"index"}, {.check_arguments = check_indices, .device_check = DeviceCheck::Indices}},
       {{"_unsafe_index"}, {.device_check = DeviceCheck::Indices}},
-      {{"index_put_"}, {.device_check = DeviceCheck::Indices, .moved_value = 2}},
+      {{"index_put_"}, {.device_check = DeviceCheck::WrittenIndices, .moved_value = 2}},
       {{"_index_put_impl_"},
-       {.check_arguments = check_values, .device_check = DeviceCheck::Indices, .moved_value = 2}},
+       {.check_arguments = check_values,
+        .device_check = DeviceCheck::WrittenIndices,
+        .moved_value = 2}},
       {{"index_select"},
        {.dtype_rules = {dtype_in(
             2, kIndices, "index_select(): Expected dtype int32 or int64 for index")},
@@ -207,9 +211,8 @@ OperatorRecords indexing_records() {
                  "index_copy_(): self and source expected to have the same dtype, but got (self) "
                  "{2} and (source) {1}")},
         .check_arguments = check_copied_slices}},
-      {{"index_fill_"},
-       {.dtype_rules = {dtype_in(
-            2, {Long}, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index)}}},
+      {{"index_fill_"}, {.dtype_rules = {kFilledIndex}}},
+      {{"index_fill_.int_Tensor"}, {.dtype_rules = {kFilledIndex}, .moved_value = 3}},
       {{"index_reduce", "index_reduce_"}, {.nondeterministic = "index_reduce_cuda"}},
       {{"put_"},
        {.dtype_rules =

@@ -5,7 +5,8 @@
 //   forward:   copy of the input │ output │ copy of the weight, workspace
 //   backward:  copies │ input gradient │ workspace │ weight gradient │ workspace │ bias gradient │ sum
 //
-// The size of a workspace is known to cuDNN alone, which chooses among many algorithms.
+// The size of a workspace is known to cuDNN alone, which chooses among many algorithms. Where it does
+// not fit, PyTorch tries the next: algorithms without a workspace exist for all layers.
 //
 // Hopper: the rules that an H100 with cuDNN 9.19 followed in most of 70 layers.
 //
@@ -279,7 +280,7 @@ Temporaries of_convolution(const c10::FunctionSchema& /*schema*/, Arguments argu
   const ConvolvedLayer layer{
       input, weight, outputs * channels, channels, groups,
       are_all(arguments[3], 1) && are_all(arguments[5], 1), !are_all(arguments[4], 0)};
-  steps.free(steps.allocate(layer.workspace_bytes(Pass::Forward)));
+  steps.free(steps.allocate_optional(layer.workspace_bytes(Pass::Forward)));
   return steps;
 }
 
@@ -310,7 +311,7 @@ Temporaries of_convolution_backward(const c10::FunctionSchema& /*schema*/, Argum
   for (const size_t pass : {0, 1}) {
     steps.results_follow();
     if (wanted.get(pass)) {
-      steps.free(steps.allocate(workspaces[pass]));
+      steps.free(steps.allocate_optional(workspaces[pass]));
     }
   }
   steps.results_follow();

@@ -208,24 +208,8 @@ Temporaries of_sorted_index_put(Arguments arguments, const Indexing& indexing) {
   return temporaries;
 }
 
-// canDispatchToMaskedFill: `tensor[mask] = number` fills, without counting the mask.
-bool fills_by_one_mask(Arguments arguments) {
-  const auto& value = arguments[2].toTensor();
-  if (arguments[3].toBool() || value.numel() != 1 || !value.is_cpu()) {
-    return false;
-  }
-  int given = 0, masks = 0;
-  for (const auto& index : arguments[1].toOptionalTensorVector()) {
-    if (index.has_value() && index->defined()) {
-      ++given;
-      masks += is_index_mask(*index) ? 1 : 0;
-    }
-  }
-  return masks == 1 && given == 1;
-}
-
 Temporaries of_index_put(const c10::FunctionSchema& /*schema*/, Arguments arguments) {
-  if (fills_by_one_mask(arguments)) {
+  if (puts_by_one_mask(arguments)) {
     return {};
   }
   const Indexing indexing(arguments[1]);

@@ -11,8 +11,10 @@
 
 #include "random/random_source.h"
 
-#include <ATen/EmptyTensor.h>
+#include <ATen/core/TensorBase.h>
 #include <ATen/native/TensorIterator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/core/WrapDimMinimal.h>
 #include <c10/util/SmallVector.h>
 
@@ -153,7 +155,20 @@ Split split_of(
       accumulator_bytes(reduction.accumulator, dtype) * results * blocks * lanes, 4 * groups};
 }
 
-// Returns a tensor without memory in the place of a result, with the reduced dimensions kept.
+// Returns a CPU tensor whose elements must not be accessed. An iterator over Meta tensors neither
+// joins dimensions, as CUDA's does, nor has the offsets that splitting it writes to.
+at::TensorBase without_memory(
+    at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(at::kCPU)));
+  auto tensor = at::detail::make_tensor_base<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+// Returns a tensor in the place of a result, with the reduced dimensions kept.
 at::TensorBase placeholder(
     const at::TensorBase& self, c10::ArrayRef<bool> is_reduced, at::ScalarType dtype) {
   const auto ndim = static_cast<size_t>(self.dim());
@@ -167,7 +182,7 @@ at::TensorBase placeholder(
       stride *= sizes[i];
     }
   }
-  return at::detail::empty_strided_meta(sizes, strides, dtype);
+  return without_memory(sizes, strides, dtype);
 }
 
 at::TensorIterator iterate(
@@ -242,7 +257,7 @@ Temporaries reduction_temporaries(
   if (is_never_split(self, is_reduced)) {
     return temporaries;
   }
-  const auto input = at::detail::empty_strided_meta(self.sizes(), self.strides(), in_dtype);
+  const auto input = without_memory(self.sizes(), self.strides(), in_dtype);
   const int64_t offset = converts ? 0 : self.storage_offset();
   auto iterator = iterate(reduction, input, is_reduced, result_dtype);
   const auto add_split = [&](const at::TensorIteratorBase& part) {

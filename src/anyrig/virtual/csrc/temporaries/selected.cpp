@@ -85,6 +85,25 @@ std::optional<int64_t> count_selected(const at::Tensor& mask) {
   return at::count_nonzero(values).item<int64_t>();
 }
 
+bool puts_by_one_mask(Arguments arguments) {
+  const auto &self = arguments[0].toTensor(), &values = arguments[2].toTensor();
+  if (arguments[3].toBool() || values.numel() != 1 || !values.is_cpu()) {
+    return false;
+  }
+  int masks = 0;
+  for (const auto& index : arguments[1].toOptionalTensorVector()) {
+    if (!index.has_value() || !index->defined()) {
+      continue;
+    }
+    const bool is_mask = index->scalar_type() == at::kBool || index->scalar_type() == at::kByte;
+    if (!is_mask || index->device() != self.device()) {
+      return false;
+    }
+    ++masks;
+  }
+  return masks == 1;
+}
+
 int find_selected(Temporaries& steps, const at::Tensor& mask, int64_t number) {
   if (mask.numel() == 0) {
     return steps.allocate(0);

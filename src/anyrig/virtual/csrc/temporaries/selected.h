@@ -17,6 +17,11 @@ std::optional<int64_t> count_selected(const at::Tensor& mask);
 // for each dimension. Returns the allocation of the positions.
 int find_selected(Temporaries& steps, const at::Tensor& mask, int64_t count);
 
+// Returns whether index_put_(self, indices, values, accumulate, …) is `tensor[mask] = number`, which
+// PyTorch computes as a masked fill without counting the mask (canDispatchToMaskedFill of
+// aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+bool puts_by_one_mask(Arguments arguments);
+
 // The temporaries of `nonzero` and `masked_select`, by operator.
 TemporariesOf selection_temporaries_of(const std::string& name);
 

@@ -31,6 +31,11 @@ class Temporaries {
     steps_.push_back(bytes);
     return static_cast<int>(steps_.size()) - 1;
   }
+  // As above for a workspace that the call does without if it does not fit.
+  int allocate_optional(int64_t bytes) {
+    optional_.push_back(steps_.size());
+    return allocate(bytes);
+  }
   // Appends the release of an allocation.
   void free(int allocation) {
     steps_.push_back(-1 - allocation);
@@ -43,6 +48,9 @@ class Temporaries {
   // Appends the steps of another list, all before the same result.
   void append(const Temporaries& other) {
     const auto first = static_cast<int64_t>(steps_.size());
+    for (const size_t step : other.optional_) {
+      optional_.push_back(steps_.size() + step);
+    }
     for (const int64_t step : other.steps_) {
       steps_.push_back(step < 0 ? step - first : step);
     }
@@ -65,6 +73,9 @@ class Temporaries {
     const size_t last = steps_before_results_.size();
     return last == 0 ? 0 : steps_before_results_[std::min(index, last - 1)];
   }
+  bool is_optional(size_t step) const {
+    return std::find(optional_.begin(), optional_.end(), step) != optional_.end();
+  }
   // Each step is the number of bytes to allocate or, if negative, -1 - the number of the step whose
   // allocation to free.
   const c10::SmallVector<int64_t, 4>& steps() const {
@@ -74,6 +85,7 @@ class Temporaries {
  private:
   c10::SmallVector<int64_t, 4> steps_;
   c10::SmallVector<size_t, 4> steps_before_results_;
+  c10::SmallVector<size_t, 2> optional_;
 };
 
 // Takes the steps of one call on a device.
@@ -90,7 +102,7 @@ class TemporaryMemory {
   void end();
 
  private:
-  void take_step(int64_t step);
+  void take_next_step();
 
   Temporaries temporaries_;
   c10::DeviceIndex device_;

@@ -1,5 +1,7 @@
 #include "time/origin.h"
 
+#include "time/running_operator.h"
+
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
@@ -39,6 +41,7 @@ struct Origins {
   std::map<std::pair<PyCodeObject*, int>, int32_t> line_at; // by code and instruction
   std::map<std::pair<std::string, int>, int32_t> line_numbers;
   std::vector<std::pair<std::string, int>> lines;
+  std::vector<std::string> functions; // of the lines
   std::unordered_map<PyObject*, KnownModule> known_modules;
   std::map<std::string, int32_t> module_numbers;
   std::vector<std::string> modules;
@@ -148,6 +151,7 @@ int32_t line_of(Origins& origins, PyFrameObject* frame, PyCodeObject* code) {
       origins.line_numbers.try_emplace(line, static_cast<int32_t>(origins.lines.size()));
   if (is_new) {
     origins.lines.push_back(line);
+    origins.functions.push_back(text_of(code->co_name));
   }
   return origins.line_at[place] = entry->second;
 }
@@ -309,6 +313,20 @@ Origin origin_in_python() {
   return origin;
 }
 
+Origin find_origin_of_call() {
+  if (replays_graph()) {
+    if (const auto node = torch::autograd::get_current_node()) {
+      if (const auto origin = origin_of_node(node->thread_id(), node->sequence_nr())) {
+        return *origin;
+      }
+    }
+    return origin_in_python();
+  }
+  const Origin origin = origin_in_python();
+  keep(origin);
+  return origin;
+}
+
 } // namespace
 
 bool replays_graph() {
@@ -329,17 +347,17 @@ void set_origins(const OriginSettings& settings) {
 }
 
 Origin find_origin() {
-  if (replays_graph()) {
-    if (const auto node = torch::autograd::get_current_node()) {
-      if (const auto origin = origin_of_node(node->thread_id(), node->sequence_nr())) {
-        return *origin;
-      }
-    }
-    return origin_in_python();
+  // An operator asks for each block that it makes and for each kernel that it launches.
+  thread_local struct {
+    uint64_t call = 0;
+    Origin origin;
+  } last;
+  const uint64_t call = RunningOperator::call();
+  if (call == 0 || call != last.call) {
+    last.origin = find_origin_of_call();
+    last.call = call;
   }
-  const Origin origin = origin_in_python();
-  keep(origin);
-  return origin;
+  return last.origin;
 }
 
 void keep_origin_of_node() {
@@ -360,6 +378,10 @@ void forget_nodes() {
 
 const std::vector<std::pair<std::string, int>>& origin_lines() {
   return Origins::get().lines;
+}
+
+const std::vector<std::string>& origin_functions() {
+  return Origins::get().functions;
 }
 
 const std::vector<std::string>& origin_modules() {

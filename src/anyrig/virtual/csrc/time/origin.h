@@ -48,8 +48,10 @@ bool replays_graph();
 // Drops the origins of nodes: no later backward pass is expected to use them.
 void forget_nodes();
 
-// The lines as (file, number), and the names of the modules. The caller has the GIL.
+// The lines as (file, number), the functions that they are in, and the names of the modules. The
+// caller has the GIL.
 const std::vector<std::pair<std::string, int>>& origin_lines();
+const std::vector<std::string>& origin_functions();
 const std::vector<std::string>& origin_modules();
 
 } // namespace anyrig::virtual_gpu

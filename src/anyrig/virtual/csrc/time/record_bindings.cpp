@@ -1,9 +1,11 @@
 #include "time/record_bindings.h"
 
+#include "memory/block_origins.h"
 #include "memory/memory_curve.h"
 #include "memory/peak_kinds.h"
 #include "time/clock.h"
 #include "time/origin.h"
+#include "time/running_operator.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -124,9 +126,62 @@ std::vector<c10::Storage> storages_in(const py::list& storages) {
   return found;
 }
 
+// Returns (file, number, function); None if unknown.
+py::object origin_line(int32_t line) {
+  if (line < 0) {
+    return py::none();
+  }
+  const auto index = static_cast<size_t>(line);
+  const auto& [file, number] = origin_lines()[index];
+  return py::make_tuple(file, number, origin_functions()[index]);
+}
+
+// Returns a name; None outside modules, or if unknown.
+py::object origin_module(int32_t module) {
+  return module < 0 ? py::object(py::none())
+                    : py::str(origin_modules()[static_cast<size_t>(module)]);
+}
+
+// Returns (address, line, module, backward passes begun, whether gradients were enabled, whether it is
+// a workspace) of each block in use.
+py::list read_block_origins(c10::DeviceIndex device) {
+  py::list blocks;
+  for (const auto& segment : caching_allocator(device).snapshot()) {
+    for (const auto& part : segment.parts) {
+      if (part.allocated) {
+        blocks.append(py::make_tuple(
+            part.address, origin_line(part.line), origin_module(part.module), part.backward_passes, part.in_grad_mode, part.is_workspace));
+      }
+    }
+  }
+  return blocks;
+}
+
+// Calls `observer` with (device, bytes of the request in whole blocks, free bytes of the device, line,
+// module, name of the operator), the name being empty for an operator that only allocates.
+void watch_refusals(
+    std::vector<std::string> library_paths,
+    const py::object& module_call,
+    const py::object& name_module,
+    py::function observer) {
+  set_origins({std::move(library_paths), module_call.ptr(), name_module.ptr()});
+  // Never freed: another thread may be calling it when the watch ends.
+  auto* kept = new py::function(std::move(observer));
+  watch_block_origins([kept](c10::DeviceIndex device, const OutOfMemory& error) {
+    py::gil_scoped_acquire gil;
+    const Origin origin = find_origin();
+    (*kept)(
+        device, error.rounded_bytes, error.free_bytes, origin_line(origin.line),
+        origin_module(origin.module), std::string(RunningOperator::name()));
+  });
+}
+
 } // namespace
 
 void bind_record(py::module_& m) {
+  m.def("watch_refusals", &watch_refusals);
+  m.def("stop_watching_refusals", [] { watch_block_origins({}); });
+  m.def("read_block_origins", &read_block_origins);
   m.def(
       "begin_record",
       [](std::vector<std::string> library_paths, const py::object& module_call,

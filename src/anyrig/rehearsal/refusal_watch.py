@@ -1,0 +1,132 @@
+"""Explain the out-of-memory error of a program on virtual GPUs, at no cost before the error.
+
+The backend notes where each block is made, and calls `RefusalWatch` for a request that it refuses,
+before the error ends the running functions.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MemoryTrackingError
+from ..virtual.build import load_extension
+from ..virtual.record_reading import forget_nodes
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from ..memory.out_of_memory import OutOfMemoryReport
+    from ..memory.source_line import SourceLine
+
+# A program may try one batch after the other. After this time for reports, it is not delayed more.
+_MOST_SECONDS = 10.0
+
+
+class RefusalWatch:
+    """Keeps the report of the last request that a virtual GPU has refused to this process."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, OutOfMemoryReport] | None = None
+        self._failure: str | None = (
+            None  # not the exception, which would keep the program's tensors
+        )
+        self._seconds = 0.0
+        self._handle: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """Begin to note where memory is made. The rig is installed."""
+        from torch import nn
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        from ..memory.module_stack import ModuleStack
+        from ..memory.source_line import LIBRARIES
+
+        modules = ModuleStack(lambda module, inputs: None)
+
+        def name_module(outermost: nn.Module, module: nn.Module) -> str:
+            modules.add_outermost(outermost)
+            return modules.name_of(module)
+
+        load_extension().watch_refusals(
+            list(LIBRARIES), nn.Module.__call__.__code__, name_module, self._note
+        )
+        self._handle = register_optimizer_step_post_hook(lambda *_: forget_nodes())
+
+    def stop(self) -> None:
+        """Note nothing from now on."""
+        load_extension().stop_watching_refusals()
+        if self._handle is not None:
+            self._handle.remove()
+
+    def report(self, error: BaseException) -> OutOfMemoryReport | None:
+        """Return the report of an error; None if there is none.
+
+        Raises:
+            MemoryTrackingError: the report could not be made.
+        """
+        if self._failure is not None:
+            raise MemoryTrackingError(self._failure)
+        if self._last is None:
+            return None
+        device, report = self._last
+        return report if f"GPU {device} " in str(error) else None
+
+    def _note(
+        self,
+        device: int,
+        requested_bytes: int,
+        free_bytes: int,
+        line: tuple[str, int, str] | None,
+        module: str | None,
+        operator: str,
+    ) -> None:
+        self._last = self._failure = None
+        if self._seconds > _MOST_SECONDS:
+            return
+        import torch
+
+        from ..memory.refusal import RefusedRequest, report_request
+
+        began = time.monotonic()
+        request = RefusedRequest(
+            torch.device("cuda", device),
+            requested_bytes,
+            free_bytes,
+            _line_of(line),
+            module,
+            operator,
+        )
+        try:
+            self._last = device, report_request(request, _made_blocks(device), _stacks())
+        except Exception as failure:  # the program's own error must be raised
+            self._failure = f"{type(failure).__name__}: {failure}"
+        self._seconds += time.monotonic() - began
+
+
+def _made_blocks(device: int) -> Any:
+    from ..memory.refusal import MadeBlock
+
+    return [
+        MadeBlock(address, _line_of(line), *rest)
+        for address, line, *rest in load_extension().read_block_origins(device)
+    ]
+
+
+def _line_of(line: tuple[str, int, str] | None) -> SourceLine | None:
+    from ..memory.source_line import SourceLine
+
+    return None if line is None else SourceLine(*line)
+
+
+def _stacks() -> list[FrameType]:
+    """Return the innermost frame of this thread, and of the main thread if it is another one."""
+    own = sys._getframe(1).f_back  # none in a thread of a backward pass
+    main = threading.main_thread()
+    other = None
+    if threading.current_thread() is not main:
+        other = sys._current_frames().get(main.ident or 0)
+    return [frame for frame in (own, other) if frame is not None]
