@@ -15,7 +15,7 @@ from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
 from .accumulation import refuse_with_accumulate
 from .group.exchange import Exchange, Phase
-from .group.fixed_parameters import FixedParameters, Freezing
+from .group.fixed_parameters import FixedParameters
 from .group.optimizers import follow_optimizers
 from .group.replica_passes import ReplicaPasses
 from .group.states import broadcast_states
@@ -112,7 +112,7 @@ class DistributedModule(RankModule):
         def marks() -> list[int]:
             return [id(get_gradient_edge(each).node) for each in watched if each.requires_grad]
 
-        return FixedParameters(self.module, lambda: identify, Freezing.SOME, marks)
+        return FixedParameters(self.module, lambda: identify, may_unfreeze=False, marks=marks)
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from ..errors import ShardSaveError, SpreadError
 from ..processes.group.membership import Group
 from ..processes.torch_faults import keep_until_exit
-from .group.fixed_parameters import FixedParameters, Freezing
+from .group.fixed_parameters import FixedParameters
 from .group.optimizers import follow_optimizers
 from .group.shard_passes import ShardPasses
 from .group.shardable import require_shapes, require_shardable
@@ -125,7 +125,7 @@ class ShardedModule(RankModule):
 
     def _fix_parameters(self) -> FixedParameters:
         module: Any = self.module
-        return FixedParameters(module, self._identify, Freezing.ANY)
+        return FixedParameters(module, self._identify, may_unfreeze=True)
 
     def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
         """Return a function that identifies parameters, whether FSDP2 has gathered them or not.

@@ -108,8 +108,8 @@ def spread(
             new layers are `torch.nn.SyncBatchNorm`, on GPUs only.
         sharding: how parameters are divided with ``how="shard"``.
         ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
-            ``find_unused_parameters``, ``static_graph``, ``bucket_cap_mb``,
-            ``gradient_as_bucket_view``. In one process they have no effect.
+            ``find_unused_parameters``, ``bucket_cap_mb``, ``gradient_as_bucket_view``. In one
+            process they have no effect.
         precision: ``"bfloat16"`` or ``"float16"``: compute forward and `loss` under autocast in
             this dtype on every device and rank. Parameters, gradients and their reduction keep
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.

@@ -3,26 +3,23 @@
 DDP and FSDP2 register the parameters once. The gradient of a parameter that is added or replaced
 later would silently stay different on each rank.
 
-=================================  ==============  ===============  ==============
-after the module was spread        DDP             DDP, finding     FSDP2
-                                                   unused ones
-=================================  ==============  ===============  ==============
-all are frozen for some steps      right           right            right
-some are frozen                    never reduced   right            right
-those frozen before are unfrozen   not averaged    not averaged     right
-moved to another place             right           right            right
-added or replaced                  not averaged    not averaged     not averaged
-=================================  ==============  ===============  ==============
+=================================  ==============  ==============
+after the module was spread        DDP             FSDP2
+=================================  ==============  ==============
+some or all are frozen             right           right
+those frozen before are unfrozen   not averaged    right
+moved to another place             right           right
+added or replaced                  not averaged    not averaged
+=================================  ==============  ==============
 
 Cases that are right are allowed: a discriminator may be frozen while its generator learns, and a
-wrapper that recomputes activations only moves parameters. DDP's `static_graph` allows no freezing.
+wrapper that recomputes activations only moves parameters.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import Any
 
 from torch import nn
@@ -35,33 +32,24 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 _MOST_NAMED = 5
 
 
-class Freezing(Enum):
-    """Which changes of `requires_grad` an engine can follow after a module was spread."""
-
-    NONE = "no change"
-    ALL = "all parameters at once may freeze"
-    SOME = "any parameter may freeze"
-    ANY = "any parameter may freeze or learn"
-
-
 class FixedParameters:
     """Checks in each step that the engine still averages all gradients of a module.
 
     ``identify()`` returns a function that returns one object for each parameter, in whatever form
-    the engine currently has the parameter. `freezing` is what the engine can follow, and
-    ``marks()`` returns identities that change when the engine's hooks are lost.
+    the engine currently has the parameter. `may_unfreeze` is whether the engine can follow a parameter
+    that begins to learn, and ``marks()`` returns identities that change when the engine's hooks are lost.
     """
 
     def __init__(
         self,
         module: nn.Module,
         identify: Callable[[], Callable[[nn.Parameter], Any]],
-        freezing: Freezing,
+        may_unfreeze: bool,
         marks: Callable[[], list[int]] = list,
     ) -> None:
         self._module = module
         self._identify = identify
-        self._freezing, self._marks = freezing, marks
+        self._may_unfreeze, self._marks = may_unfreeze, marks
         self._layers = dict(module.named_modules())
         self._parameters = self._current_parameters()
         self._remember()
@@ -113,15 +101,11 @@ class FixedParameters:
         present = {id(parameter) for parameter, _ in now.values()}
         learned = {id(parameter): learns for parameter, learns in before.values()}
         gone = [name for name, (parameter, _) in before.items() if id(parameter) not in present]
-        all_frozen = not any(learns for _, learns in now.values())
-        kind = self._freezing
-        may_freeze = kind in (Freezing.SOME, Freezing.ANY) or (kind is Freezing.ALL and all_frozen)
-        allowed = {True: kind is Freezing.ANY, False: may_freeze}
         changes = [f"{name} was removed" for name in gone if name not in now]
         for name, (parameter, learns) in now.items():
             if id(parameter) not in learned or name in gone:
                 changes.append(f"{name} was {'replaced' if name in before else 'added'}")
-            elif learned[id(parameter)] is not learns and not allowed[learns]:
+            elif learned[id(parameter)] is not learns and learns and not self._may_unfreeze:
                 changes.append(f"{name}.requires_grad became {learns}")
         known = {id(layer) for layer in self._layers.values()}
         return changes + [
