@@ -36,8 +36,9 @@ class FixedParameters:
     """Checks in each step that the engine still averages all gradients of a module.
 
     ``identify()`` returns a function that returns one object for each parameter, in whatever form
-    the engine currently has the parameter. `may_unfreeze` is whether the engine can follow a parameter
-    that begins to learn, and ``marks()`` returns identities that change when the engine's hooks are lost.
+    the engine currently has the parameter. `may_unfreeze` is whether the engine can follow a
+    parameter that begins to learn. ``marks()`` returns identities that change when the engine's
+    hooks are lost.
     """
 
     def __init__(
