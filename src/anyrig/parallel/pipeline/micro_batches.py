@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from ...errors import SpreadError
+from ...errors import BatchError, SpreadError
 from ..accumulation import count_arguments
 from ..batch.samples import name_argument
 from ..batch.scatter import divide
@@ -132,12 +132,26 @@ def cut_call(
 
 
 def cut_evenly(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, number: int, dim: int
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: Any,
+    number: int,
+    dim: int,
+    alone: bool = True,
 ) -> tuple[list[MicroBatch], bool]:
-    """Cut as `cut_call` does, into at most `number` equal parts; one part is the batch as it is."""
+    """Cut as `cut_call` does, into at most `number` equal parts; one part is the batch as it is.
+
+    If this is the only pipeline (`alone`), nothing depends on the samples of a batch in one part,
+    so it may have arguments without samples.
+    """
     if number > 1:
         return cut_call(args, kwargs, target, lambda total: split_evenly(total, number), dim)
-    samples = count_arguments(args, {**kwargs, "target": target}, dim)
+    try:
+        samples = count_arguments(args, {**kwargs, "target": target}, dim)
+    except BatchError:
+        if not alone:
+            raise
+        samples = None
     count = 1 if samples is None else samples
     return [MicroBatch(args, kwargs, target, count)], samples is not None
 

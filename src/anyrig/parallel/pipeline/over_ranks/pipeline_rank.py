@@ -139,7 +139,8 @@ class PipelineRank(StagedModule):
         kwargs: dict[str, Any],
     ) -> Any:
         layout = self._fixed_layout
-        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
+        alone = self.pipeline_row.count == 1
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim, alone)
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
         layers = list(self.module.modules())
