@@ -18,13 +18,14 @@ from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
 from .group.optimizers import follow_optimizers
 from .group.replica_passes import ReplicaPasses
+from .group.run import Run
 from .group.states import broadcast_states
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
 from .marks import tensors_with_gradients
 from .own_class import find_own_class, states_of
-from .rank_module import RankModule, Run
+from .rank_module import RankModule
 
 _ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
 _DECIDED = {

@@ -7,7 +7,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import BatchError, SpreadError
 from ..processes.group.board import MEETING
 from ..processes.group.direct_messages import open_messages
-from ..processes.group.membership import Context, current_context, current_group
+from ..processes.group.membership import current_context, current_group
 from ..transfer.arguments import change_tensors
 from ..transfer.beside import copy_in_order
 from .accumulation import Accumulation, no_count, refuse_with_accumulate
@@ -26,7 +26,8 @@ from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
 from .group.inputs import take_input
-from .group.passes import Forward, Passes
+from .group.passes import Forward
+from .group.run import Run
 from .group.states import Buffers
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples
@@ -37,24 +38,6 @@ from .named_arguments import take_samples, take_target
 from .replicas.batch_norm import explain_single_sample
 from .replicas.transparent import TransparentModule
 from .shares.measure import StepTime
-
-
-@dataclass(eq=False)
-class Run:
-    """The state of one model in a process group; a copy of the model has its own."""
-
-    context: Context  # the state of the process group
-    number: int  # the model's number; ranks spread their models in the same order
-    buffers: Buffers
-    fixed: FixedParameters  # checks for changes of the module that the engine cannot follow
-    synchronized: list[torch.nn.SyncBatchNorm]  # wait for the other ranks in training mode
-    accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    passes: Passes | None = None  # the backward passes; None if no parameter learns
-    forwards: int = 0  # the number of forwards in which ranks met
-    # The arguments of one sample, with a target and without.
-    sample_of: dict[bool, Any] = field(default_factory=dict)
-    joining: bool = False  # whether a loop in `join` is running
-    last: Exchange | None = None  # the exchange of the last forward in that loop
 
 
 class RankModule(TransparentModule):
@@ -349,7 +332,7 @@ class RankModule(TransparentModule):
             here = copy_in_order(tensor, device)
             return take_input(here, exchange) if exchange and here.requires_grad else here
 
-        inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring)
+        inputs, kwargs = change_tensors(inputs, kwargs, is_meant, bring, device)
         return inputs, kwargs
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:

@@ -26,10 +26,11 @@ from ..processes.group.membership import Group
 from ..processes.torch_faults import keep_until_exit
 from .group.fixed_parameters import FixedParameters
 from .group.optimizers import follow_optimizers
+from .group.run import Run
 from .group.shard_passes import ShardPasses
 from .group.shardable import require_shapes, require_shardable
 from .group.states import broadcast_states
-from .rank_module import RankModule, Run
+from .rank_module import RankModule
 
 # Repeated layers with a smaller part of all parameters are gathered with the whole module.
 _LEAST_PART = 0.05
