@@ -22,6 +22,7 @@ def nearly_full() -> Iterator[None]:
         free, _ = torch.cuda.mem_get_info()
         filler = torch.empty(free - 1856 * MIB, dtype=torch.uint8, device="cuda")
         yield
+        torch.cuda.synchronize()  # or the clock of a later test has this work to do
         del filler
         torch.cuda.empty_cache()
 

@@ -20,7 +20,9 @@ CODE = "R04"
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter without the waits."""
     waits = _waits(analysis)
-    saved = analysis.saving(without_waits(analysis)) if waits else 0.0
+    if not waits:
+        return
+    saved = analysis.saving(without_waits(analysis))
     if not analysis.matters(saved):
         return
     seconds: dict[str | None, float] = defaultdict(float)
