@@ -204,3 +204,53 @@ def test_a_condensed_recording_finds_the_same_reason(
     if cause is Cause.KEPT_OUTPUTS:  # their backward passes have ended
         kept = {h.kind for h in report.moment.holdings if (h.name or "").startswith("outputs[")}
         assert kept == {Kind.OTHER}
+
+
+def branches() -> tuple[nn.Module, nn.Module, Tensor]:
+    made = [
+        nn.Sequential(*[layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.Tanh())])
+        for _ in range(2)
+    ]
+    a, b = (each.to("cuda:0") for each in made)
+    return a, b, torch.randn(2**16, 64, device="cuda:0")
+
+
+def add_on_the_stack(a: nn.Module, b: nn.Module, x: Tensor) -> None:
+    (a(x) + b(x)).sum().backward()
+
+
+def pass_on_the_stack(a: nn.Module, b: nn.Module, x: Tensor) -> None:
+    torch.cat((a(x), b(x)), 1).sum().backward()
+
+
+def list_on_the_stack(a: nn.Module, b: nn.Module, x: Tensor) -> None:
+    torch.cat([each(x) for each in (a, b)], 1).sum().backward()
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("program", [add_on_the_stack, pass_on_the_stack, list_on_the_stack])
+def test_what_only_the_stack_holds_is_an_activation(program: Any) -> None:
+    a, b, x = branches()
+    with limited_to(256 * MIB), pytest.raises(torch.OutOfMemoryError) as caught, explain_oom():
+        program(a, b, x)
+    kinds = caught.value.report.moment.by_kind()
+    assert kinds[Kind.ACTIVATIONS] > 200 * MIB
+    assert kinds.get(Kind.TEMPORARIES, 0) <= 16 * MIB
+
+
+def use_up_graphs(net: nn.Module, large: nn.Module, x: Tensor) -> None:
+    losses = []
+    for _ in range(8):
+        loss = net(x[:64]).sum()
+        loss.backward()
+        losses.append(loss)
+    large(x).sum().backward()
+
+
+@pytest.mark.gpus(1)
+def test_losses_whose_graphs_are_used_up_are_not_blamed() -> None:
+    a, b, x = branches()
+    large = nn.Sequential(a, b, b, b)
+    with limited_to(256 * MIB), pytest.raises(torch.OutOfMemoryError) as caught, explain_oom():
+        use_up_graphs(a, large, x)
+    assert caught.value.report.reason.cause not in (Cause.KEPT_LOSSES, Cause.KEPT_OUTPUTS)

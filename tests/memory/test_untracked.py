@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -135,3 +135,81 @@ def test_an_optimizer_step() -> None:
 
 def test_an_error_of_the_programs_own_has_no_report() -> None:
     assert report_untracked(torch.OutOfMemoryError("mine"), []) is None
+
+
+def keep_outputs_in_a_list(net: nn.Module) -> None:
+    outputs = []
+    while True:
+        outputs.append(net(torch.randn(2**12, 2**8, device="cuda")))  # HERE
+
+
+def keep_losses_in_a_list(net: nn.Module) -> None:
+    losses = []
+    while True:
+        losses.append(net(torch.randn(2**12, 2**8, device="cuda")).sum())  # HERE
+
+
+def keep_outputs_in_a_dict(net: nn.Module) -> None:
+    kept: dict[str, list[torch.Tensor]] = {"outputs": []}
+    while True:
+        kept["outputs"].append(net(torch.randn(2**12, 2**8, device="cuda")))
+        kept.update({})  # HERE
+
+
+class Keeping(nn.Module):
+    """A module that keeps its outputs."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        self.kept.append(y)  # HERE
+        return y
+
+
+def keep_outputs_in_the_model(net: nn.Module) -> None:
+    model = Keeping(net)
+    while True:
+        model(torch.randn(2**12, 2**8, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (keep_outputs_in_a_list, Cause.KEPT_OUTPUTS),
+        (keep_losses_in_a_list, Cause.KEPT_LOSSES),
+        (keep_outputs_in_a_dict, Cause.KEPT_OUTPUTS),
+        (keep_outputs_in_the_model, Cause.KEPT_OUTPUTS),
+    ],
+)
+def test_what_keeps_graphs_is_named_with_its_cure(
+    program: Callable[[nn.Module], None], cause: Cause
+) -> None:
+    layers = [nn.Sequential(nn.Linear(2**8, 2**8), nn.Tanh()) for _ in range(3)]
+    net = nn.Sequential(*layers).to("cuda")
+    report = report_of(lambda: program(net))
+    assert report.reason.cause is cause
+    assert report.reason.line is not None
+    assert report.reason.line.text.endswith("# HERE")
+    (remedy,) = report.remedies
+    assert "detach()" in remedy.advice
+
+
+def test_a_list_within_a_call_is_not_blamed() -> None:
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(2**8, 2**8) for _ in range(100)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            features = [x]
+            for layer in self.layers:
+                features.append(layer(features[-1]).tanh())
+            return features[-1]
+
+    net = Features().to("cuda")
+    report = report_of(lambda: net(torch.randn(2**12, 2**8, device="cuda")))
+    assert report.reason.cause not in (Cause.KEPT_OUTPUTS, Cause.KEPT_LOSSES)
