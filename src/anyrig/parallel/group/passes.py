@@ -121,7 +121,9 @@ class Passes(ABC):
 
     def note(self, forward: Forward, output: Any) -> None:
         """Note a forward, and mark what it returned."""
-        self.newest = self._last = self.context.last_forward = forward
+        self.newest = self._last = forward
+        # Without the function, which keeps the model alive.
+        self.context.last_forward = replace(forward, met=_nothing)
         mark_outputs(tensors_with_gradients(output), partial(self._reach_output, forward))
 
     def forget(self) -> None:
@@ -220,7 +222,7 @@ class Passes(ABC):
             last.exchange.samples,
             own_reduces=last.exchange.own_reduces,
         )
-        return replace(last, exchange=own, met=lambda: None)
+        return replace(last, exchange=own)
 
     def _meet(self, now: BackwardPass, forward: Forward) -> None:
         exchange = forward.exchange
@@ -276,6 +278,10 @@ class Passes(ABC):
     def _has_other_hooks(self, index: int) -> bool:
         parameter: Any = self.parameters[index]
         return len(parameter._backward_hooks) > 1 or bool(parameter._post_accumulate_grad_hooks)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def hooks_of(tensor: Tensor) -> Any:
