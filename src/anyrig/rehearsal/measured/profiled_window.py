@@ -26,6 +26,7 @@ from ..loaded_batches import LoaderWatch
 from ..optimizer_steps import OptimizerSteps
 from .marks import ModuleMarks, mark_step
 from .other_profilers import OtherProfilers, is_profiling
+from .torch_versions import without_cycle_warning
 
 MOST_STEPS = 8
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -114,7 +115,7 @@ class ProfiledWindow:
         if is_used and ProfilerActivity.CUDA in supported:
             activities.add(ProfilerActivity.CUDA)
             torch.cuda.synchronize()
-        with _without_messages():
+        with _without_messages(), without_cycle_warning():
             # The memory of the CPU has no place in a report, and is slow to follow.
             began = profile(activities=activities, profile_memory=len(activities) > 1)
             began.start()
