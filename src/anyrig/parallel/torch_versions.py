@@ -37,7 +37,8 @@ def prepare_simulated_answer(backend: str, received: Any, sent: Any) -> None:
 
     Args:
         backend: the name of the group's backend.
-        received, sent: buffers of `ctypes` of equal size, which the all-to-all writes and reads.
+        received: the buffer of `ctypes` that the all-to-all writes.
+        sent: the buffer that the all-to-all reads, of the same size.
     """
     if backend == "fake":
         received.raw = sent.raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.profiler import ProfilerActivity, profile
 
 from anyrig.private_names import OLDEST
-from anyrig.rehearsal.measured.torch_versions import without_cycle_warning
+from anyrig.rehearsal.torch_versions import without_cycle_warning
 
 
 def test_a_profile_of_one_cycle_starts_without_a_warning() -> None:

@@ -24,9 +24,10 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from ..loaded_batches import LoaderWatch
 from ..optimizer_steps import OptimizerSteps
+from ..torch_versions import without_cycle_warning
 from .marks import ModuleMarks, mark_step
 from .other_profilers import OtherProfilers, is_profiling
-from .torch_versions import without_cycle_warning
+
 
 MOST_STEPS = 8
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
