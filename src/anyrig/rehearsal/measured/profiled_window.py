@@ -28,7 +28,6 @@ from ..torch_versions import without_cycle_warning
 from .marks import ModuleMarks, mark_step
 from .other_profilers import OtherProfilers, is_profiling
 
-
 MOST_STEPS = 8
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 # The profile ends with the step in which it exceeds one of these.
