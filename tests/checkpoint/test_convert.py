@@ -87,6 +87,8 @@ def test_every_type_and_form_of_tensor_keeps_its_bits(tmp_path: Path) -> None:
         assert each.start % 2 == 0 or each.dtype in ("BOOL", "I8", "U8") or "F8" in each.dtype
 
 
+# PyTorch 2.11 warns when it reads a sparse tensor.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [

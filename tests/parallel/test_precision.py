@@ -189,6 +189,17 @@ def test_compiled_on_one_device_as_it_is_uncompiled() -> None:
     torch.testing.assert_close(compiled(x), model(x), rtol=0, atol=0)
 
 
+def test_outputs_of_a_module_compiled_in_place_are_scattered() -> None:
+    model = anyrig.spread(nn.Linear(4, 3), "cpu", precision="bfloat16")
+    x = torch.randn(2, 4)
+    expected = model(x)
+    model.compile(backend="eager")
+    for _ in range(2):
+        (found,) = model.scattered(x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
+
+
 def test_a_gpu_without_bfloat16_is_named() -> None:
     program = """
 import anyrig, torch

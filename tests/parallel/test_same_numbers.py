@@ -84,6 +84,8 @@ def test_three_steps(kind: str, devices: int, shares: str, fused: bool, optimize
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_way_to_change_parameters(optimizer: str, accumulates: bool) -> None:
     """Some ways do not show that the replicas' copies are outdated."""
+    if optimizer == "Adagrad, fused" and torch.__version__ < (2, 12):
+        pytest.skip("before 2.12 CUDA has no fused Adagrad")
     module = EXAMPLES["perceptron"].build()
     batches = [
         ((torch.randn(rows, 8, device="cuda:0"),), torch.randint(CLASSES, (rows,), device="cuda:0"))

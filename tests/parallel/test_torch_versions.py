@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyrig.parallel.torch_versions import intercept_custom_functions
+from anyrig.private_names import OLDEST
 
 
 class Half(torch.autograd.Function):
@@ -95,6 +96,11 @@ def test_the_older_way_is_needed() -> None:
     assert numbers(oldest.removeprefix("torch>=")) < [2, 14]
     is_in_cpp = hasattr(torch.autograd.function, "_call_custom_function_call")
     assert is_in_cpp is (numbers(torch.__version__) >= [2, 14])
+
+
+def test_simulated_ranks_are_still_answered_for() -> None:
+    """Once this fails, `prepare_simulated_answer` can go."""
+    assert OLDEST < (2, 13)
 
 
 def numbers(version: str) -> list[int]:

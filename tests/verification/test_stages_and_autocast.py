@@ -9,6 +9,7 @@ from pathlib import Path
 import autocast_runs
 import pipelined_runs
 import pytest
+import torch
 
 from forked_ranks import run_forked
 
@@ -24,6 +25,11 @@ CASES = {
     },
 }
 
+# Before 2.13, a rank with several stages sends messages to itself in their first step, which gloo
+# refuses: the training cannot run on one rank, and the other ranks wait for its verdict.
+RUNS_STAGES_ON_ONE_RANK = torch.__version__ >= (2, 13)
+CASES_THAT_RUN = [case for case in CASES if RUNS_STAGES_ON_ONE_RANK or "interleaved" not in case[1]]
+
 
 def verdicts_on(cases: Sequence[tuple[str, str, str]], folder: Path) -> list[tuple[int, str]]:
     file = str(Path(__file__).with_name("verdicts_of_ranks.py"))
@@ -34,14 +40,16 @@ def verdicts_on(cases: Sequence[tuple[str, str, str]], folder: Path) -> list[tup
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
-    found = verdicts_on([*CASES], tmp_path_factory.mktemp("verdicts"))
-    return dict(zip(CASES, found, strict=True))
+    found = verdicts_on(CASES_THAT_RUN, tmp_path_factory.mktemp("verdicts"))
+    return dict(zip(CASES_THAT_RUN, found, strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_the_verdict_is_right(
     case: tuple[str, str, str], verdicts: dict[tuple[str, ...], tuple[int, str]]
 ) -> None:
+    if case not in CASES_THAT_RUN:
+        pytest.skip("before 2.13 PyTorch cannot train several stages on one rank over gloo")
     code, text = verdicts[case]
     expected_code, part = CASES[case]
     assert code == expected_code, text

@@ -149,10 +149,12 @@ class DataParallel(TransparentModule):
                 `torch.compile` and is spread over several devices.
             Exception: raised by a replica; a note gives its device and its arguments' shapes.
         """
-        gathers = self._run.asked.__dict__.pop("gathers", True)
+        # What a thread holds is no input of compiled code; see `scattered`.
+        is_compiling = torch.compiler.is_compiling()
+        gathers = is_compiling or self._run.asked.__dict__.pop("gathers", True)
         samples = take_samples(self.module, kwargs) if "samples" in kwargs else None
         devices = len(self._layout.devices)
-        if torch.compiler.is_compiling():
+        if is_compiling:
             if devices > 1:
                 refuse_several_devices(type(self.module).__name__, devices)
             if self._run.accumulation is not None:
@@ -313,7 +315,9 @@ class DataParallel(TransparentModule):
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         self._run.asked.gathers = False
         try:
-            return [*self(*inputs, **kwargs)]
+            found = self(*inputs, **kwargs)
+            # Compiled code leaves the option, and returns the output of its one device.
+            return [found] if "gathers" in self._run.asked.__dict__ else [*found]
         finally:
             self._run.asked.__dict__.clear()  # a forward pre-hook may have raised
 

@@ -33,6 +33,7 @@ from ...processes.group.caller_place import place_of_caller
 from ...processes.group.direct_messages import direct_messages_of
 from ...processes.group.membership import Context
 from ..shares.measure import StepTime
+from ..torch_versions import prepare_simulated_answer
 
 _MESSAGE = struct.Struct("8q3d")  # an `_Announcement` and three numbers
 
@@ -113,6 +114,7 @@ class Exchange:
         messages.sent.raw = _MESSAGE.pack(*sent, *extra) * self.world_size
         self._messages = messages
         direct, gloo = direct_messages_of(context), context.gloo
+        prepare_simulated_answer(context.group.backend, messages.received, messages.sent)
         self._work = direct.alltoall(messages) if direct else gloo.alltoall_base(*messages.args)
 
     def finish(self) -> None:

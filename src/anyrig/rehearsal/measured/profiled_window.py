@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from ..loaded_batches import LoaderWatch
 from ..optimizer_steps import OptimizerSteps
+from ..torch_versions import without_cycle_warning
 from .marks import ModuleMarks, mark_step
 from .other_profilers import OtherProfilers, is_profiling
 
@@ -114,7 +115,7 @@ class ProfiledWindow:
         if is_used and ProfilerActivity.CUDA in supported:
             activities.add(ProfilerActivity.CUDA)
             torch.cuda.synchronize()
-        with _without_messages():
+        with _without_messages(), without_cycle_warning():
             # The memory of the CPU has no place in a report, and is slow to follow.
             began = profile(activities=activities, profile_memory=len(activities) > 1)
             began.start()

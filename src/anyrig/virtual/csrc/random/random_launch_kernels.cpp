@@ -251,8 +251,12 @@ void draw_by_exponentials(
     int64_t draws,
     OptionalGenerator generator,
     at::Tensor& result) {
+#if ANYRIG_TORCH_FROM(12)
   const auto [least, most] = at::aminmax(self);
   [[maybe_unused]] const auto is_valid = (most < INFINITY) & (least >= 0);
+#else
+  [[maybe_unused]] const auto is_valid = (self.max() < INFINITY) & (self.min() >= 0);
+#endif
   [[maybe_unused]] const auto is_zero =
       self.dim() == 1 ? self.sum() == 0 : (self.sum(1) == 0).any();
   auto quotients = at::empty_like(self).exponential_(1, std::move(generator));
