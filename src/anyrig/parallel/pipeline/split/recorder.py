@@ -8,6 +8,8 @@ The recorder uses `torch.fx`. It differs from `torch.fx.symbolic_trace` where ex
 - A call of a `torch.autograd.Function` is one operation, with a backward pass of its own.
 - A forward that changes attributes of its module or draws Python's random numbers is not traced.
 - Regions of `torch.no_grad` and `torch.autocast` are kept per operation.
+
+Longer than 400 lines, because `torch.fx` calls the methods of one class.
 """
 
 from __future__ import annotations
