@@ -428,7 +428,7 @@ def case_gathering_parts_of_any_number_of_rows() -> None:
     }
     found = anyrig.gather_over_ranks(value)
     assert found["scores"].tolist() == [[float(r)] * 3 for r in every]
-    assert (found["scores"].device, found["scores"].requires_grad) == (device(), False)
+    assert (found["scores"].device, found["scores"].requires_grad) == (device(), True)
     assert found["flags"].tolist() == [r == 1 for r in every]
     assert found["halves"].left.tolist() == every
     assert (found["halves"].left.dtype, found["halves"].right) == (torch.bfloat16, None)
@@ -846,7 +846,7 @@ class Weighed(nn.Module):
         return self.layer(x) @ table
 
 
-def case_samples_are_counted_in_the_first_tensor() -> None:
+def case_samples_are_told_where_another_tensor_has_none() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     rows = [1 + 3 * each for each in range(ranks)]
     x, table = torch.randn(sum(rows), 3), torch.randn(7, 2)
@@ -855,7 +855,7 @@ def case_samples_are_counted_in_the_first_tensor() -> None:
     net.load_state_dict(one.state_dict())
     model = anyrig.spread(net)
     one(x, table).square().mean().backward()
-    model(x.split(rows)[rank], table).square().mean().backward()
+    model(x.split(rows)[rank], table, samples=rows[rank]).square().mean().backward()
     for found, expected in zip(net.parameters(), one.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12)
 

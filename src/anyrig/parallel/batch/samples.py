@@ -90,7 +90,8 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
             return counts.pop() if counts else None
     try:
         marked = mark_listed((inputs, kwargs), dim, name_argument, is_call=True)
-        return count_samples(marked, dim, name_argument)
+        counted = count_samples(marked, dim, name_argument)
+        return count_listed(inputs, kwargs) if counted is None else counted  # of empty lists: 0
     except BatchError as error:
         if isinstance(error, UnclearError) and error.samples is not None:
             return error.samples
