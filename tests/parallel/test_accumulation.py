@@ -180,6 +180,7 @@ def failed(model: Any, device: str) -> None:
     output.register_hook(lambda gradient: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         output.sum().backward()
+    model.zero_grad()
     handle = model.second.weight.register_hook(lambda gradient: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         learn(model, device)

@@ -51,7 +51,7 @@ def test_a_sample_stands_in() -> None:
 
     assert compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), one, 0) == []
     assert seen == [(([images[0]] * 2, (targets[0],) * 2), {})]
-    with pytest.raises(SpreadError, match="no samples in its first step"):
+    with pytest.raises(SpreadError, match="empty lists in the first step"):
         compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), None, 0)
 
 

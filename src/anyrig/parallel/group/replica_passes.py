@@ -107,6 +107,7 @@ class ReplicaPasses(Passes):
             return
         now.by_buckets = self._weights_buckets and not self._has_unreduced
         try:
+            self.ddp.reducer._rebuild_buckets()  # in the order of the gradients of the pass before
             self.ddp.reducer.prepare_for_backward([])
         except RuntimeError as error:
             short = explain_unfinished(error, self._names)
@@ -221,8 +222,6 @@ class ReplicaPasses(Passes):
         self._has_unreduced = False
         for each in now.to_free:
             self.parameters[each].grad = None
-        # DDP would rebuild its buckets in its own forward.
-        self.ddp.reducer._rebuild_buckets()
         samples = {count for each in now.forwards for count in each.exchange.samples_of_ranks}
         if len(samples) > 1:
             self.weight_buckets()
