@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.batch.samples import count_listed
+from anyrig.parallel.batch.samples import count_arguments, count_listed
 from anyrig.parallel.group.without_samples import compute_without_samples, first_samples
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
@@ -32,6 +32,12 @@ def test_what_counts(inputs: Any, kwargs: Any, samples: int | None) -> None:
     assert count_listed(inputs, kwargs) == samples
 
 
+def test_empty_lists_have_no_samples() -> None:
+    assert count_arguments(([], ()), {}, 0) == 0
+    assert count_arguments(([], torch.tensor(1.0)), {}, 0) == 0
+    assert count_arguments((), {"scale": 2.0}, 0) is None
+
+
 def test_a_sample_stands_in() -> None:
     arguments = (([IMAGE, IMAGE], (TARGET, TARGET)), {"names": ["a", "b"], "sizes": [1, 2, 3]})
     one = first_samples(arguments, 1, 0)
@@ -51,7 +57,9 @@ def test_a_sample_stands_in() -> None:
 
     assert compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), one, 0) == []
     assert seen == [(([images[0]] * 2, (targets[0],) * 2), {})]
-    with pytest.raises(SpreadError, match="empty lists in the first step"):
+    with pytest.raises(
+        SpreadError, match="has no samples, and its arguments do not show what a sample is"
+    ):
         compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), None, 0)
 
 
