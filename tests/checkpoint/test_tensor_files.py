@@ -26,6 +26,7 @@ from anyrig.checkpoint.series import Series
 from anyrig.checkpoint.tensor_file_names import role_of
 from anyrig.checkpoint.tensor_files import Writing, contents_of
 from anyrig.checkpoint.tensor_in_parts import TensorInParts, whole_tensor
+from anyrig.checkpoint.values_file import encode_values
 from anyrig.errors import CheckpointDamagedError
 
 
@@ -194,6 +195,8 @@ def test_consolidating_shards_holds_one_tensor_at_a_time(
     ]
     files = write_parts(tmp_path / "parts", parts)
     contents = {file: [(tmp_path / "parts" / file).read_bytes()] for file in files}
+    names = ("modules", "optimizers", "states", "given")
+    contents["values.pt"] = [encode_values({**{name: {} for name in names}, "random": []})]
 
     def describe(number: int, facts: dict[str, FileFact]) -> Manifest:
         return Manifest(number, None, None, None, "", 2, time.time(), {}, facts)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from test_odd_values import VALUES, call
 from anyrig.checkpoint.commit import commit
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.checkpoint.manifest import FileFact, Manifest
+from anyrig.checkpoint.random_state import read_random_state
 from anyrig.checkpoint.series import Series
-from anyrig.checkpoint.values_file import encode_values
+from anyrig.checkpoint.values_file import encode_as_text, encode_values
 from anyrig.cli.app import main
 from anyrig.units import format_bytes
 
@@ -43,11 +45,11 @@ def _own_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-VALUES_WITHOUT_OPTIMIZER = {
-    "modules": {"model": {}},
-    **{name: {} for name in ("optimizers", "states", "given")},
-    "random": [],
-}
+def values_of(step: int) -> dict[str, Any]:
+    """Return the values of one process without an optimizer."""
+    nothing: dict[str, Any] = {name: {} for name in ("optimizers", "states")}
+    random = [{"state": encode_as_text(read_random_state())}]
+    return {"modules": {"model": {}}, **nothing, "given": {"step": step}, "random": random}
 
 
 def save_step(series: Path, step: int, metric: float | None = None, **tensors: object) -> Path:
@@ -55,7 +57,7 @@ def save_step(series: Path, step: int, metric: float | None = None, **tensors: o
     contents = {
         "model.safetensors": [save(weights)],
         "optimizer.safetensors": [save({"weight.exp_avg": torch.full((2, 3), step / 10)})],
-        "values.pt": [encode_values(VALUES_WITHOUT_OPTIMIZER)],
+        "values.pt": [encode_values(values_of(step))],
     }
 
     def describe(number: int, files: dict[str, FileFact]) -> Manifest:
