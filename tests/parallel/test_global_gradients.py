@@ -398,6 +398,29 @@ def case_a_pass_without_a_forward_is_refused() -> None:
     model(torch.randn(2, WIDTH)).sum().backward()
 
 
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise ArithmeticError
+
+
+def case_a_pass_after_one_that_failed_half_way_is_refused() -> None:
+    layers = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)]
+    module = nn.Sequential(*layers).double()
+    model = anyrig.spread(module, ddp={"bucket_cap_mb": 1e-5})
+    x = torch.randn(2, WIDTH)
+    handle = module[0].register_forward_hook(lambda *given: FailsBackward.apply(given[2]))
+    with pytest.raises(ArithmeticError):
+        model(x).sum().backward()
+    handle.remove()
+    with pytest.raises(SpreadError, match=r"failed before the ranks had averaged.*new copy"):
+        model(x).sum().backward()
+
+
 CASES = [name for name in globals() if name.startswith("case_")]
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import TensorWeakRef
 
 from ..errors import SpreadError
 from .backward_callback import queue_callback
 from .batch.samples import count_arguments as count_arguments
+from .gradient_hooks import use_in_this_pass
 from .losses.criterions import recognise
 from .losses.loss import Criterion, reduction_of
 from .marks import mark_outputs, tensors_with_gradients
@@ -53,7 +53,7 @@ class Accumulation:
         def begin(new: Count) -> float:
             if torch.is_grad_enabled():
                 raise SpreadError(_EXPLAIN + "create_graph=True; leave out one of the two")
-            if not self._reaches_parameters():  # torch.autograd.grad
+            if use_in_this_pass(self._module.parameters()) != "adds":  # torch.autograd.grad
                 return 1.0
             this = torch._C._current_graph_task_id()
             if this == self._pass or not waiting:
@@ -74,24 +74,8 @@ class Accumulation:
         if count is None and tensors:
             raise no_count()
         begin = self.follow(by_loss)
-        reached_in = [-1]
-
-        def reach() -> float:
-            this = torch._C._current_graph_task_id()
-            if reached_in[0] == this:
-                return 1.0
-            reached_in[0] = this
-            return begin(count)
-
-        mark_outputs(tensors, reach)
+        mark_outputs(tensors, lambda: begin(count))
         return output
-
-    def _reaches_parameters(self) -> bool:
-        nodes = [get_gradient_edge(p).node for p in self._module.parameters() if p.requires_grad]
-        try:
-            return any(map(torch._C._will_engine_execute_node, nodes))
-        except RuntimeError:  # raised in torch.autograd.grad with respect to a parameter
-            return False
 
     def _gradients(self) -> dict[Tensor, Tensor]:
         return {p: p.grad for p in self._module.parameters() if p.grad is not None}

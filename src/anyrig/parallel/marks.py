@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..transfer.tree import ATOM_TYPES, list_leaves
+from .gradient_hooks import hook_first, weighted
 
 # The most objects that are looked at in an output of an unknown class.
 _MOST_OBJECTS = 100_000
@@ -23,27 +24,19 @@ _NOT_ENTERED = (type, ModuleType, nn.Module, torch.device, torch.dtype, str, byt
 
 
 def mark_outputs(tensors: list[Tensor], reached: Callable[[], float]) -> None:
-    """Multiply the gradient of each tensor by ``reached()``, which is called when it arrives."""
+    """Multiply the gradients of tensors by ``reached()``, called once in each backward pass."""
+    factor_in: dict[int, float] = {}  # by the number of the last backward pass
 
     def scale(gradient: Tensor) -> Tensor | None:
-        factor = reached()
-        if factor == 1.0:
-            return None
-        # The mean over zero samples is NaN, and NaN times zero is NaN.
-        return gradient * factor if factor else torch.zeros_like(gradient)
+        this = torch._C._current_graph_task_id()
+        if this not in factor_in:
+            factor_in.clear()
+            factor_in[this] = reached()
+        factor = factor_in[this]
+        return None if factor == 1.0 else weighted(gradient, factor)
 
     for tensor in tensors:
         hook_first(tensor, scale)
-
-
-def hook_first(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> None:
-    """Register a hook on a tensor's gradient that runs before those that are registered already."""
-    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
-    held: Any = tensor._backward_hooks
-    # PyTorch calls them as a plain dict has them, whatever `move_to_end` says.
-    *before, last = held.items()
-    held.clear()
-    held.update((last, *before))
 
 
 def tensors_with_gradients(tree: Any) -> list[Tensor]:

@@ -143,20 +143,27 @@ def move_module(module: nn.Module, device: torch.device) -> None:
             move_objects(own.layer, device)
 
 
+def carried_values(tensor: Tensor) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a tensor by their names, and those of the objects among them that
+    describe a quantisation, such as ``"quant_state.absmax"``.
+    """
+    waiting = sorted(vars(tensor).items())
+    while waiting:
+        name, value = waiting.pop(0)
+        if hasattr(type(value), "from_dict"):  # bitsandbytes' QuantState, which may be nested
+            waiting += [(f"{name}.{key}", each) for key, each in sorted(vars(value).items())]
+        else:
+            yield name, value
+
+
 def plain_tensors(tensor: Tensor) -> list[Tensor]:
     """Return the plain tensors that make a tensor's value; they share its memory."""
     if is_wrapper(tensor):
         return [each for _, each in flatten_wrapper("", tensor)]
     if not has_own_class(tensor):
         return [tensor]
-    found, waiting = [tensor.data], [*vars(tensor).values()]
-    while waiting:
-        value = waiting.pop(0)
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif hasattr(type(value), "from_dict"):  # bitsandbytes' QuantState, which may be nested
-            waiting += vars(value).values()
-    return found
+    carried = (value for _, value in carried_values(tensor))
+    return [tensor.data, *(value for value in carried if isinstance(value, Tensor))]
 
 
 def states_of(module: nn.Module) -> list[Tensor]:

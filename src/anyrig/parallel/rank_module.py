@@ -195,7 +195,7 @@ class RankModule(TransparentModule):
         if samples and (loss is not None) not in run.sample_of:
             run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
         forward = self._new_forward(run, exchange, loss is not None)
-        if forward.accumulates and counted is None:
+        if run.accumulation and counted is None:
             raise no_count()
         target = take_target(self.module, inputs, kwargs) if loss is not None else None
         if has_collectives:
@@ -204,7 +204,7 @@ class RankModule(TransparentModule):
         output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
         if loss is not None:
             output = whole_loss(loss, output, target, self._device, exchange)
-            if forward.accumulates and exchange.divisor is None:
+            if run.accumulation and exchange.divisor is None:
                 raise no_count()
         if run.passes is not None:
             run.passes.note(forward, output)
@@ -228,7 +228,6 @@ class RankModule(TransparentModule):
             # A rank whose loop in `join` has ended meets in the forward only.
             meets_again=not run.joining,
             may_wait=not run.joining and self._reduces and accumulate is None,
-            accumulates=accumulate is not None,
             met=met,
         )
 

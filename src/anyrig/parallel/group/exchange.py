@@ -184,6 +184,12 @@ class Exchange:
         return any(each.reduces for each in self._all())
 
     @property
+    def part(self) -> float:
+        """This rank's part of all samples; 0 if there are none."""
+        total = self.total_samples
+        return (self.samples or 0) / total if total else 0.0
+
+    @property
     def weight(self) -> float:
         """The factor on this rank's gradients before the mean over all ranks."""
         total = self.total_samples

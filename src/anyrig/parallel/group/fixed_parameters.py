@@ -18,17 +18,13 @@ wrapper that recomputes activations only moves parameters.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from ...errors import SpreadError
 
-# torch/csrc/distributed/c10d/reducer.cpp: ensure_prior_reduction_finished.
-_UNFINISHED = "Expected to have finished reduction in the prior iteration"
-_INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 _MOST_NAMED = 5
 
 
@@ -114,25 +110,3 @@ class FixedParameters:
             for name, layer in self._module.named_modules()
             if layer._buffers and id(layer) not in known
         ]
-
-
-def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadError | None:
-    """Return a short form of DDP's `error` about parameters without a gradient, which comes one
-    step late; None if `error` is about something else.
-
-    `learning` are the names of the parameters that learn, in the order in which DDP counts them.
-    """
-    if _UNFINISHED not in str(error):
-        return None
-    found = _INDICES.search(str(error))
-    names = list(learning)
-    missing = [int(index) for index in found[1].split()] if found else []
-    named = ", ".join(names[index] for index in missing[:_MOST_NAMED] if index < len(names))
-    more = len(missing) - _MOST_NAMED
-    which = f"{named or 'some parameters'}{f' and {more} more' if more > 0 else ''}"
-    return SpreadError(
-        f"in the step before this one there was no gradient for {which}, so the ranks cannot "
-        "average it. If some steps do not use all parameters, call anyrig.spread(…, "
-        "ddp=dict(find_unused_parameters=True)). If not, check that every output of the module "
-        "that was computed from them reaches the loss"
-    )

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from ...errors import SpreadError
+from ..gradient_hooks import hooks_of
 from .exchange import Exchange
-from .passes import GradientHook, Passes, hooks_of
+from .passes import GradientHook, Passes
 
 
 class _Input(torch.autograd.Function):
@@ -34,9 +35,7 @@ class _Input(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         exchange = ctx.exchange
-        if not exchange.leads_to_global_loss:
-            return gradient, None
-        return gradient * ((exchange.samples or 0) / (exchange.total_samples or 1)), None
+        return gradient * exchange.part if exchange.leads_to_global_loss else gradient, None
 
 
 def take_input(given: Tensor, exchange: Exchange) -> Tensor:

@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...errors import SpreadError
 from ...processes.group.membership import Context, current_group
-from .passes import GradientHook, hooks_of
+from ..gradient_hooks import hooks_of
+from .passes import GradientHook
 
 Closure = Callable[[], Any]
 

@@ -6,7 +6,6 @@ The tensors are broadcast; a block size or a kind of quantisation must be equal 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from ...processes.group.board import board_of
 from ...processes.group.membership import Group
 from ...processes.time_limit import limit_or_default
 from ...transfer.inner_tensors import class_of, describe_wrapper_type, is_wrapper
-from ..own_class import find_own_class
+from ..own_class import carried_values, find_own_class
 
 _PLAIN = (bool, int, float, str, tuple, torch.dtype)
 
@@ -50,11 +49,5 @@ def _describe(tensor: Tensor) -> str:
     if is_wrapper(tensor):
         return describe_wrapper_type(tensor)
     facts = [class_of(tensor), str(tensor.dtype), str(tuple(tensor.shape))]
-    waiting: list[tuple[str, Any]] = sorted(vars(tensor).items())
-    while waiting:
-        name, value = waiting.pop(0)
-        if isinstance(value, _PLAIN):
-            facts.append(f"{name}={value}")
-        elif hasattr(type(value), "from_dict"):  # bitsandbytes' QuantState, which may be nested
-            waiting += [(f"{name}.{key}", each) for key, each in sorted(vars(value).items())]
+    facts += [f"{n}={value}" for n, value in carried_values(tensor) if isinstance(value, _PLAIN)]
     return "; ".join(facts)

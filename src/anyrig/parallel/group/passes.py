@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 
 from ...errors import SpreadError
 from ...processes.group.membership import Context
 from ..backward_callback import queue_callback
-from ..marks import hook_first, mark_outputs, tensors_with_gradients
+from ..gradient_hooks import hook_first, hooks_of, use_in_this_pass, weighted
+from ..marks import mark_outputs, tensors_with_gradients
 from .exchange import Exchange, Phase
 
 
@@ -43,7 +43,6 @@ class Forward:
     exchange: Exchange
     meets_again: bool = True  # whether its backward pass announces itself; not within `join`
     may_wait: bool = True  # whether its weight may be known later than its first gradient
-    accumulates: bool = False  # with the option `accumulate=`
     # Called once the ranks have met in the backward pass.
     met: Callable[[], None] = lambda: None
 
@@ -58,7 +57,6 @@ class BackwardPass:
     """A backward pass that has reached an output or a parameter."""
 
     forwards: list[Forward] = field(default_factory=list)
-    scales: dict[Forward, float] = field(default_factory=dict)  # of the outputs' gradients
     begun: bool = False  # whether it has reached a parameter
     by_grad: bool = False  # whether torch.autograd.grad returns the parameters' gradients
     reduces: bool = False
@@ -131,13 +129,18 @@ class Passes(ABC):
         if torch._C._current_graph_task_id() == -1:
             self._now = None
 
-    @abstractmethod
     def _may_wait(self, now: BackwardPass) -> bool:
         """Return whether the weight of a pass is needed later than its first gradient."""
+        return False
 
     @abstractmethod
     def _prepare(self, now: BackwardPass) -> None:
         """Prepare the engine for a pass that has reached the first parameter."""
+
+    def _weigh(self, index: int, gradient: Tensor, now: BackwardPass) -> Tensor | None:
+        """Return what replaces the gradient of parameter `index`; None leaves it as it is."""
+        weight = now.wait()
+        return None if weight == 1.0 else weighted(gradient, weight)
 
     @abstractmethod
     def _complete(self, now: BackwardPass) -> None:
@@ -146,10 +149,6 @@ class Passes(ABC):
     @abstractmethod
     def _follow(self, now: BackwardPass) -> None:
         """Follow a pass once the engine has reduced its gradients."""
-
-    @abstractmethod
-    def _reduce_now(self, index: int, gradient: Tensor, now: BackwardPass) -> Tensor | None:
-        """Return the mean over the ranks of a gradient that is needed at once, or None."""
 
     def _open(self) -> BackwardPass:
         if self._now is None:
@@ -160,39 +159,30 @@ class Passes(ABC):
     def _reach_output(self, forward: Forward) -> float:
         """Return the scale of the gradients that enter a module by the outputs of `forward`."""
         now = self._open()
-        if forward in now.scales:
-            return now.scales[forward]
-        now.scales[forward] = 1.0 if forward.has_samples else 0.0
-        if not self._begins_at_outputs and (now.by_grad or not self._executes_parameters()):
-            return now.scales[forward]
-        now.forwards.append(forward)
-        if now.begun:
-            self._meet(now, forward)
-        elif self._begins_at_outputs or len(now.forwards) > 1:
-            self._begin(now)
+        scale = 1.0 if forward.has_samples else 0.0
+        if not self._begins_at_outputs and (now.by_grad or not use_in_this_pass(self.parameters)):
+            return scale
+        if forward not in now.forwards:
+            now.forwards.append(forward)
+            if now.begun:
+                self._meet(now, forward)
+            elif self._begins_at_outputs or len(now.forwards) > 1:
+                self._begin(now)
         if now.begun and forward.has_samples:
-            weight = now.wait()
-            now.scales[forward] = forward.exchange.weight / weight
-        return now.scales[forward]
+            scale = forward.exchange.weight / now.wait()
+        return scale
 
     def reach_parameter(self, index: int, gradient: Tensor | None) -> Tensor | None:
         """Return what replaces the gradient of parameter `index`; None leaves it as it is."""
         now = self._open()
         if not now.begun:
-            now.by_grad = self._is_captured(self.parameters[index])
+            now.by_grad = use_in_this_pass([self.parameters[index]]) == "returns"
             self._begin(now)
         if gradient is None:
             now.undefined.add(index)
             return None
         now.arrived.add(index)
-        if now.by_grad or self._has_other_hooks(index):
-            return self._reduce_now(index, gradient, now)
-        if now.by_buckets:
-            return None
-        weight = now.wait()
-        if weight == 1.0:
-            return None
-        return gradient * weight if weight else torch.zeros_like(gradient)
+        return self._weigh(index, gradient, now)
 
     def _begin(self, now: BackwardPass) -> None:
         now.begun = True
@@ -260,30 +250,6 @@ class Passes(ABC):
         # Runs after the engine's callback, which may be queued only now.
         queue_callback(follow)
 
-    def _executes_parameters(self) -> bool:
-        """Return whether the current pass computes gradients of parameters."""
-        nodes = (get_gradient_edge(p).node for p in self.parameters if p.requires_grad)
-        try:
-            return any(map(torch._C._will_engine_execute_node, nodes))
-        except RuntimeError:  # raised in torch.autograd.grad with respect to a parameter
-            return True
-
-    def _is_captured(self, parameter: Tensor) -> bool:
-        try:
-            torch._C._will_engine_execute_node(get_gradient_edge(parameter).node)
-        except RuntimeError:  # raised in torch.autograd.grad with respect to a parameter
-            return True
-        return False
-
-    def _has_other_hooks(self, index: int) -> bool:
-        parameter: Any = self.parameters[index]
-        return len(parameter._backward_hooks) > 1 or bool(parameter._post_accumulate_grad_hooks)
-
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def hooks_of(tensor: Tensor) -> Any:
-    """Return the hooks on a tensor's gradient by their numbers."""
-    return getattr(tensor, "_backward_hooks", None) or {}

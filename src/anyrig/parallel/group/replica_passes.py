@@ -29,10 +29,12 @@ from torch.nn.parallel import DistributedDataParallel
 from ...errors import SpreadError
 from ...processes.group.membership import Context
 from ..backward_callback import queue_callback
+from ..gradient_hooks import weighted
 from .exchange import Exchange, Phase
-from .fixed_parameters import explain_unfinished
 from .passes import BackwardPass, Passes
 
+# torch/csrc/distributed/c10d/reducer.cpp: ensure_prior_reduction_finished.
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _MOST_NAMED = 5
 _OPTION = "ddp=dict(find_unused_parameters=True)"
 
@@ -110,10 +112,13 @@ class ReplicaPasses(Passes):
             self.ddp.reducer._rebuild_buckets()  # in the order of the gradients of the pass before
             self.ddp.reducer.prepare_for_backward([])
         except RuntimeError as error:
-            short = explain_unfinished(error, self._names)
-            if short is None:
+            if _UNFINISHED not in str(error):
                 raise
-            raise short from error
+            raise SpreadError(
+                f"a backward pass of this {self._name} failed before the ranks had averaged all "
+                "gradients, so they may have different ones. After such an error, spread a new "
+                "copy of the module on every rank, and load a checkpoint"
+            ) from error
 
     def _reduce(self, bucket: Any) -> Any:
         now = self._now
@@ -133,6 +138,15 @@ class ReplicaPasses(Passes):
         ready.set_result(buffer)
         return ready
 
+    def _weigh(self, index: int, gradient: Tensor, now: BackwardPass) -> Tensor | None:
+        if now.by_grad or self._has_other_hooks(index):
+            return self._reduce_now(index, gradient, now)
+        return None if now.by_buckets else super()._weigh(index, gradient, now)
+
+    def _has_other_hooks(self, index: int) -> bool:
+        parameter: Any = self.parameters[index]
+        return len(parameter._backward_hooks) > 1 or bool(parameter._post_accumulate_grad_hooks)
+
     def _reduce_now(self, index: int, gradient: Tensor, now: BackwardPass) -> Tensor | None:
         """Return the mean of a gradient that a hook or torch.autograd.grad reads."""
         if now.by_grad and not now.reduces:
@@ -144,9 +158,7 @@ class ReplicaPasses(Passes):
                 "respect to an input or an output instead; or call torch.autograd.grad() within "
                 "model.no_sync(), which gives this rank's own gradient"
             )
-        weight = now.wait()
-        factor = weight / self.ddp.process_group.size()
-        mean = gradient * factor if weight else torch.zeros_like(gradient)
+        mean = weighted(gradient, now.wait() / self.ddp.process_group.size())
         dist.all_reduce(mean, group=self.ddp.process_group)
         return mean
 

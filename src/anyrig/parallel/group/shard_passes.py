@@ -14,8 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from ...errors import SpreadError
 from ...processes.group.membership import Context
+from ..gradient_hooks import hooks_of
 from ..marks import tensors_with_gradients
-from .passes import BackwardPass, Forward, Passes, hooks_of
+from .passes import BackwardPass, Forward, Passes
 
 
 class ShardPasses(Passes):
@@ -68,26 +69,21 @@ class ShardPasses(Passes):
             self._keep_gathered(True)
         return super()._reach_output(forward)
 
-    def _may_wait(self, now: BackwardPass) -> bool:
-        return False
-
-    def _prepare(self, now: BackwardPass) -> None:
-        if not self._state()._state_ctx.post_backward_final_callback_queued and not (
-            now.by_grad or now.scales
-        ):
+    def reach_parameter(self, index: int, gradient: Tensor | None) -> Tensor | None:
+        """Return what replaces the gradient of parameter `index`; None leaves it as it is."""
+        if not self._state()._state_ctx.post_backward_final_callback_queued:
             raise SpreadError(
                 f"the backward pass of this {self._name} in shards has not come through a tensor "
                 "that the module returned, so FSDP2 would not reduce its gradients. Return the "
                 "tensors of the loss from the module, in a dict, a tuple or a dataclass"
             )
+        return super().reach_parameter(index, gradient)
+
+    def _prepare(self, now: BackwardPass) -> None:
         # FSDP2 reads this setting in the backward pass; `no_sync` is a property of the forward.
         if now.reduces is not self._syncs:
             self._module.set_requires_gradient_sync(now.reduces)
             self._syncs = now.reduces
-
-    def _reduce_now(self, index: int, gradient: Tensor, now: BackwardPass) -> Tensor | None:
-        weight = now.wait()
-        return gradient * weight if weight else torch.zeros_like(gradient)
 
     def _complete(self, now: BackwardPass) -> None:
         """FSDP2 completes the pass itself."""

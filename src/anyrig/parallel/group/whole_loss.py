@@ -31,8 +31,8 @@ class _WholeLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         # The loss is a sum over the ranks. Parameters' gradients are multiplied by n * R / N, and
         # the mean over R ranks is taken.
-        samples, total = ctx.exchange.samples or 0, ctx.exchange.total_samples
-        return gradient / ctx.divisor * (total / samples if samples else 0.0), None, None
+        part = ctx.exchange.part
+        return gradient / ctx.divisor * (1 / part if part else 0.0), None, None
 
 
 def whole_loss(

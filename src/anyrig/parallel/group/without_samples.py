@@ -36,7 +36,7 @@ def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
 
     Return None if an argument cannot be cut, as a sparse or a nested tensor.
     """
-    if not all(is_dense(leaf) for leaf, _ in list_leaves(arguments) if isinstance(leaf, Tensor)):
+    if not _can_be_cut(arguments):
         return None
     listed = count_listed(*arguments)
 
@@ -70,8 +70,7 @@ def compute_without_samples(
         return compute(
             *given[0], **given[1]
         )  # stand-ins would count in the statistics of all ranks
-    is_cut = first_samples(given, 0, dim) is not None
-    if like is None and (count_listed(*given) is not None or not is_cut):
+    if like is None and (count_listed(*given) is not None or not _can_be_cut(given)):
         raise SpreadError(
             "this rank has no samples, and its arguments do not show what a sample is: they are "
             "empty lists in the first step, or sparse or nested tensors. So the module cannot "
@@ -82,6 +81,11 @@ def compute_without_samples(
     with _without_statistics(module):
         output = compute(*inputs, **kwargs)
     return output[:0] if count_listed((output,), {}) is not None else _narrow(output, 0, dim)
+
+
+def _can_be_cut(arguments: Arguments) -> bool:
+    leaves = (leaf for leaf, _ in list_leaves(arguments) if isinstance(leaf, Tensor))
+    return all(map(is_dense, leaves))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ....processes.group.membership import Group, carrier_of, current_context
+from ...gradient_hooks import weighted
 
 
 class _SumGradients(torch.autograd.Function):
@@ -34,8 +35,7 @@ class _SumGradients(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         carried = carrier_of(dist.get_backend_config(), gradient.device) is not None
         sent = gradient if carried else gradient.to(ctx.group.device)
-        # A rank without samples has no loss of its own; a mean over none is NaN.
-        total = (sent * ctx.samples if ctx.samples else torch.zeros_like(sent)).contiguous()
+        total = weighted(sent, ctx.samples).contiguous()
         dist.all_reduce(total)
         return total.to(gradient.device) / max(ctx.samples, 1), None, None
 
