@@ -1,6 +1,6 @@
 """A forged values.pt: verify finds it, or load takes it or refuses it with nothing changed.
 
-The hashes are those of the forged file, as whoever can write the file can write the manifest.
+The manifest has the hashes of the forged file: an attacker who can write one can write the other.
 """
 
 from __future__ import annotations
@@ -138,9 +138,17 @@ FORM = {
         "has a value '0.weight', which is a tensor, too",
     ),
     "a step of another save": (("given", "step"), 7, "has the step 7, and the manifest 1"),
-    "a step that is none": (("given", "step"), "x", r"given\['step'\] is 'x', not a whole number"),
+    "a step that is a text": (
+        ("given", "step"),
+        "x",
+        r"given\['step'\] is 'x', not a whole number",
+    ),
     "random numbers of more ranks": (("random",), [], "number of ranks 0, and the manifest 1"),
-    "random numbers that are none": (("random", 0, "state"), "?!", "cannot be read|would run code"),
+    "a text for a random state": (
+        ("random", 0, "state"),
+        "?!",
+        "cannot be read|would run code",
+    ),
 }
 
 

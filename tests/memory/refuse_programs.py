@@ -156,9 +156,7 @@ def main() -> None:
             run()
         except torch.OutOfMemoryError as error:
             reports[name] = str(watch.report(error))
-        gc.collect()
-        torch._C._cuda_clearCublasWorkspaces()  # which PyTorch keeps until 2.14
-        torch.cuda.empty_cache()
+        run_failing_programs.free_memory()
     print(json.dumps(reports))
 
 

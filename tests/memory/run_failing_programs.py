@@ -42,6 +42,13 @@ def report_of(name: str) -> str:
     return "it did not run out of memory"
 
 
+def free_memory() -> None:
+    """Leave nothing of a program in the GPU's memory."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()  # which PyTorch keeps until 2.14
+    torch.cuda.empty_cache()
+
+
 def main() -> None:
     install("1GiB", shape_only=True)
     gc.freeze()  # otherwise each collection visits all of PyTorch's modules
@@ -55,9 +62,7 @@ def main() -> None:
         reports[name] = report_of(name)
         if name == "another_process":
             other.communicate()
-        gc.collect()
-        torch._C._cuda_clearCublasWorkspaces()  # which PyTorch keeps until 2.14
-        torch.cuda.empty_cache()
+        free_memory()
     print(json.dumps(reports))
 
 

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from failing_reports import EXPECTED, reports_of, require_first_line
 from limited import MIB, limited_to
 from torch import Tensor, nn
 
 from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording, track
-from forked_programs import run_forked
 
 HERE = Path(__file__).parent
-# A part of the first line for each program of `failing_programs`.
-EXPECTED = {
-    "large_batch": "the batch needs 1.25 GiB",
-    "large_activations": "activations for a backward pass hold",
-    "large_optimizer_state": "the optimizer's state",
-    "cache_list": "cache keeps",
-    "kept_losses": "total is a tensor with a graph",
-    "kept_outputs": "outputs keeps",
-    "fragmentation": "450.00 MiB are free, but no free block has 300.00 MiB",
-    "another_process": "other processes hold 800.00 MiB of the device's 1.00 GiB",
-    "evaluation_with_gradients": "a model in evaluation mode keeps",
-    "growing_recurrent_state": "carries its graph from pass to pass",
-}
 # Until 2.14, PyTorch keeps the workspaces of products, so less memory is left. From 2.15 on it
 # allocates a workspace for each call, and the next output may take the place of a freed one.
 STATE, CACHE, LOSSES, OUTPUTS, CELL = (
@@ -52,20 +38,14 @@ REMEDIES = {
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, str]:
-    run = run_forked(str(HERE / "run_failing_programs.py"))
-    assert run.returncode == 0, run.stderr
-    found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    return reports_of("run_failing_programs.py")
 
 
 @pytest.mark.parametrize("program", EXPECTED)
 def test_the_first_line_names_the_reason_and_the_line(
     program: str, reports: dict[str, str]
 ) -> None:
-    first = reports[program].splitlines()[0]
-    assert EXPECTED[program] in first
-    assert first.endswith("# HERE")
-    assert f"in {program}: " in first
+    require_first_line(program, reports)
 
 
 def test_the_second_line_has_what_other_processes_use(reports: dict[str, str]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from test_out_of_memory import EXPECTED
+from failing_reports import EXPECTED, reports_of, require_first_line
 
 from anyrig.memory.batch_tensors import can_be_halved
-from forked_programs import run_forked
 
 HERE = Path(__file__).parent
 MIB = 2**20
@@ -24,20 +22,14 @@ HALF = "half the batch"
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, str]:
-    run = run_forked(str(HERE / "refuse_programs.py"))
-    assert run.returncode == 0, run.stderr
-    found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    return reports_of("refuse_programs.py")
 
 
 @pytest.mark.parametrize("program", [name for name in EXPECTED if name != "another_process"])
 def test_the_reason_and_the_line_are_those_of_a_recording(
     program: str, reports: dict[str, str]
 ) -> None:
-    first = reports[program].splitlines()[0]
-    assert EXPECTED[program] in first
-    assert first.endswith("# HERE")
-    assert f"in {program}: " in first
+    require_first_line(program, reports)
 
 
 @pytest.mark.parametrize("program", ON_STACK)

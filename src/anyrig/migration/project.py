@@ -83,13 +83,13 @@ def rewrite_files(
 
 
 def _outside(path: Path, within: Sequence[Path]) -> Path | None:
-    """Return the file that a link leads to, if it is none of the files and folders `within`."""
+    """Return the target of a link that leads out of `within`; None for any other path."""
     if not path.is_symlink():
         return None
     try:
         target = path.resolve()
         is_inside = any(target.is_relative_to(each.resolve()) for each in within)
-    except (OSError, RuntimeError):  # links in a circle; reading says so
+    except (OSError, RuntimeError):  # links in a circle, which reading reports
         return None
     return None if is_inside else target
 

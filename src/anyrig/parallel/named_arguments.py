@@ -28,9 +28,10 @@ def take_target(module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str
 def take_samples(
     module: torch.nn.Module, kwargs: dict[str, Any], method: Callable[..., Any] | None = None
 ) -> int | None:
-    """Return the number of samples that a call gives as ``samples=``, and remove it from `kwargs`.
+    """Remove ``samples=`` from a call's keyword arguments, and return its value.
 
-    Return None if there is none, or if it is an argument of the module's forward, or of `method`.
+    Return None if the call does not give it. If the module's forward, or `method`, has an argument
+    of this name, the value stays in `kwargs`, and the result is None as well.
 
     Raises:
         BatchError: it is not a number of samples.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..memory.out_of_memory import OutOfMemoryReport
     from ..memory.source_line import SourceLine
 
-# A program may try one batch after the other. After this time for reports, it is not delayed more.
+# A program may try many batches that do not fit. No more reports are made after this time.
 _MOST_SECONDS = 10.0
 
 
@@ -63,7 +63,7 @@ class RefusalWatch:
             self._handle.remove()
 
     def report(self, error: BaseException) -> OutOfMemoryReport | None:
-        """Return the report of an error; None if there is none.
+        """Return the report of an out-of-memory error, or None if no report was made for it.
 
         Raises:
             MemoryTrackingError: the report could not be made.

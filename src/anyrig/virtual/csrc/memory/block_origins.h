@@ -1,11 +1,11 @@
-// Where the program made each block of memory that is in use, for the report of an error that ends
-// the program for want of memory.
+// Where the program made each block of memory that is in use, for the report of an out-of-memory
+// error.
 //
 //   allocation ──> find_origin (time/origin.h) ──> Block::line, Block::module, …
 //   refusal    ──> the hook, before the error unwinds the program: everything is still there
 //
-// While nobody watches, an allocation costs one comparison. The origin that the clock finds for the
-// work of the same operator is the same one, and is searched once.
+// Without a hook, an allocation costs one comparison. The clock needs the same origin for the work
+// of the operator, so the search is made once for both.
 #pragma once
 
 #include "memory/memory.h"
@@ -18,8 +18,8 @@ namespace anyrig::virtual_gpu {
 // no lock and not the GIL.
 using RefusalHook = std::function<void(c10::DeviceIndex, const OutOfMemory&)>;
 
-// Notes origins from now on and calls `hook` for each refused request, but for those that the
-// program does without (OptionalRequest); an empty hook ends this. Call with the GIL.
+// Begins to note origins, and to call `hook` for each refused request that is not an
+// OptionalRequest. An empty hook ends this. Call with the GIL.
 void watch_block_origins(RefusalHook hook);
 
 // Notes where `block` was made. Takes the GIL while somebody watches: the caller must hold no lock.
