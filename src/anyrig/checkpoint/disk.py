@@ -76,7 +76,7 @@ class Disk:
             os.unlink(place.name, dir_fd=place.folder)
 
     def names_in(self, path: Path) -> list[str]:
-        """Return the names in a folder that is no link."""
+        """Return the names in a folder; a link to a folder raises an error."""
         with _folder_of(path / "_") as place:
             return os.listdir(path if place.folder is None else place.folder)  # noqa: PTH208
 

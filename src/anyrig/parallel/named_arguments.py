@@ -14,10 +14,10 @@ from ..errors import BatchError
 
 
 def take_target(module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the loss's target from a call's keyword arguments, and remove it from them.
+    """Remove the loss's ``target=`` from a call's keyword arguments, and return its value.
 
-    If the module's forward has an argument named target, which `inputs` leave open, it stays there,
-    so the module gets the target, too.
+    If the module's forward has an argument of this name, which `inputs` do not fill, the value
+    stays in `kwargs`, so that the module gets the target, too.
     """
     place = place_of_argument(module, "target")
     if place is not None and len(inputs) <= place:
