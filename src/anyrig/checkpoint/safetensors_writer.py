@@ -187,7 +187,7 @@ def torch_name_of(dtype: str) -> str:
 def _bytes_of(name: str, tensor: Tensor) -> list[memoryview]:
     """Return the memory of a tensor on the host, without NumPy, which may be missing."""
     _check_plain(name, tensor)
-    # The bytes of a lazily conjugated or negated view are those of the tensor that it views.
+    # A lazily conjugated or negated view has the bytes of the tensor that it views.
     whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if not whole.numel():
         return []

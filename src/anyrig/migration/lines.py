@@ -25,6 +25,6 @@ class Lines:
             self.starts.append(position)
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line and the column of a place in the text, both from 1."""
+        """Return the line and the column of a place in the text, counted from 1."""
         line = bisect_right(self.starts, offset)
         return line, offset - self.starts[line - 1] + 1

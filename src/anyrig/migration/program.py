@@ -144,7 +144,7 @@ class Program:
         return start + len(head.decode())
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line and the column of a place in the text, both from 1."""
+        """Return the line and the column of a place in the text, counted from 1."""
         return self._lines.position(offset)
 
     def line_start(self, line: int) -> int:

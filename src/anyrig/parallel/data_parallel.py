@@ -316,7 +316,7 @@ class DataParallel(TransparentModule):
         self._run.asked.gathers = False
         try:
             found = self(*inputs, **kwargs)
-            # Compiled code leaves the option, and returns the output of its one device.
+            # Compiled code does not read the option, and returns the output of its one device.
             return [found] if "gathers" in self._run.asked.__dict__ else [*found]
         finally:
             self._run.asked.__dict__.clear()  # a forward pre-hook may have raised

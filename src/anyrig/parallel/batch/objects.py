@@ -1,4 +1,4 @@
-"""Batches that are objects with their own notion of samples: counted, divided and joined by it.
+"""Batch objects whose class defines what a sample is, and how to count, divide and join samples.
 
 ============  =========================  ==============================  ========================
 notion        samples                    a part                          joined
@@ -54,7 +54,7 @@ class Notion(ABC):
 
     @abstractmethod
     def join(self, parts: Sequence[Any], dim: int) -> Any:
-        """Return the samples of all parts; the values' class may raise any exception."""
+        """Return one object with the samples of all parts. The objects' class may raise any error."""
 
 
 class _BatchSize(Notion):

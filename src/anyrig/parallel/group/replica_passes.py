@@ -84,7 +84,7 @@ class ReplicaPasses(Passes):
         return self._hook is not None
 
     def use_hook(self, hook: Callable[..., Any], state: object) -> None:
-        """Reduce weighted buckets by the caller's hook."""
+        """Let the caller's hook reduce the weighted buckets."""
         self._hook = hook, state
         self.weight_buckets()
 

@@ -357,7 +357,7 @@ class Recorder(fx.Tracer):
                 "with enable_nested_tensor=False"
             )
             return True
-        # A layer of quantised weights knows what they carry, and keeps some of it for later calls.
+        # A layer reads the extra tensors of its quantised weights, and keeps some for later calls.
         is_whole = any(each is not None and has_own_class(each) for each in m._parameters.values())
         is_whole |= has_hooks(m) or "Parametrized" in kind.__name__
         return is_whole or not (plain and traceable)
