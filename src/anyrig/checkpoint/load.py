@@ -170,7 +170,7 @@ def load(
 def _read(
     ranks: Ranks, path: str | os.PathLike[str], which: str, verify: bool
 ) -> tuple[Path, Manifest, Snapshot]:
-    """Choose a checkpoint, the same on every rank, and map its files, which may be removed later."""
+    """Choose a checkpoint, the same on every rank, and map its files. They may be removed later."""
     for _ in range(_MOST_CHOICES):
         chosen = choose(ranks, path, which, verify)
         if chosen is None:

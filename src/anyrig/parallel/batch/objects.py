@@ -54,7 +54,7 @@ class Notion(ABC):
 
     @abstractmethod
     def join(self, parts: Sequence[Any], dim: int) -> Any:
-        """Return one object with the samples of all parts. The objects' class may raise any error."""
+        """Return one object with the samples of all parts. Their class may raise any error."""
 
 
 class _BatchSize(Notion):
