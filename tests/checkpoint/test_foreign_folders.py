@@ -26,7 +26,8 @@ from anyrig.errors import CheckpointDamagedError, CheckpointError, UnsafeFileErr
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is disabled:UserWarning",
     "ignore:TypedStorage is deprecated:UserWarning",
-    "ignore::DeprecationWarning",
+    "ignore:`torch.jit:DeprecationWarning",
+    "ignore:`torch.jit:FutureWarning",  # since 2.14
 )
 OLD, NEW = torch.zeros(2), torch.ones(2)
 SAFETENSORS, BIN = (
