@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from collections.abc import Callable
 
 import run_failing_programs
@@ -144,6 +145,8 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
+    # PyTorch up to 2.12 warns even where they are asked for.
+    warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")
     install("1GiB", shape_only=True)
     gc.freeze()  # otherwise each collection visits all of PyTorch's modules
     watch = RefusalWatch()

@@ -6,8 +6,9 @@ Each difference names the version at which its older or newer half begins, and h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -42,6 +43,20 @@ def prepare_simulated_answer(backend: str, received: Any, sent: Any) -> None:
     """
     if backend == "fake":
         received.raw = sent.raw
+
+
+def end_checkpoint(call: FrameType) -> None:
+    """Remove the hooks on saved tensors of a call of `checkpoint` whose function is about to fail.
+
+    From 2.13, `checkpoint` does so itself. Before, its hooks stay until a garbage collection, and
+    the next forward pass gives them its tensors.
+
+    Args:
+        call: a frame of PyTorch's file of `checkpoint`.
+    """
+    forward = call.f_locals.get("gen")
+    if isinstance(forward, Generator):
+        forward.close()
 
 
 @contextmanager

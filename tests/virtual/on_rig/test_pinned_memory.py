@@ -84,8 +84,8 @@ def stats() -> dict[str, Any]:
     return found
 
 
-# PyTorch 2.11 counts freed memory as active for ever if no stream has used it.
-FREED, FREED_BYTES = (0, 0) if torch.__version__ < (2, 12) else (1, 8 * MIB)
+# PyTorch up to 2.12 counts freed memory as active for ever if no stream has used it.
+FREED, FREED_BYTES = (0, 0) if torch.__version__ < (2, 13) else (1, 8 * MIB)
 COUNTERS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
 
 

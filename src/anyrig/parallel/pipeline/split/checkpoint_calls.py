@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from torch.utils import checkpoint
 
+from ...torch_versions import end_checkpoint
 from .refusal import CannotTraceError, find_caller
 
 
@@ -28,6 +29,7 @@ def refuse_hidden_checkpoint(outermost: CodeType) -> None:
     while frame is not None and frame.f_code is not outermost:
         if frame.f_code.co_filename == checkpoint.__file__:
             called = frame
+            end_checkpoint(frame)
         frame = frame.f_back
     if called is not None:
         raise CannotTraceError(
