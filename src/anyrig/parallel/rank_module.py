@@ -254,7 +254,10 @@ class RankModule(TransparentModule):
         if samples is None:
             try:
                 samples = self._count(inputs, kwargs)
-            except BatchError:  # it may be no method that computes samples
+            except BatchError as error:  # it may be no method that computes samples
+                run = self._run or self._start()
+                if run.passes is not None:
+                    run.passes.uncounted = error
                 samples = None
         if samples is None:
             return method(*inputs, **kwargs)
@@ -307,12 +310,14 @@ class RankModule(TransparentModule):
             except ValueError as error:
                 explain_single_sample(error)
                 raise
+        run = self._run or self._start()
         return compute_without_samples(
             self.module,
             module,
             (inputs, kwargs),
-            (self._run or self._start()).sample_of.get(with_loss),
+            run.sample_of.get(with_loss),
             self._layout.dim,
+            may_repeat=not self._has_collectives(run),
         )
 
     def _bring(
