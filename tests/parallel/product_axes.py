@@ -241,7 +241,7 @@ class Batch(NamedTuple):
 
 
 def mean_loss(value: Tensor, t: Tensor) -> Tensor:
-    return (value - t).square().mean() if value.dim() else value
+    return (value - t.to(value.device)).square().mean() if value.dim() else value
 
 
 class CountedLoss(nn.Module):

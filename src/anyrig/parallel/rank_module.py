@@ -30,7 +30,7 @@ from .group.passes import Forward
 from .group.run import Run
 from .group.states import Buffers
 from .group.whole_loss import whole_loss
-from .group.without_samples import compute_without_samples, first_samples
+from .group.without_samples import compute_without_samples, first_samples, require_sample
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call, refuse_scattered_loss
@@ -182,6 +182,8 @@ class RankModule(TransparentModule):
         counted = self._count(inputs, kwargs) if samples is None else samples
         inputs, kwargs = self._bring(inputs, kwargs, exchange)
         samples = 1 if counted is None else counted
+        if not samples and not run.synchronized:  # before the ranks meet
+            require_sample((inputs, kwargs), run.sample_of.get(loss is not None))
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:

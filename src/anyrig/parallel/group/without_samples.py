@@ -78,13 +78,7 @@ def compute_without_samples(
         return compute(
             *given[0], **given[1]
         )  # stand-ins would count in the statistics of all ranks
-    if like is None and (count_listed(*given) is not None or not _can_be_cut(given)):
-        raise SpreadError(
-            "this rank has no samples, and its arguments do not show what a sample is: they are "
-            "empty lists in the first step, or sparse or nested tensors. So the module cannot "
-            "compute in step with the other ranks. Let every global batch have a sample for every "
-            "rank"
-        )
+    require_sample(given, like)
     found = _without_stand_ins(given)
     if found:
         return _compute_empty(module, compute, given, f"there are no stand-ins for {found}")
@@ -109,6 +103,20 @@ def compute_without_samples(
             layer, name = place
             setattr(layer, name, _narrow(kept, 0, dim))
     return _narrow(output, 0, dim)
+
+
+def require_sample(given: Arguments, like: Arguments | None) -> None:
+    """Raise SpreadError unless arguments without samples show what a sample is.
+
+    `like` has the arguments of an earlier call with one sample.
+    """
+    if like is None and (count_listed(*given) is not None or not _can_be_cut(given)):
+        raise SpreadError(
+            "this rank has no samples, and its arguments do not show what a sample is: they are "
+            "empty lists in the first step, or sparse or nested tensors. So the module cannot "
+            "compute in step with the other ranks. Let every global batch have a sample for every "
+            "rank"
+        )
 
 
 def _without_stand_ins(given: Arguments) -> str:
