@@ -1,4 +1,4 @@
-"""The axes of the product that `test_product.py` tries: what goes in, what comes out, how it trains.
+"""The axes of the product that `test_product.py` tries: what goes in, what comes out, how to train.
 
 ::
 
@@ -93,7 +93,9 @@ def _lengths(w: Tensor) -> Tensor:
 
 def _graphs(x: Tensor, w: Tensor) -> Graphs:
     sizes = _lengths(w).tolist()
-    return Graphs(x.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=x.device), 0), w, sizes)
+    return Graphs(
+        x.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=x.device), 0), w, sizes
+    )
 
 
 def _of_graphs(batch: Graphs) -> Tensor:
@@ -201,10 +203,6 @@ def _keep(module: Any, y: Tensor) -> Tensor:
 def _keep_mean(module: Any, y: Tensor) -> Tensor:
     module.kept = y.square().mean()
     return y
-
-
-def _listed(y: Tensor) -> list[Tensor]:
-    return list(y)
 
 
 OUTPUTS: dict[str, OutputClass] = {
@@ -340,7 +338,8 @@ TRAININGS: dict[str, Training] = {
 
 # --- where, and how many samples ------------------------------------------------------------------
 
-# The shares of virtual devices in this process; None for the ranks of a group.
+# The shares of virtual devices in this process; None for the ranks of a group. `test_product.py`
+# does not try the pipelines yet.
 DEVICES: dict[str, tuple[float, ...] | None] = {
     "1": (1,),
     "2": (1, 1),

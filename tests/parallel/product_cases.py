@@ -59,14 +59,14 @@ AXES: tuple[Sequence[str], ...] = (
 )
 
 
-class WrongNumbers(AssertionError):
+class WrongNumbersError(AssertionError):
     """A gradient is not that of one device; or a refusal came after the first step."""
 
 
 def run_case(case: Case) -> str:
     """Take three steps; return "equal", or the message with which the first step was refused.
 
-    Raise WrongNumbers if a gradient differs from that of one device, or a later step is refused.
+    Raise WrongNumbersError if a gradient is not that of one device, or a later step is refused.
     What raises an error on one device, too, has no meaning; that is returned as `NO_MEANING`.
     """
     if not sum(ROWS[case.rows]) and BATCHES[case.batch].from_loader:
@@ -95,7 +95,7 @@ def run_case(case: Case) -> str:
             except AnyrigError as error:
                 # A single sample is not divided.
                 if step > (sum(ROWS[case.rows]) < 2):
-                    raise WrongNumbers(f"refused in step {step + 1}: {error}") from error
+                    raise WrongNumbersError(f"refused in step {step + 1}: {error}") from error
                 return f"{type(error).__name__}: {error}"
             _compare(found, expected, f"step {step + 1}")
     return EQUAL
@@ -213,13 +213,17 @@ def _compare(
         its = expected[name]
         if ours is None or its is None:
             if ours is not its:
-                raise WrongNumbers(f"{place}: {name} has {'no' if ours is None else 'a'} gradient")
+                raise WrongNumbersError(
+                    f"{place}: {name} has {'no' if ours is None else 'a'} gradient"
+                )
             continue
         ours, its = ours.cpu(), its.cpu()
         error = float((ours - its).abs().max())
         largest = float(its.abs().max())
         if not error <= 1e-9 * max(largest, 1e-3):
-            raise WrongNumbers(f"{place}: {name} is off by {error:.2e}, the largest is {largest:.2e}")
+            raise WrongNumbersError(
+                f"{place}: {name} is off by {error:.2e}, the largest is {largest:.2e}"
+            )
 
 
 @contextmanager
@@ -266,14 +270,12 @@ def pairwise() -> list[Case]:
 
 
 def _new(left: set[Any], chosen: dict[int, str], axis: int, value: str) -> int:
-    pairs = (
-        (min((i, v), (axis, value)), max((i, v), (axis, value))) for i, v in chosen.items()
-    )
+    pairs = ((min((i, v), (axis, value)), max((i, v), (axis, value))) for i, v in chosen.items())
     return sum(pair in left for pair in pairs)
 
 
 def sample(count: int, devices: Sequence[str]) -> list[Case]:
     """Return different cases of the whole product, the same in each run."""
-    whole = [case for case in itertools.starmap(Case, itertools.product(*AXES))]
+    whole = list(itertools.starmap(Case, itertools.product(*AXES)))
     chosen = [case for case in whole if case.devices in devices]
     return random.Random(0).sample(chosen, min(count, len(chosen)))

@@ -65,7 +65,7 @@ def compute_without_samples(
     given: Arguments,
     like: Arguments | None,
     dim: int,
-    may_repeat: bool,
+    may_repeat: bool = True,
 ) -> Any:
     """Return the outputs of `module` for arguments without samples, with a graph through it.
 
