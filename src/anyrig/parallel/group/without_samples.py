@@ -122,9 +122,9 @@ def require_sample(given: Arguments, like: Arguments | None) -> None:
 def _without_stand_ins(given: Arguments) -> str:
     """Return what has samples of which no stand-ins can be made; an empty string if nothing has."""
     for leaf, _ in list_leaves(given):
-        if not isinstance(leaf, Tensor) and type(leaf) not in ATOM_TYPES:
-            if is_object(leaf) or has_tensors(leaf):
-                return f"a {type(leaf).__name__}"
+        is_plain = isinstance(leaf, Tensor) or type(leaf) in ATOM_TYPES
+        if not is_plain and (is_object(leaf) or has_tensors(leaf)):
+            return f"a {type(leaf).__name__}"
     empty: list[Any] = []
 
     def note(part: Any, path: Path) -> Any:
