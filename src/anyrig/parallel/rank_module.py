@@ -30,7 +30,7 @@ from .group.passes import Forward
 from .group.run import Run
 from .group.states import Buffers
 from .group.whole_loss import whole_loss
-from .group.without_samples import compute_without_samples, first_samples
+from .group.without_samples import compute_without_samples, first_samples, require_sample
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call, refuse_scattered_loss
@@ -182,6 +182,8 @@ class RankModule(TransparentModule):
         counted = self._count(inputs, kwargs) if samples is None else samples
         inputs, kwargs = self._bring(inputs, kwargs, exchange)
         samples = 1 if counted is None else counted
+        if not samples and not run.synchronized:  # before the ranks meet
+            require_sample((inputs, kwargs), run.sample_of.get(loss is not None))
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:
@@ -254,7 +256,10 @@ class RankModule(TransparentModule):
         if samples is None:
             try:
                 samples = self._count(inputs, kwargs)
-            except BatchError:  # it may be no method that computes samples
+            except BatchError as error:  # it may be no method that computes samples
+                run = self._run or self._start()
+                if run.passes is not None:
+                    run.passes.uncounted = error
                 samples = None
         if samples is None:
             return method(*inputs, **kwargs)
@@ -307,12 +312,14 @@ class RankModule(TransparentModule):
             except ValueError as error:
                 explain_single_sample(error)
                 raise
+        run = self._run or self._start()
         return compute_without_samples(
             self.module,
             module,
             (inputs, kwargs),
-            (self._run or self._start()).sample_of.get(with_loss),
+            run.sample_of.get(with_loss),
             self._layout.dim,
+            may_repeat=not self._has_collectives(run),
         )
 
     def _bring(

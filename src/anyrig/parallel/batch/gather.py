@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ...transfer.arguments import move_tensors
 from ...transfer.containers import children_of, is_container, items_of, with_children
 from ...transfer.move import resolve_device
 from ...transfer.tree import ATOM_TYPES, Path, format_path
+from ..marks import tensors_with_gradients
 from .cut import join
 from .objects import (
     RETURN_TENSORS,
@@ -199,7 +201,8 @@ class Joining:
                 f"cannot gather {format_path(path)}: a {type(first).__name__} yields its values "
                 "later. Return a list or a tensor of them"
             )
-        if not has_tensors(first):
+        is_closure = isinstance(first, FunctionType) and bool(tensors_with_gradients(first))
+        if not is_closure and not has_tensors(first):
             return self.join_others(values, path)
         if not path or any(value is first for value in values[1:]):
             shared = (

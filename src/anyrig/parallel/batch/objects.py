@@ -188,6 +188,16 @@ def refuse_undivided(value: Any, name: str) -> None:
     raise _refusal(value, name, f"it has {place}, but nothing says which samples it has")
 
 
+def refuse_uncounted(value: Any, name: str) -> None:
+    """Raise BatchError if `value`, which is no module, has tensors: nothing counts its samples."""
+    found = None if isinstance(value, torch.nn.Module) else next(_tensors(value), None)
+    if found is not None:
+        raise BatchError(
+            f"{name} is a {type(value).__name__} with a tensor of shape {tuple(found[1].shape)} in "
+            f"{format_path(found[0])}, but nothing says how many samples it has"
+        )
+
+
 def join_objects(parts: Sequence[Any], notion: Notion, dim: int, name: str) -> Any:
     """Return the joined samples of the parts, which are on one device; raise BatchError if none."""
     try:

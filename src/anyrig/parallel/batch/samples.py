@@ -11,6 +11,7 @@ from ...errors import BatchError
 from ...transfer.arguments import name_argument as name_argument
 from ...transfer.tree import ATOM_TYPES, Path, format_path, list_leaves
 from .find_listed import UnclearError, mark_listed
+from .objects import refuse_uncounted
 from .with_samples import count_of, describe_leaf, has_samples, is_whole
 from .with_samples import is_list as is_list
 
@@ -79,7 +80,8 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
 
     The samples are those that one process divides: in each tensor along `dim`, in each object with
     samples of its own, or in the entries of lists. Raise BatchError if two of these differ, or if
-    a list may be read in two ways; the message names ``samples=``.
+    a list may be read in two ways, or if an object has tensors and nothing else shows samples; the
+    message names ``samples=``.
     """
     values = (*inputs, *kwargs.values())
     # Written for speed, as `change_tensors` is.
@@ -91,7 +93,12 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
     try:
         marked = mark_listed((inputs, kwargs), dim, name_argument, is_call=True)
         counted = count_samples(marked, dim, name_argument)
-        return count_listed(inputs, kwargs) if counted is None else counted  # of empty lists: 0
+        if counted is None:
+            counted = count_listed(inputs, kwargs)  # of empty lists: 0
+        if counted is None:
+            for leaf, path in list_leaves(marked, is_whole, movable=True):
+                refuse_uncounted(leaf, name_argument(path))
+        return counted
     except BatchError as error:
         if isinstance(error, UnclearError) and error.samples is not None:
             return error.samples

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpreadError
+from ...errors import BatchError, SpreadError
 from ...processes.group.membership import Context
 from ..backward_callback import queue_callback
 from ..gradient_hooks import hook_first, hooks_of, use_in_this_pass, weighted
@@ -101,6 +101,8 @@ class Passes(ABC):
         self.newest: Forward | None = None
         self._last: Forward | None = None  # the last forward that no backward pass has reached
         self._now: BackwardPass | None = None
+        # Why the samples of a method's call since the last forward could not be counted.
+        self.uncounted: BatchError | None = None
         self.parameters: list[Tensor] = []
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
@@ -120,6 +122,7 @@ class Passes(ABC):
     def note(self, forward: Forward, output: Any) -> None:
         """Note a forward, and mark what it returned."""
         self.newest = self._last = forward
+        self.uncounted = None
         # Without the function, which keeps the model alive.
         self.context.last_forward = replace(forward, met=_nothing)
         mark_outputs(tensors_with_gradients(output), partial(self._reach_output, forward))
@@ -187,6 +190,8 @@ class Passes(ABC):
     def _begin(self, now: BackwardPass) -> None:
         now.begun = True
         if not now.forwards:
+            if self.uncounted is not None:
+                raise self.uncounted
             now.forwards.append(self._last or self._like_the_last())
         self._last = None
         for forward in [*now.forwards]:

@@ -61,6 +61,17 @@ class Mirror:
             seen() is None for seen in self._tensors_seen
         )
 
+    def assigned(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the tensors with a graph that were assigned to attributes since `build`."""
+        return [
+            (name, value)
+            for name, value in self.module.__dict__.items()
+            if isinstance(value, torch.Tensor)
+            and value.requires_grad
+            and not value.is_leaf
+            and all(seen() is not value for seen in self._tensors_seen)
+        ]
+
     def build(self, slots: Slots, mirrors: Mirrors) -> None:
         """Give the copies the module's present attributes, except for `varying`."""
         state = self.module.__dict__

@@ -17,6 +17,7 @@ from ..own_class import has_own_class, require_frozen
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Mark, Step
+from .kept_tensors import join_kept
 from .meeting import Meeting
 from .mirror import Mirror, inner_module
 from .replica_tensors import Reader
@@ -71,6 +72,10 @@ class Replicas:
                 mirror.vary(device, self._others[device], self._slots, self._mirrors)
         root = self._mirrors[id(self.module)]
         return [root.copies[device] for device in active]
+
+    def join_kept(self, active: Sequence[int], samples: Sequence[int], dim: int) -> None:
+        """Join what a forward has left in attributes; see `kept_tensors.join_kept`."""
+        join_kept(self._mirrors.values(), active, samples, dim)
 
     def end(self) -> None:
         """Let the lead's stream write parameters again after their copies have left."""

@@ -1,0 +1,151 @@
+"""Why cases of the product are refused, and which cases are known to fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from product_axes import DEVICES, TRAININGS
+from product_cases import Case
+
+
+class Reason(NamedTuple):
+    """A refusal that is expected: a pattern of its message, and the cases in which it may come."""
+
+    pattern: str
+    text: str
+    holds: Callable[[Case], bool]
+
+
+def _is_several(case: Case) -> bool:
+    return DEVICES[case.devices] is not None and case.devices != "1"
+
+
+def _in_ranks(case: Case) -> bool:
+    return case.devices in ("ranks", "shards")
+
+
+_NO_SAMPLE = ("one", "none", "nothing")
+
+REASONS = (
+    Reason(
+        r"a Hidden that cannot be divided: it has a tensor .* nothing says which samples",
+        "several devices in one process: an object of a class of its own is not divided",
+        lambda case: _is_several(case) and case.batch.startswith("own class"),
+    ),
+    Reason(
+        r"a Hidden with a tensor on cpu in \.x, where the module on cuda:0 cannot use it",
+        "one device: an object without `to` is not moved",
+        lambda case: case.devices == "1" and case.batch.startswith("own class"),
+    ),
+    Reason(
+        r"a Hidden with a tensor of shape .* nothing says how many samples it has",
+        "ranks: nothing counts the samples of an object of a class of its own",
+        lambda case: _in_ranks(case) and case.batch == "own class",
+    ),
+    Reason(
+        r"cannot gather the value: a generator yields its values later",
+        "several devices in one process: a generator is not joined",
+        lambda case: _is_several(case) and case.output == "generator",
+    ),
+    Reason(
+        r"cannot gather the value: it is a (Hidden|function), and nothing says how",
+        "several devices in one process: an object of a class of its own is not joined",
+        lambda case: _is_several(case) and case.output in ("own class", "closure"),
+    ),
+    Reason(
+        r"this rank has no samples, and its arguments do not show what a sample is",
+        "ranks: a rank without samples gets empty lists or nested tensors in the first step",
+        lambda case: (
+            _in_ranks(case)
+            and case.batch in ("list of dicts", "nested tensor", "packed sequence")
+            and case.rows in _NO_SAMPLE
+        ),
+    ),
+    Reason(
+        r"this rank has no samples, and the module returned a .* cannot be taken out",
+        "shards: a rank without samples returns an object of a class of its own",
+        lambda case: case.devices == "shards" and case.rows in _NO_SAMPLE,
+    ),
+    Reason(
+        r"the ranks differ in which parameters have no gradient .*find_unused_parameters=True",
+        "ranks: a rank without samples has no gradients of gradients",
+        lambda case: (
+            case.devices == "ranks"
+            and case.training in ("double backward", "penalty")
+            and case.rows in _NO_SAMPLE
+        ),
+    ),
+    Reason(
+        r"in shards has not come through a tensor that the module returned",
+        "shards: the loss is computed of what the module did not return",
+        lambda case: case.devices == "shards",
+    ),
+    Reason(
+        r"^RankMismatchError: rank \d waits at .* last reached a barrier at product_ranks",
+        "the other rank has refused the step",
+        _in_ranks,
+    ),
+)
+
+
+class Fault(NamedTuple):
+    """Cases that fail otherwise than they should; they are not run."""
+
+    text: str
+    holds: Callable[[Case], bool]
+
+
+FAULTS = (
+    Fault(
+        "several devices in one process: a loss= reads an attribute of the module, and gets that "
+        "of the lead, where each part has its own",
+        lambda case: (
+            _is_several(case)
+            and case.output in ("attribute", "number in an attribute")
+            and TRAININGS[case.training].loss is not None
+        ),
+    ),
+    Fault(
+        "ranks: PyTorch's error for the gradient of a nested tensor that an input was made of",
+        lambda case: (
+            case.batch == "nested tensor"
+            and _in_ranks(case)
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Fault(
+        "ranks without any sample: gradients of gradients are None, where one device has zeros",
+        lambda case: (
+            case.devices == "ranks"
+            and case.rows == "nothing"
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Fault(
+        "shards: FSDP2 rebuilds dicts of a class of its own whose tensors require gradients",
+        lambda case: (
+            case.devices == "shards"
+            and case.batch == "mapping with batch_size"
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Fault(
+        "shards: torch.autograd.grad with respect to shards, which are not in the graph",
+        lambda case: case.devices == "shards" and case.training == "autograd.grad",
+    ),
+)
+
+
+def reason_of(case: Case, message: str) -> str | None:
+    """Return the text of the reason for a refusal; None if none is listed."""
+    for reason in REASONS:
+        if reason.holds(case) and re.search(reason.pattern, message, re.DOTALL):
+            return reason.text
+    return None
+
+
+def fault_of(case: Case) -> str | None:
+    """Return what is known to fail in a case; None if nothing is."""
+    return next((fault.text for fault in FAULTS if fault.holds(case)), None)
