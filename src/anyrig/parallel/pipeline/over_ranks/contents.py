@@ -55,8 +55,8 @@ def read_value(value: Any, what: object) -> Contents:
     """Return what is sent for a value; `what` names the value in errors.
 
     Raises:
-        SpreadError: the value has anything other than tensors, numbers and strings in dicts, lists
-            and tuples; or tensors that are not strided.
+        SpreadError: the value has anything other than tensors, numbers, strings and devices in
+            dicts, lists and tuples; or tensors that are not strided.
     """
     tensors: dict[int, tuple[int, Tensor]] = {}
 
@@ -72,6 +72,8 @@ def read_value(value: Any, what: object) -> Contents:
         kind = type(part).__name__
         if type(part) in _ATOMS:
             return part
+        if isinstance(part, torch.device):
+            return {"device": part.type}
         if _LISTS.get(kind) is type(part):
             return {kind: [write(each) for each in part]}
         if _DICTS.get(kind) is type(part) and all(type(key) in _ATOMS for key in part):
@@ -109,6 +111,8 @@ def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
         ((kind, content),) = part.items()
         if kind == "tensor":
             return leaves[content]
+        if kind == "device":  # a device of a stage's tensors; the reader has them on its own
+            return torch.empty(0, device=content).device
         if kind in _LISTS:
             return _LISTS[kind]([read(each) for each in content])
         return _DICTS[kind]((key, read(each)) for key, each in content)
