@@ -1,7 +1,9 @@
-"""Small modules that compute their own loss in the ways of public libraries, and their batches."""
+"""Small modules with code, losses and outputs of the kinds in public libraries, and batches."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,20 @@ def whole_loss(function: Loss) -> Loss:
     return function
 
 
+@dataclasses.dataclass
+class Tagged(OrderedDict):  # type: ignore[type-arg]
+    """An output of a class like those of transformers."""
+
+    loss: Tensor
+    logits: Tensor
+
+    def __post_init__(self) -> None:
+        self.update(loss=self.loss, logits=self.logits)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.loss, self.logits)
+
+
 class Tagger(nn.Module):
     """Embeds words, computes layers that can be divided, and the loss of this name."""
 
@@ -41,12 +57,27 @@ class Tagger(nn.Module):
         self.criterion = nn.CrossEntropyLoss()
         self.register_buffer("weights", torch.arange(1.0, V + 1))
 
-    def forward(self, words: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def forward(self, words: Tensor, labels: Tensor) -> Tagged:
         h = self.embedding(words)
         for layer in self.layers:
             h = h + layer(h).tanh()
         logits = self.head(h)
-        return {"loss": {**LOSSES, **WHOLE}[self.name](self, logits, labels), "logits": logits}
+        return Tagged({**LOSSES, **WHOLE}[self.name](self, logits, labels), logits)
+
+
+class Indexing(nn.Module):
+    """Reads the device of a value of the first layers where it computes the last ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*[nn.Linear(D, D) for _ in range(4)])
+        self.second = nn.Sequential(*[nn.Linear(D, D) for _ in range(4)])
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        h = self.first(x)
+        device = h.device
+        h = self.second(h.tanh())
+        return h[torch.arange(h.shape[0], device=device), places.to(device)]
 
 
 @loss
@@ -120,6 +151,13 @@ def a_contrast_between_samples(net: Any, logits: Tensor, labels: Tensor) -> Any:
     features = logits.mean(1)
     pairs = features @ features.flip(-1).t()
     return F.cross_entropy(pairs, torch.arange(pairs.shape[0], device=pairs.device))
+
+
+@whole_loss
+def a_contrast_between_labels(net: Any, logits: Tensor, labels: Tensor) -> Any:
+    features = logits.mean(1)
+    samples = torch.arange(labels.shape[0]).to(labels)
+    return F.cross_entropy(features @ features.flip(-1).t(), samples)
 
 
 @whole_loss

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from beside_one_device import TOLERANCE, difference, rig_of
-from models_with_losses import LOSSES, WHOLE, Tagger, batch
+from models_with_losses import LOSSES, WHOLE, Indexing, Tagger, batch
 from torch import Tensor, nn
 
 import anyrig
@@ -109,18 +109,6 @@ def test_half_precision_does_not_overflow() -> None:
 
 
 def test_a_device_that_a_later_stage_reads() -> None:
-    class Indexing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)])
-            self.second = nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)])
-
-        def forward(self, x: Tensor, places: Tensor) -> Tensor:
-            h = self.first(x)
-            device = h.device
-            h = self.second(h.tanh())
-            return h[torch.arange(h.shape[0], device=device), places.to(device)]
-
     one = Indexing().double().to("cuda:0")
     x, places = torch.randn(4, 6, dtype=torch.float64), torch.randint(6, (4,))
     several = copy.deepcopy(one)

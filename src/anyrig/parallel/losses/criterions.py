@@ -89,7 +89,7 @@ class Known:
 
     @property
     def by_targets(self) -> bool:
-        """Whether the mean divides by the targets that count, so that it depends on their values."""
+        """Whether the mean divides by the targets that count, which depends on their values."""
         return self.count is _count_targets
 
 

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from ....transfer.tree import list_leaves
+from ...losses.target_means import TargetMean, read_mean
 from .operations import call_node, fill
-from .part_of_loss import Divisor, PartOfLoss, TargetMean, read_mean
+from .part_of_loss import Divisor, PartOfLoss
 from .recording import Recording
 from .refusal import Place
 from .together import aliased_inputs, changed_inputs
+
+_SIZES = ("size", "dim", "numel", "stride")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class OwnLoss:
                 elif _is_device(node):
                     made[node] = devices[0]
                 else:
-                    args, kwargs = (fill(each, made.__getitem__) for each in (node.args, node.kwargs))
+                    args, kwargs = (
+                        fill(each, made.__getitem__) for each in (node.args, node.kwargs)
+                    )
                     made[node] = call_node(node, args, kwargs)
             target, known = made[self.mean.target], self.mean.known
             return known.count(target, target, known.settings)
@@ -107,15 +112,20 @@ def _made_of_arguments(
 ) -> Sequence[fx.Node] | None:
     """Return the nodes that make a target of arguments, in order; None if they need other values.
 
-    A device is not needed: targets are counted where the arguments are.
+    A device is not needed: targets are counted where the arguments are. Targets that are made of
+    sizes alone, such as the numbers of the samples, relate samples to each other.
     """
-    needed = {target}
+    needed, with_values = {target}, {target}
     for node in reversed(graph.nodes):
         if node not in needed or node.op == "placeholder" or _is_device(node):
             continue
         if node.op not in ("call_function", "call_method"):
             return None
         needed.update(node.all_input_nodes)
+        if node in with_values and not _is_size(node):
+            with_values.update(node.all_input_nodes)
+    if all(node.op != "placeholder" for node in with_values):
+        return None
     origins: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
         if node.op == "output":
@@ -125,6 +135,10 @@ def _made_of_arguments(
         if any(origins[changed] & needed for changed in changed_inputs(node, module)):
             return None
     return [node for node in graph.nodes if node in needed]
+
+
+def _is_size(node: fx.Node) -> bool:
+    return node.target in _SIZES or (node.target is getattr and node.args[1] in ("shape", "ndim"))
 
 
 def _is_device(node: fx.Node) -> bool:

@@ -12,16 +12,13 @@ module scales the loss or adds another term.
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...losses.criterions import Known, recognise
+from ...losses.target_means import read_mean
 
 # The number of all targets that count, and the part's share of the samples.
 Divisor = tuple["Tensor | float", float]
@@ -44,28 +41,3 @@ class PartOfLoss:
         widens = output.dtype is torch.float16 and not torch.is_autocast_enabled(output.device.type)
         total = mean.known.summed(output.float() if widens else output, mean.target)
         return (total / count / share).to(output.dtype if widens else total.dtype)
-
-
-@dataclass(frozen=True)
-class TargetMean:
-    """A call of a criterion that takes the mean over the targets that count."""
-
-    known: Known
-    output: Any
-    target: Any
-
-
-def read_mean(criterion: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TargetMean | None:
-    """Return what a call computes if it is a mean over the targets that count, else None."""
-    known = recognise(criterion)
-    if known is None or not known.by_targets:
-        return None
-    called = criterion.forward if isinstance(criterion, nn.Module) else criterion
-    given = dict(inspect.signature(called).bind(*args, **kwargs).arguments)
-    output, target = given.pop("input"), given.pop("target")
-    if not isinstance(criterion, nn.Module):
-        settings = {name: value for name, value in given.items() if value is not None}
-        known = recognise(functools.partial(criterion, **settings))
-    if known is None or known.settings["reduction"] != "mean":
-        return None
-    return TargetMean(known, output, target)
