@@ -17,7 +17,8 @@ from .recording import Recording
 from .refusal import Place
 from .together import aliased_inputs, changed_inputs
 
-_SIZES = ("size", "dim", "numel", "stride")
+# What reads the form of a tensor, and none of its elements.
+_FORMS = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride")
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def _made_of_arguments(
         if node.op not in ("call_function", "call_method"):
             return None
         needed.update(node.all_input_nodes)
-        if node in with_values and not _is_size(node):
-            with_values.update(node.all_input_nodes)
+        if node in with_values:
+            with_values.update(_inputs_by_value(node))
     if all(node.op != "placeholder" for node in with_values):
         return None
     origins: dict[fx.Node, set[fx.Node]] = {}
@@ -137,8 +138,16 @@ def _made_of_arguments(
     return [node for node in graph.nodes if node in needed]
 
 
-def _is_size(node: fx.Node) -> bool:
-    return node.target in _SIZES or (node.target is getattr and node.args[1] in ("shape", "ndim"))
+def _inputs_by_value(node: fx.Node) -> list[fx.Node]:
+    """Return the inputs whose elements matter, and not only their shape, dtype or device."""
+    name = str(getattr(node.target, "__name__", node.target))
+    if name == "getattr":
+        name = str(node.args[1])
+    if name in _FORMS or name.startswith("new_") or name.endswith("_like"):
+        return []
+    if name in ("to", "type_as"):
+        return [each for each in node.args[:1] if isinstance(each, fx.Node)]
+    return node.all_input_nodes
 
 
 def _is_device(node: fx.Node) -> bool:
