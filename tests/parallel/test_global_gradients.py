@@ -341,6 +341,12 @@ class Buffered(nn.Linear):
         self.register_buffer("adjacency", torch.eye(WIDTH).to_sparse())
 
 
+class Scaled(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(WIDTH, 3)
+        self.scale = nn.Parameter(torch.ones(()))
+
+
 def case_what_shards_refuse_at_once() -> None:
     mixed = nn.Sequential(nn.Linear(WIDTH, 6), nn.LayerNorm(6, dtype=torch.bfloat16))
     of_complex = nn.Sequential(nn.Linear(WIDTH, 6), nn.Bilinear(6, 6, 3, dtype=torch.complex64))
@@ -349,6 +355,7 @@ def case_what_shards_refuse_at_once() -> None:
         (mixed, r"0\.weight is torch\.float64, 1\.weight is torch\.bfloat16\. Convert"),
         (of_complex, r"1\.weight is torch\.complex64"),
         (Buffered(), r"buffer adjacency is sparse.*to_dense"),
+        (Scaled(), r"scale has no dimensions.*module\.scale = torch\.nn\.Parameter.*reshape\(1\)"),
         (nn.Sequential(nn.LazyLinear(3)), r"0\.weight has no shape yet.*Call the module once"),
     ):
         with pytest.raises(SpreadError, match=words):

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pipeline.models_with_losses import Indexing, Tagged, Tagger
+from pipeline.models_with_losses import batch as labelled
 from rank_cases import TIME_LIMIT_SECONDS
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -421,6 +423,30 @@ def case_skip_connections_and_tied_weights() -> None:
         with torch.no_grad():
             given, mask, _ = tokens(6, 5)
             close(pair.model(given, mask), pair.one(given, mask))
+
+
+def case_own_losses() -> None:
+    for name in ("labels_are_shifted", "scaled_with_another_term", "a_contrast_between_samples"):
+        torch.manual_seed(0)
+        pair = Pair(Tagger(name), example=((), labelled(4)))
+        for samples, ignored in ((5, "unevenly"), (4, "nowhere"), (1, "unevenly"), (4, "all")):
+            call = labelled(samples, ignored)
+            there = dict(zip(call, on_device(*call.values()), strict=True))
+            found, alone = pair.model(**call), pair.one(**there)
+            assert type(found) is type(alone) is Tagged
+            if not alone.loss.isnan():
+                close(found.loss, alone.loss)
+            close(found.logits, alone.logits)
+            for each in (found, alone):
+                each.loss.backward()
+            pair.compare_gradients()
+            pair.model.zero_grad(), pair.one.zero_grad()
+
+
+def case_a_device_that_a_later_stage_reads() -> None:
+    x, places = on_device(torch.randn(4, 6), torch.randint(6, (4,)))
+    pair = Pair(Indexing(), example=((x, places), {}), split_points=["second"])
+    close(pair.model(x, places), pair.one(x, places))
 
 
 def case_automatic_schedule() -> None:
@@ -902,6 +928,7 @@ ON_FOUR = [
 ]
 # Cases that depend on the device: transfers by NCCL, copies to the device, streams.
 ON_GPUS = [
+    "case_a_device_that_a_later_stage_reads",
     "case_automatic_schedule",
     "case_outputs_and_a_loss_outside",
     "case_checkpointing",

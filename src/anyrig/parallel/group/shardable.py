@@ -33,6 +33,13 @@ def require_shardable(module: nn.Module, blocks: Iterable[nn.Module]) -> None:
                 f"{name or 'the module'} is an {type(layer).__name__} with sparse=True, and FSDP2 "
                 f"cannot reduce sparse gradients. Use sparse=False, or replicas: {_REPLICATE}"
             )
+    for name, parameter in module.named_parameters():
+        if not parameter.dim():
+            raise SpreadError(
+                f"the parameter {name} has no dimensions, and FSDP2 divides parameters along one. "
+                f"Give it one element: module.{name} = torch.nn.Parameter(module.{name}.detach()."
+                f"reshape(1)), or use replicas: {_REPLICATE}"
+            )
     for name, buffer in module.named_buffers():
         if buffer.layout is not torch.strided:
             raise SpreadError(

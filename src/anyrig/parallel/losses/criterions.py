@@ -87,6 +87,11 @@ class Known:
         """Whether the criterion pairs the elements of output and target, and broadcasts them."""
         return self.count is _count_elements
 
+    @property
+    def by_targets(self) -> bool:
+        """Whether the mean divides by the targets that count, which depends on their values."""
+        return self.count is _count_targets
+
 
 def recognise(criterion: Any) -> Known | None:
     """Return one of PyTorch's criterions as sum and count; None for any other.

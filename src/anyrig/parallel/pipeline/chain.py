@@ -11,11 +11,13 @@ reads it as well, it is a skip connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .micro_batches import MicroBatch
 
 Values = Mapping[str, Any]
 
@@ -58,6 +60,10 @@ class Chain:
         result_reads: the names of the values that the result needs.
         require_same: raises SpreadError if the module has changed so that the blocks, or the
             stages made of them, would compute something else; called once before each call.
+        divide: how the losses that the module itself computes become those of parts:
+            ``divide(values, samples)`` returns values that replace those of each part, given the
+            values of the whole call and the number of samples of each part.
+        whole_loss: the line of code that computes a loss which cannot be divided; else empty.
     """
 
     blocks: tuple[Block, ...]
@@ -65,6 +71,20 @@ class Chain:
     build: Callable[[Values], Any]
     result_reads: tuple[str, ...]
     require_same: Callable[[], None]
+    divide: Callable[[Values, Sequence[int]], Sequence[Values]]
+    whole_loss: str
+
+    def bind_parts(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parts: Sequence[MicroBatch]
+    ) -> list[dict[str, Any]]:
+        """Return the values of the arguments of each part of a call, given those of the whole."""
+        bound = [self.bind(part.args, part.kwargs) for part in parts]
+        if len(parts) > 1:
+            samples = [part.samples for part in parts]
+            divided = self.divide(self.bind(args, kwargs), samples)
+            for values, others in zip(bound, divided, strict=True):
+                values.update(others)
+        return bound
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns, computed block by block."""

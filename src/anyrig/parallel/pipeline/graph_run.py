@@ -29,6 +29,7 @@ def run_with_graph(
     stages: Sequence[Stage],
     tasks: Sequence[Task],
     micro_batches: Sequence[MicroBatch],
+    bound: Sequence[dict[str, Any]],
     finish: Finish,
     recomputes: Callable[[int], bool],
 ) -> list[Any]:
@@ -39,6 +40,7 @@ def run_with_graph(
         stages: all of its stages, in order.
         tasks: the forward passes, in the order in which they are issued.
         micro_batches: the arguments of the call.
+        bound: their values, as `Chain.bind_parts` returns them.
         finish: called on the device of the last stage.
         recomputes: whether a micro-batch's activations are computed again in the backward pass.
     """
@@ -51,7 +53,7 @@ def run_with_graph(
         stage, number = stages[task.stage], task.micro_batch
         given = micro_batches[number]
         if stage.index == 0:
-            mailbox.post(number, chain.bind(given.args, given.kwargs))
+            mailbox.post(number, bound[number])
             targets[number] = send_all(given.target, last.device)
         values = mailbox.fetch(stage, number)
         with explain_failure(stage, stages, number, len(micro_batches), values):

@@ -58,6 +58,27 @@ class MicroBatches:
             )
         return 1
 
+    def refuse_loss(self, place: str) -> str:
+        """Return why a batch is one micro-batch, if the module computes a loss of the whole batch.
+
+        Args:
+            place: the line of code that computes the loss; empty if there is none.
+
+        Raises:
+            SpreadError: the caller asked for several.
+        """
+        if not place or self.number == 1:
+            return ""
+        if self.is_given:
+            raise SpreadError(
+                f"micro_batches={self.number} was given, but the module computes a mean over "
+                "targets that are not arguments of its call, or that have weights, so the parts "
+                f"of a batch do not show what the mean divides by: {place}. Use micro_batches=1, "
+                "or let the module return what the loss needs, and give spread the loss: "
+                "loss=criterion"
+            )
+        return f"1, as the module computes a mean over targets that no argument shows: {place}"
+
     def refuse_writes(self, written: str) -> str:
         """Return why a batch is one micro-batch, if a forward pass writes a buffer.
 

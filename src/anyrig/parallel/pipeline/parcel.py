@@ -70,8 +70,20 @@ def send(tensor: Tensor, target: torch.device) -> Parcel:
 def send_all(tree: Any, target: torch.device) -> Any:
     """Return a value with a `Parcel` to `target` in the place of each tensor."""
     return map_leaves(
-        tree, lambda leaf, _: send(leaf, target) if isinstance(leaf, Tensor) else leaf
+        tree,
+        lambda leaf, _: (
+            send(leaf, target) if isinstance(leaf, Tensor) else follow_device(leaf, target)
+        ),
     )
+
+
+def follow_device(value: Any, target: torch.device) -> Any:
+    """Return `target` for a device of the same kind, and other values as they are.
+
+    A device among the values of a stage is that of its tensors, such as ``h.device``. The stage
+    that reads it has the tensors on its own device.
+    """
+    return target if isinstance(value, torch.device) and value.type == target.type else value
 
 
 @cache

@@ -22,6 +22,7 @@ from ..losses.loss import (
     combine_losses,
     criterion_on,
 )
+from .chain import Chain
 from .graph_run import run_with_graph
 from .held_tensors import list_held
 from .micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
@@ -73,8 +74,8 @@ class PipelineModule(StagedModule):
         self._start(pipeline)
 
     def _start(self, pipeline: Pipeline) -> None:
-        self._begin()
         self.__dict__.update(_pipeline=pipeline, _orders={}, _has_run=False, _lock=threading.Lock())
+        self._begin()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the micro-batches of a batch, and return the whole batch's output or loss.
@@ -100,8 +101,9 @@ class PipelineModule(StagedModule):
         with self._lock:
             return self._compute(inputs, kwargs)
 
-    def _require_same(self) -> None:
-        self._pipeline.chain.require_same()
+    @property
+    def _chain(self) -> Chain:
+        return self._pipeline.chain
 
     def _call_watched(self, watch: BufferWatch, *call: Any) -> Any:
         try:
@@ -121,9 +123,10 @@ class PipelineModule(StagedModule):
     ) -> Any:
         layout = self._fixed_layout
         parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
+        bound = self._chain.bind_parts(inputs, kwargs, parts)
         if loss is not None:
-            return self._compute_loss(loss, parts, is_divided)
-        outputs = self._run_with_graph(parts, None)
+            return self._compute_loss(loss, parts, bound, is_divided)
+        outputs = self._run_with_graph(parts, bound, None)
         samples = [part.samples for part in parts]
         joined = self._join(
             outputs,
@@ -135,17 +138,21 @@ class PipelineModule(StagedModule):
         return self._note_backward(joined, sum(samples) if is_divided else None, False)
 
     def _compute_loss(
-        self, loss: Criterion, parts: Sequence[MicroBatch], is_divided: bool
+        self,
+        loss: Criterion,
+        parts: Sequence[MicroBatch],
+        bound: Sequence[dict[str, Any]],
+        is_divided: bool,
     ) -> torch.Tensor:
         layout = self._fixed_layout
         order = self._order_of(self._plan.schedule.name, len(parts))
         # Without samples, autograd computes the gradients of 0 / 0, as it does on one device.
         has_samples = any(part.samples for part in parts)
         if order is None or not has_samples or not self._learns(parts):
-            losses: list[LossPart] = self._run_with_graph(parts, loss)
+            losses: list[LossPart] = self._run_with_graph(parts, bound, loss)
             whole = combine_losses(losses, layout.output_device, layout.dim)
         else:
-            run = self._scheduled_run(loss, parts, order)
+            run = self._scheduled_run(loss, parts, bound, order)
             whole, losses = compute_loss(run, layout.output_device, layout.dim)
             self.__dict__["_has_run"] = True
         count = combine_counts(losses, layout.output_device) if is_divided else None
@@ -153,7 +160,11 @@ class PipelineModule(StagedModule):
         return noted
 
     def _scheduled_run(
-        self, loss: Criterion, parts: Sequence[MicroBatch], order: Sequence[Task]
+        self,
+        loss: Criterion,
+        parts: Sequence[MicroBatch],
+        bound: Sequence[dict[str, Any]],
+        order: Sequence[Task],
     ) -> ScheduledRun:
         chain, stages = self._pipeline.chain, self._pipeline.stages
         loss_of = PartLoss(criterion_on(loss, stages[-1].device))
@@ -165,11 +176,16 @@ class PipelineModule(StagedModule):
             loss_of,
             self._recomputes(parts),
             list_held(stages),
-            [chain.bind(part.args, part.kwargs) for part in parts],
+            bound,
             not self._has_run,
         )
 
-    def _run_with_graph(self, parts: Sequence[MicroBatch], loss: Criterion | None) -> list[Any]:
+    def _run_with_graph(
+        self,
+        parts: Sequence[MicroBatch],
+        bound: Sequence[dict[str, Any]],
+        loss: Criterion | None,
+    ) -> list[Any]:
         stages = self._pipeline.stages
         loss_of = None if loss is None else PartLoss(criterion_on(loss, stages[-1].device))
 
@@ -181,6 +197,7 @@ class PipelineModule(StagedModule):
             stages,
             forward_order(len(stages), len(parts)),
             parts,
+            bound,
             finish,
             self._recomputes(parts),
         )
@@ -208,7 +225,8 @@ class PipelineModule(StagedModule):
         with without_trace(self.module, devices):
             counts = samples, of - samples
             parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
-            return self._run_with_graph(parts[:1], None)[0]
+            bound = [self._chain.bind(parts[0].args, parts[0].kwargs)]
+            return self._run_with_graph(parts[:1], bound, None)[0]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -234,7 +252,7 @@ class PipelineModule(StagedModule):
             "_orders",
             "_has_run",
             "_checked_modes",
-            "_writes",
+            "_whole",
             "_lock",
             "_accumulation",
         }

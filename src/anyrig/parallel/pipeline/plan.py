@@ -66,22 +66,22 @@ class PipelinePlan:
     checkpoint: str
 
     def with_micro_batches(
-        self, micro_batches: MicroBatches, module: torch.nn.Module, writes: str
+        self, micro_batches: MicroBatches, module: torch.nn.Module, whole: str
     ) -> PipelinePlan:
         """Return the plan for the micro-batches of a module in its present mode.
 
         Args:
             micro_batches: what was chosen.
             module: the module, which may have a layer that needs the whole batch.
-            writes: why the batch is one micro-batch if a forward pass writes a buffer; else empty.
+            whole: why the batch is one micro-batch, if the module's code needs that; else empty.
         """
-        described = writes or micro_batches.describe_for(module)
-        whole = writes or find_whole_batch_layer(module) is not None
+        described = whole or micro_batches.describe_for(module)
+        is_whole = whole or find_whole_batch_layer(module) is not None
         devices = len({*self.schedule.device_of_stage})
         schedule = make_schedule(
             self.schedule.name,
             devices,
-            1 if whole else micro_batches.number,
+            1 if is_whole else micro_batches.number,
             self.schedule.stages // devices,
         )
         return replace(self, micro_batches=described, schedule=schedule)

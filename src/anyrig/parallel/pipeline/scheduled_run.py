@@ -41,7 +41,7 @@ class ScheduledRun:
             number of samples, on the device of the last stage.
         recomputes: whether a micro-batch's activations are computed again in the backward pass.
         held: the parameters and buffers of the stages.
-        bound: what `chain.bind` returned for each micro-batch.
+        bound: what `Chain.bind_parts` returned.
         checks: whether to look for tensors that learn and that no stage knows.
     """
 

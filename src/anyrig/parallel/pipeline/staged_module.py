@@ -18,6 +18,7 @@ from ..losses.loss import Criterion, explain_loss, loss_for_target
 from ..losses.mistakes import explain_call
 from ..named_arguments import take_target
 from ..replicas.transparent import TransparentModule
+from .chain import Chain
 from .micro_batches import MicroBatch, MicroBatches
 from .options import PipelineOptions
 from .plan import PipelinePlan
@@ -48,7 +49,7 @@ class StagedModule(TransparentModule):
     _micro_batches: MicroBatches
     _known_dimensions: dict[Hashable, Answer]
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
-    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
+    _whole: str  # why the whole batch is one micro-batch: a loss or a buffer that is written
     _accumulation: Accumulation | None
 
     def __init__(
@@ -73,7 +74,7 @@ class StagedModule(TransparentModule):
         self.__dict__.update(
             _known_dimensions={},
             _checked_modes=set(),
-            _writes="",
+            _whole=self._micro_batches.refuse_loss(self._chain.whole_loss),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
 
@@ -86,7 +87,7 @@ class StagedModule(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._writes)
+        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._whole)
         return replace(self._fixed_layout, pipeline=plan)
 
     def _compute(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,11 +105,11 @@ class StagedModule(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = take_target(self.module, inputs, kwargs)
-        self._require_same()
+        self._chain.require_same()
         inputs, kwargs, target = self._bring(inputs, kwargs, target)
         number = self._micro_batches.number_for(self.module)
-        if number == 1 or self._writes or self.module.training in self._checked_modes:
-            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        if number == 1 or self._whole or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._whole else number, loss, target, inputs, kwargs)
         watch = BufferWatch(self.module)
         result = self._call_watched(watch, number, loss, target, inputs, kwargs)
         written = self._find_written(watch)
@@ -116,12 +117,13 @@ class StagedModule(TransparentModule):
             self._checked_modes.add(self.module.training)
             return result
         watch.restore()
-        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        self.__dict__["_whole"] = self._micro_batches.refuse_writes(written)
         return self._call_in_parts(1, loss, target, inputs, kwargs)
 
+    @property
     @abstractmethod
-    def _require_same(self) -> None:
-        """Raise if the module has changed since it was divided; see `Chain.require_same`."""
+    def _chain(self) -> Chain:
+        """The module as blocks."""
 
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], target: Any

@@ -21,6 +21,7 @@ from ...group.exchange import Exchange
 from ...layout import Layout
 from ...losses.loss import Criterion, PartLoss, criterion_on
 from ...replicas.failure import add_note
+from ..chain import Chain
 from ..micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
 from ..options import PipelineOptions
 from ..schedules.named import make_schedule
@@ -86,8 +87,8 @@ class PipelineRank(StagedModule):
         pipeline: RankPipeline,
     ) -> None:
         super().__init__(module, layout, loss, options, micro_batches)
-        self._begin()
         self.__dict__.update(_pipeline=pipeline, _schedules={}, _tasks={})
+        self._begin()
 
     @property
     def pipeline_row(self) -> Row:
@@ -119,8 +120,9 @@ class PipelineRank(StagedModule):
             )
         return self._compute(inputs, kwargs)
 
-    def _require_same(self) -> None:
-        self._pipeline.stages.pipeline.chain.require_same()
+    @property
+    def _chain(self) -> Chain:
+        return self._pipeline.stages.pipeline.chain
 
     def _find_written(self, watch: BufferWatch) -> str | None:
         """Return a description of a buffer that any rank's forward pass has written, or None."""
@@ -149,7 +151,7 @@ class PipelineRank(StagedModule):
         agreement = self._announce(samples, key, loss is not None)
         if number == 1 or self.module.training not in self._checked_modes:
             agreement.reach()  # as a refused call must not have written buffers
-        bound = [pipeline.stages.pipeline.chain.bind(part.args, part.kwargs) for part in parts]
+        bound = self._chain.bind_parts(inputs, kwargs, parts)
         call = RankCall(
             pipeline,
             agreement,

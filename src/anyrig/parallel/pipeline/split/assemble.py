@@ -12,6 +12,8 @@ from ..chain import Block, Chain, Values
 from ..known_layers import list_layers, require_known_layers
 from .one_sample import ONE_SAMPLE, SampleCount
 from .operations import Operations, Variant, fill, read_state
+from .own_losses import divisors_of
+from .part_of_loss import Divisor
 from .variants import Side, read_mode
 
 Bind = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
@@ -66,8 +68,11 @@ def assemble(
 
     counted = () if count is None else (ONE_SAMPLE,)
 
+    losses = [loss for side in sides for loss in side.recording.losses]
+    of_whole_batch = dict.fromkeys(loss.name for loss in losses)
+
     def bind_with_count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        values = bind(args, kwargs)
+        values = {**bind(args, kwargs), **of_whole_batch}
         if count is not None:
             values[ONE_SAMPLE] = count.is_one(values)
         return values
@@ -106,8 +111,14 @@ def assemble(
 
     by_case = {(side.training, side.one_sample): side for side in sides}
 
+    def side_of(values: Values) -> Side:
+        return by_case[live_mode(), values.get(ONE_SAMPLE)]
+
+    def divide(values: Values, samples: Sequence[int]) -> list[dict[str, Divisor]]:
+        return divisors_of(side_of(values).recording.losses, values, samples)
+
     def build(values: Values) -> Any:
-        side = by_case[live_mode(), values.get(ONE_SAMPLE)]
+        side = side_of(values)
 
         def value_of(node: fx.Node) -> Any:
             if node.op == "get_attr":
@@ -118,7 +129,15 @@ def assemble(
 
     result_reads = dict.fromkeys(name for each in pieces for name in each.result_reads)
     read_at_end = (*result_reads, *counted)
-    return Chain(tuple(blocks), bind_with_count, build, read_at_end, require_same)
+    return Chain(
+        tuple(blocks),
+        bind_with_count,
+        build,
+        read_at_end,
+        require_same,
+        divide,
+        next((str(loss.place) for loss in losses if loss.nodes is None), ""),
+    )
 
 
 def _name_block(nodes: Sequence[fx.Node]) -> str:

@@ -15,6 +15,7 @@ from .boundaries import SMALL_PART, choose_cuts
 from .example_facts import FactCheck
 from .one_sample import SampleCount, find_sample_count, is_same, take_one_sample
 from .operations import read_state
+from .own_losses import divide_losses
 from .recorder import Recorder
 from .recording import Recording
 from .refusal import explain_failure
@@ -124,7 +125,9 @@ def _record_in(
     training: bool, module: nn.Module, arguments: Arguments, device: torch.device
 ) -> Recording:
     recorder = Recorder(module, training, device)
-    return recorder.record(arguments.call_with, arguments.kinds, arguments.examples)
+    recording = recorder.record(arguments.call_with, arguments.kinds, arguments.examples)
+    divide_losses(recording, module)
+    return recording
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -38,6 +38,17 @@ def read_state(module: nn.Module, constants: dict[str, Any], target: str) -> Any
     return getattr(held, name) if name else held
 
 
+def call_node(node: fx.Node, args: Any, kwargs: Any, module: nn.Module | None = None) -> Any:
+    """Return what a recorded operation computes; `module` has the submodules."""
+    target: Any = node.target
+    if node.op == "call_module":
+        assert module is not None
+        return module.get_submodule(target)(*args, **kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return target(*args, **kwargs)
+
+
 class Variant:
     """The operations of a block for one mode of the module.
 
@@ -107,7 +118,7 @@ class Variant:
         kwargs: Any = fill(node.kwargs, value_of)
         context = node.meta.get("context")
         if context is None:
-            return self._call(node, args, kwargs)
+            return call_node(node, args, kwargs, self._module)
         with ExitStack() as regions:
             enabled, inference, autocast = context
             if inference != torch.is_inference_mode_enabled():
@@ -117,15 +128,7 @@ class Variant:
             for kind, active, dtype in autocast:
                 if active != torch.is_autocast_enabled(kind):
                     regions.enter_context(torch.autocast(kind, dtype, enabled=active))
-            return self._call(node, args, kwargs)
-
-    def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        target: Any = node.target
-        if node.op == "call_module":
-            return self._module.get_submodule(target)(*args, **kwargs)
-        if node.op == "call_method":
-            return getattr(args[0], target)(*args[1:], **kwargs)
-        return target(*args, **kwargs)
+            return call_node(node, args, kwargs, self._module)
 
 
 class Operations(Part):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from .recorded_facts import RecordedFacts
+
+if TYPE_CHECKING:
+    from .own_losses import OwnLoss
 
 
 @dataclass
@@ -21,6 +24,7 @@ class Recording:
         assumed: the submodules on whose mode the operations depend.
         constants: tensors that no module holds, by the target of their ``get_attr``.
         facts: attributes and children of the modules that tracing read.
+        losses: means over targets that the module computes; see `divide_losses`.
     """
 
     graph: fx.Graph
@@ -28,6 +32,7 @@ class Recording:
     undivided: dict[str, str] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
     constants: dict[str, Any] = field(default_factory=dict)
+    losses: list[OwnLoss] = field(default_factory=list)
 
     @property
     def operations(self) -> list[fx.Node]:

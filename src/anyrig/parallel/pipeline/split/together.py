@@ -18,6 +18,7 @@ from .custom_functions import FunctionCall
 from .example_facts import FactCheck
 from .in_place_code import function_changes_arguments, module_changes_arguments
 from .kinds import PLAIN_KINDS, KindCheck, kind_of_node
+from .part_of_loss import PartOfLoss
 from .stand_ins import IN_PLACE_OPERATORS
 
 # Results of these may be, or share memory with, their first argument.
@@ -53,7 +54,7 @@ def find_spans(nodes: Sequence[fx.Node], module: nn.Module) -> list[tuple[int, i
             for root in roots:
                 if isinstance(root, str):
                     uses.setdefault(root, []).append(i)
-        for changed in _changed_inputs(node, module):
+        for changed in changed_inputs(node, module):
             for root in found.get(changed, ()):
                 if isinstance(root, str):
                     changes.setdefault(root, node)
@@ -65,7 +66,7 @@ def find_spans(nodes: Sequence[fx.Node], module: nn.Module) -> list[tuple[int, i
                 uses.setdefault(f"{node.target}.{name}", []).append(i)
             for name, _ in held.named_buffers():
                 changes.setdefault(f"{node.target}.{name}", node)
-        aliased = _aliased_inputs(node, module)
+        aliased = aliased_inputs(node, module)
         origins[node] = {node}.union(*(found.get(used, set()) for used in aliased))
     spans += [(uses[root][0], uses[root][-1], node) for root, node in changes.items()]
     return [span for span in spans if span[1] > span[0]]
@@ -81,7 +82,7 @@ def _name_of(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
+def changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
     """Return the inputs that a node changes in place."""
     inputs = list(node.all_input_nodes)
     if node.op == "call_module":
@@ -100,7 +101,7 @@ def _changed_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
     found = [out] if isinstance(out, fx.Node) else []
     if isinstance(node.target, FunctionCall):
         return inputs if node.target.changes_arguments() else []
-    if isinstance(node.target, (KindCheck, FactCheck)):
+    if isinstance(node.target, (KindCheck, FactCheck, PartOfLoss)):
         return []
     if not _is_of_torch(node.target) and node.target is not require_truth:
         found += inputs if function_changes_arguments(node.target) else []
@@ -120,15 +121,15 @@ def _has_inplace_flag(node: fx.Node) -> bool:
     return "inplace" in names and node.args[names.index("inplace") :][:1] == (True,)
 
 
-def _aliased_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
+def aliased_inputs(node: fx.Node, module: nn.Module) -> list[fx.Node]:
     """Return the inputs whose memory the result may share."""
     inputs = list(node.all_input_nodes)
-    changed = _changed_inputs(node, module)
+    changed = changed_inputs(node, module)
     if node.op == "call_module":
         held = module.get_submodule(str(node.target))
         ours = not _is_of_torch(type(held).forward)
         return inputs if ours or isinstance(held, _VIEW_MODULES) or changed else []
-    if kind_of_node(node, {}) in PLAIN_KINDS:
+    if isinstance(node.target, PartOfLoss) or kind_of_node(node, {}) in PLAIN_KINDS:
         return []
     name = _name_of(node)
     if node.op == "call_method" and name in _VIEWS:
