@@ -13,6 +13,7 @@ import pytest
 from crashing_disk import Change, RecordingDisk, crashes_of, write_tree
 from ranks_in_threads import ThreadRanks, interleave, run_on_ranks
 
+from anyrig.checkpoint.commit import Check
 from anyrig.checkpoint.manifest import FileFact, Manifest
 from anyrig.checkpoint.parallel_commit import ParallelCommit
 from anyrig.checkpoint.series import Series
@@ -21,12 +22,13 @@ from anyrig.errors import CheckpointError, OtherRankError, RankWaitError
 COUNT, SAVES = 3, 3
 
 
-def save(ranks: ThreadRanks, series: Series, number: int) -> None:
+def require_names(folder: Path, files: Mapping[str, FileFact]) -> None:
+    assert files.keys() == {f"model.{rank}" for rank in range(COUNT)}
+
+
+def save(ranks: ThreadRanks, series: Series, number: int, check: Check = require_names) -> None:
     def describe(number: int, files: dict[str, FileFact]) -> Manifest:
         return Manifest(number, None, None, None, "", COUNT, time.time(), {}, files)
-
-    def check(folder: Path, files: Mapping[str, FileFact]) -> None:
-        assert files.keys() == {f"model.{rank}" for rank in range(COUNT)}
 
     commit = ParallelCommit(ranks, series, ranks.disk)
     commit.begin()
@@ -143,6 +145,22 @@ def test_a_rank_that_fails_is_named_and_leaves_the_series_as_before(
         assert f"model.{culprit} cannot be written: No space left on device" in str(error)
         if rank != culprit:
             assert str(error).startswith(f"rank {culprit} failed in a save: CheckpointError: ")
+    assert [path.name for path in series.folder.iterdir()] == ["000001"]
+
+
+def test_files_that_make_no_checkpoint_leave_the_series_as_before(tmp_path: Path) -> None:
+    series = Series(tmp_path / "a")
+
+    def refuse(folder: Path, files: Mapping[str, FileFact]) -> None:
+        raise CheckpointError(f"{sorted(files)} cannot be loaded")
+
+    def work(ranks: ThreadRanks) -> None:
+        save(ranks, series, 1)
+        save(ranks, series, 2, refuse)
+
+    _, errors = run_on_ranks(COUNT, work)
+    assert [type(error) for error in errors] == [CheckpointError, OtherRankError, OtherRankError]
+    assert "['model.0', 'model.1', 'model.2'] cannot be loaded" in str(errors[-1])
     assert [path.name for path in series.folder.iterdir()] == ["000001"]
 
 

@@ -66,6 +66,22 @@ class ExtraState(nn.Linear):
             raise BrokenError("extra state")
 
 
+class DerivesBuffer(nn.Linear):
+    """Computes a buffer that is not saved from the weight that it loads, and fails then."""
+
+    fails = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.register_buffer("sums", torch.zeros(self.out_features), persistent=False)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.sums.copy_(self.weight.detach().sum(1))
+        if self.fails:
+            raise BrokenError("derived buffer")
+
+
 class AddsEntry(nn.Linear):
     """Has an entry in its state dict that it cannot load, which is computed from its weight."""
 
@@ -104,7 +120,8 @@ class FailingScheduler(StepLR):
 def make(kind: str, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     layers = {"copy": OwnCopy, "replaces": ReplacesParameter, "extra": ExtraState}
-    layer = {**layers, "adds": AddsEntry}.get(kind, nn.Linear)(3, 3)
+    layers |= {"derives": DerivesBuffer, "adds": AddsEntry}
+    layer = layers.get(kind, nn.Linear)(3, 3)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), layer, nn.Linear(3, 3))
     optimizer_kind = FailingSGD if kind == "optimizer" else torch.optim.SGD
     optimizer = optimizer_kind(model.parameters(), 0.1, momentum=0.9)
@@ -131,6 +148,7 @@ def picture(objects: dict[str, Any]) -> dict[str, Any]:
         found[name] = copy.deepcopy(each.state_dict())
         if isinstance(each, nn.Module):
             found[f"{name} places"] = [(id(p), p.data_ptr()) for p in each.parameters()]
+            found[f"{name} buffers"] = [buffer.clone() for buffer in each.buffers()]
     found["attributes"] = [sorted(vars(each)) for each in objects["model"].modules()]
     found["random"] = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1])
     return found
@@ -150,6 +168,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], object]] = {
     "copy": lambda objects: setattr(objects["model"][2], "fails", True),
     "replaces": lambda objects: setattr(objects["model"][2], "fails", True),
     "extra": lambda objects: setattr(objects["model"][2], "fails", True),
+    "derives": lambda objects: setattr(objects["model"][2], "fails", True),
     "adds": lambda objects: setattr(objects["model"][2], "fails", True),
     "pre hook": lambda objects: add_hook(objects["model"][3], "pre"),
     "post hook": lambda objects: add_hook(objects["model"][0], "post"),

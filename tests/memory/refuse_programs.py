@@ -115,6 +115,17 @@ def many_samples() -> None:
     net(inputs()).sum().backward()
 
 
+def losses_kept_until_the_backward_pass() -> None:
+    weight = torch.randn(5120, 5120, device=GPU, requires_grad=True)  # of 100 MiB, as its gradient
+    losses = []
+    for _ in range(21):  # which keep 40 MiB each
+        loss = (torch.randn(1024, 5120, device=GPU) @ weight).square().mean()
+        losses.append(loss)  # HERE
+    total = torch.stack(losses).sum()
+    total.register_hook(lambda gradient: gradient)  # keeps the pass in a thread of the GPU
+    total.backward()
+
+
 def losses_whose_graphs_are_used_up() -> None:
     small, large = branch(), nn.Sequential(*[branch() for _ in range(3)])
     losses = []
@@ -139,6 +150,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         a_graph,
         a_sparse_graph,
         many_samples,
+        losses_kept_until_the_backward_pass,
         losses_whose_graphs_are_used_up,
     )
 }

@@ -55,6 +55,12 @@ def test_losses_whose_graphs_are_used_up_are_not_blamed(reports: dict[str, str])
     assert "activations for a backward pass hold" in first
 
 
+def test_a_backward_pass_blames_a_variable_of_the_main_thread(reports: dict[str, str]) -> None:
+    first = reports["losses_kept_until_the_backward_pass"].splitlines()[0]
+    assert "losses keeps" in first
+    assert first.endswith("# HERE")
+
+
 EDGES = torch.zeros(2, 9, dtype=torch.int64)
 
 

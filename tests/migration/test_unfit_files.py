@@ -124,6 +124,17 @@ def test_a_link_out_of_the_folder_is_not_followed(project: Path) -> None:
     assert outside.read_text() == OLD
 
 
+def test_a_link_to_a_folder_whose_name_begins_alike_is_not_followed(project: Path) -> None:
+    beside = project.with_name(f"{project.name}-old")
+    beside.mkdir()
+    (beside / "a.py").write_text(OLD)
+    (project / "a.py").symlink_to(beside / "a.py")
+    (report,) = rewrite(project)
+    assert report.trouble is not None
+    assert report.trouble.startswith(f"is a link to {beside / 'a.py'}, and is unchanged")
+    assert (beside / "a.py").read_text() == OLD
+
+
 def test_a_linked_folder_is_not_entered(project: Path) -> None:
     (project / "sub").symlink_to(project.parent)
     assert rewrite(project) == []

@@ -28,6 +28,7 @@ from trained_models import first_devices
 import anyrig
 from anyrig.errors import AnyrigError, BatchError, MoveError
 from anyrig.parallel.batch.samples import count_arguments
+from anyrig.parallel.batch.scatter import scatter
 
 SAMPLES = 5
 
@@ -119,6 +120,14 @@ OBJECTS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[..., Tensor]]
 def test_an_object_with_samples_is_divided_and_moved(name: str, devices: int) -> None:
     make, read = OBJECTS[name]
     assert_trained_alike(read, make(*x_and_w()), devices=devices)
+
+
+@pytest.mark.gpus(2)
+def test_a_batch_size_is_divided_along_the_dimension_of_the_samples() -> None:
+    x = torch.arange(10).reshape(2, SAMPLES)
+    parts = scatter(Entries({"x": x}, x.shape), ["cuda:0", "cuda:1"], dim=1)
+    assert [tuple(part.batch_size) for part in parts] == [(2, 3), (2, 2)]
+    assert torch.equal(torch.cat([part["x"].cpu() for part in parts], 1), x)
 
 
 @pytest.mark.gpus(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,6 +214,22 @@ def case_gradients_that_grad_returns() -> None:
         torch.autograd.grad(pair.model(own).sum(), mine[:1], create_graph=True)
 
 
+def case_hooks_see_the_whole_gradient_of_each_micro_batch() -> None:
+    pair = Pair(Net())
+    seen: list[list[Tensor]] = [[], []]
+    for module, gradients in zip((pair.module, pair.one), seen, strict=True):
+        module.first.weight.register_hook(gradients.append)
+    micro_batches = [torch.randn(sum(ROWS["uneven"]), WIDTH) for _ in range(2)]
+    for index, x in enumerate(micro_batches):
+        pair.one(x).square().mean().backward()
+        with contextlib.nullcontext() if index else pair.model.no_sync():
+            pair.model(*pair.mine(ROWS["uneven"], x)).square().mean().backward()
+    for ours, its in zip(*seen, strict=True):
+        torch.testing.assert_close(ours, its, rtol=1e-9, atol=1e-12)
+    ours, its = (module.first.weight.grad for module in (pair.module, pair.one))
+    torch.testing.assert_close(ours, its, rtol=1e-9, atol=1e-12)
+
+
 def case_optimizers_inside_the_backward_pass() -> None:
     pair = Pair(Net())
     for module in (pair.model, pair.one):
@@ -239,7 +255,7 @@ def case_closures_get_the_loss_of_all_ranks() -> None:
         torch.optim.LBFGS(m.parameters(), max_iter=6, line_search_fn="strong_wolfe")
         for m in (pair.model, pair.one)
     )
-    for rows in (ROWS["even"], ROWS["uneven"]):
+    for rows, by_name in ((ROWS["even"], False), (ROWS["uneven"], False), (ROWS["uneven"], True)):
         x, y = torch.randn(sum(rows), WIDTH), torch.randn(sum(rows), 1)
 
         def closure(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
@@ -251,7 +267,8 @@ def case_closures_get_the_loss_of_all_ranks() -> None:
 
             return compute
 
-        found = ours.step(closure(pair.model, ours, *pair.mine(rows, x, y)))
+        given = closure(pair.model, ours, *pair.mine(rows, x, y))
+        found = ours.step(closure=given) if by_name else ours.step(given)
         expected = its.step(closure(pair.one, its, x, y))
         torch.testing.assert_close(float(found), float(expected), rtol=1e-9, atol=0)
         for p, q in zip(pair.model.parameters(), pair.one.parameters(), strict=True):
@@ -281,6 +298,20 @@ def case_contrastive_losses_over_all_ranks() -> None:
             pair.assert_same("gradients")
     with torch.no_grad():
         assert not anyrig.gather_over_ranks(pair.model(x[:2])).requires_grad
+
+
+def case_losses_against_fewer_gathered_entries_than_samples() -> None:
+    """Each rank gives one entry, and its loss counts by its samples."""
+    pair = Pair(nn.Linear(WIDTH, 4))
+    for rows in (ROWS["even"], ROWS["uneven"]):
+        pair.one.zero_grad()
+        pair.model.zero_grad()
+        x = torch.randn(sum(rows), WIDTH)
+        features = pair.one(x)
+        (features @ features[[0, rows[0]]].T).square().mean().backward()
+        own = pair.model(*pair.mine(rows, x))
+        (own @ anyrig.gather_over_ranks(own[:1]).T).square().mean().backward()
+        pair.assert_same("gradients")
 
 
 class Opaque:
@@ -313,6 +344,23 @@ def case_samples_are_counted_where_a_loader_gave_them() -> None:
                 batch if given == "loader" else Opaque(batch._rows), **known
             ).square().mean().backward()
             pair.assert_same("gradients")
+
+
+class OfColumns(nn.Linear):
+    """Takes a sample in each column."""
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return super().forward(batch.T)
+
+
+def case_inputs_with_a_gradient_belong_to_the_batch_of_their_loader() -> None:
+    data = [torch.randn(WIDTH) for _ in range(5)]
+    pair = Pair(OfColumns(WIDTH, 1))
+    pair.one(torch.stack(data, 1)).square().mean().backward()
+    loader = DataLoader(data, batch_size=5, collate_fn=partial(torch.stack, dim=1))
+    (batch,) = anyrig.distribute(loader)
+    pair.model(batch.requires_grad_()).square().mean().backward()
+    pair.assert_same("gradients")
 
 
 def case_ambiguous_arguments_are_refused() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from anyrig.errors import SpreadError
 from anyrig.parallel.batch.samples import count_arguments, count_listed
+from anyrig.parallel.group.given_batches import GivenBatches
 from anyrig.parallel.group.without_samples import compute_without_samples, first_samples
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
@@ -36,6 +37,15 @@ def test_empty_lists_have_no_samples() -> None:
     assert count_arguments(([], ()), {}, 0) == 0
     assert count_arguments(([], torch.tensor(1.0)), {}, 0) == 0
     assert count_arguments((), {"scale": 2.0}, 0) is None
+
+
+def test_parts_of_two_batches_of_a_loader_show_no_number() -> None:
+    given, batches = GivenBatches(), [[torch.ones(3), torch.ones(3)], [torch.ones(2)]]
+    for batch in batches:
+        given.note(batch, len(batch[0]))
+    assert given.count((batches[0][1], {"target": batches[0][0]})) == 3
+    assert given.count((batches[0][0], {"target": batches[1][0]})) is None
+    assert given.count((torch.ones(3), {})) is None
 
 
 def test_a_sample_stands_in() -> None:

@@ -471,6 +471,9 @@ def test_what_decides_whether_entries_are_samples() -> None:
         2,
         1,
     ]
+    # An entry without a value, such as an optional caption, is that of a sample.
+    first, second = shapes_of_parts((torch.ones(3), ["a cat", None, "a dog"]))[1]
+    assert (first[0][1], second[0][1]) == (["a cat", None], ["a dog"])
 
 
 def test_a_list_of_dicts_that_may_be_both_is_refused() -> None:

@@ -67,6 +67,30 @@ def test_a_process_that_was_killed_is_not_waited_for(tmp_path: Path) -> None:
     assert folder.await_others(5.0) == []
 
 
+@pytest.mark.parametrize("uses_gpu", [True, False])
+def test_long_after_its_import_of_torch_only_a_process_with_a_gpu_is_waited_for(
+    uses_gpu: bool, tmp_path: Path
+) -> None:
+    folder = RecordFolder(tmp_path)
+    ready, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        folder.note_running()
+        folder.note_import()
+        if uses_gpu:
+            folder.note_gpu()
+        os.write(done, b"x")
+        time.sleep(60)
+        os._exit(0)
+    os.read(ready, 1)
+    try:
+        os.utime(tmp_path / f"{child}.imported", (0, 0))
+        assert folder.await_others(0.1) == ([child] if uses_gpu else [])
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_waiting_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -323,3 +323,11 @@ WRITES: dict[str, tuple[Callable[[], Tensor], list[object]]] = {
 def test_a_write_moves_its_indices_and_its_number(name: str) -> None:
     write, left = WRITES[name]
     assert write().tolist() == left
+
+
+def test_places_of_a_gpu_outside_a_host_tensor_are_an_error_of_the_host() -> None:
+    for value in (FIVE, FIVE.to(DEVICE)):
+        with pytest.raises(
+            IndexError, match="index 9 is out of bounds for dimension 0 with size 3"
+        ):
+            put(torch.zeros(3), numbers(9), values=value)
