@@ -1,7 +1,7 @@
 """Measure a pipeline over two ranks on the CPU, of one thread each, against one rank.
 
 A step with m micro-batches on n ranks takes at least (m + n - 1) / (m n) of the time of the same
-micro-batches on one rank. The two are measured in turns, as is how="split", in which one rank
+micro-batches on one rank. The two are measured in turns, as is one micro-batch, with which one rank
 computes at a time. Each schedule is measured in processes of its own, as in a training script,
 because a model in stages has threads that wake up while it does nothing. Run with both cores free.
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import anyrig
+from anyrig.parallel.plans import Pipeline
 from workloads.figures import bar_text, write_figures
 
 BLOCKS, WIDTH, HEADS, TOKENS = 8, 256, 4, 64
@@ -55,8 +56,8 @@ def measure(schedule: str, samples: int, turns: int, steps_per_turn: int) -> dic
     def spread(**options: Any) -> Any:
         return anyrig.spread(build(), "cpu", loss=criterion, **options)
 
-    pipeline = spread(how="pipeline", micro_batches=MICRO_BATCHES, schedule=schedule)
-    split = spread(how="split")
+    pipeline = spread(plan=Pipeline(micro_batches=MICRO_BATCHES, schedule=schedule))
+    split = spread(plan=Pipeline(micro_batches=1))
     alone = build()
 
     def step_alone() -> None:

@@ -3,7 +3,7 @@
 PyTorch's `fake` process group lets one process act as one of 64 ranks. The workload trains the
 transformer of `virtual_shape_only.py` (69 billion parameters): created on meta, sharded layer by
 layer, computed in bfloat16, reduced in float32, with activation checkpointing, gradient clipping
-and AdamW. It is sharded either by hand with `fully_shard`, or by `anyrig.spread(how="shard")`,
+and AdamW. It is sharded either by hand with `fully_shard`, or by the plan `anyrig.Shards()`,
 which finds the layers. Each variant runs in a process of its own. The first step is reported
 separately, because DTensor then derives the sharding of each operator. Times are processor times
 of the process, which other programs on the machine hardly affect. The figures go to `results`.
@@ -54,8 +54,7 @@ def train(way: str) -> dict[str, object]:
     )
     net: torch.nn.Module = model
     if way.startswith("spread"):
-        sharding = anyrig.Sharding(mixed_precision=POLICY)
-        net = anyrig.spread(model, how="shard", sharding=sharding)
+        net = anyrig.spread(model, plan=anyrig.Shards(mixed_precision=POLICY))
     else:
         shard_layers(model)
     model.to_empty(device="cuda")

@@ -114,8 +114,8 @@ def main() -> None:
     train_loader = DataLoader(train_part, arguments.batch_size, shuffle=True)
     test_loader = DataLoader(test_part, arguments.batch_size)
 
-    samples_per_second = train(model, anyrig.distribute(train_loader, rig), rig, arguments.epochs)
-    accuracy = measure_accuracy(model, anyrig.distribute(test_loader, rig), rig)
+    samples_per_second = train(model, anyrig.distribute(train_loader, model), rig, arguments.epochs)
+    accuracy = measure_accuracy(model, anyrig.distribute(test_loader, model), rig)
 
     anyrig.print_once(f"samples per second {samples_per_second:,.0f}")
     for device in rig:

@@ -25,7 +25,7 @@ def train(epochs: int = 3) -> float:
 
     rig = anyrig.Rig.detect()  # all devices of this process; in a rank, the rank's own device
     model = anyrig.spread(network, rig, loss=nn.MSELoss())
-    loader = anyrig.prefetch(anyrig.distribute(loader, rig, seed=0), rig)
+    loader = anyrig.prefetch(anyrig.distribute(loader, model, seed=0), rig)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     samples, mean_loss = 0, float("nan")
     for _ in range(epochs):

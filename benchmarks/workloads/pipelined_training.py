@@ -121,9 +121,7 @@ def _computation(run: PipelineRun, module: nn.Sequential) -> Callable[[Any, Any]
     model = anyrig.spread(
         module.cuda(),
         rig,
-        how="pipeline",
-        micro_batches=run.micro_batches,
-        schedule=run.schedule,
+        plan=anyrig.Pipeline(micro_batches=run.micro_batches, schedule=run.schedule),
         loss=criterion,
     )
     return lambda x, y: model(x, target=y).backward()

@@ -153,7 +153,7 @@ def _spread(training: Training, module: Any, criterion: Any) -> Any:
 
     loss = criterion if training.fused_loss else None
     rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(training.devices)))
-    return anyrig.spread(module, rig, shares=training.shares, loss=loss)
+    return anyrig.spread(module, rig, plan=anyrig.Replicas(shares=training.shares), loss=loss)
 
 
 def _model_and_batch(model: str, batch: int) -> tuple[Any, Any, Any]:

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
-    from .parallel.sharded import Sharding as Sharding
+    from .parallel.plans import Exact as Exact
+    from .parallel.plans import Pipeline as Pipeline
+    from .parallel.plans import Replicas as Replicas
+    from .parallel.plans import Shards as Shards
     from .parallel.spread import spread as spread
     from .processes.group.barrier import barrier as barrier
     from .processes.group.first_rank import only_first_rank as only_first_rank
@@ -56,9 +59,12 @@ __version__ = "0.1.0"
 _MODULE_OF_NAME = {
     "DataParallel": ".parallel.data_parallel",
     "Device": ".devices.device",
+    "Exact": ".parallel.plans",
     "ParallelLoss": ".parallel.losses.loss",
+    "Pipeline": ".parallel.plans",
+    "Replicas": ".parallel.plans",
     "Rig": ".devices.rig",
-    "Sharding": ".parallel.sharded",
+    "Shards": ".parallel.plans",
     "add_device_arguments": ".devices.arguments",
     "barrier": ".processes.group.barrier",
     "choose": ".devices.choice",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import CheckpointError, OtherRankError
+from anyrig.parallel.plans import Plan, Replicas, Shards
 from anyrig.processes.group.membership import join_group
 
 
@@ -44,8 +45,8 @@ def make(layout: str, seed: int = 0) -> tuple[Any, torch.optim.Optimizer]:
     module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     if layout == "plain":
         return module, OwnNumbers(module.parameters())
-    how = {"shards": "shard", "replicas": "replicate"}[layout]
-    model = anyrig.spread(module, how=how, loss=nn.MSELoss())
+    plans: dict[str, Plan] = {"shards": Shards(), "replicas": Replicas()}
+    model = anyrig.spread(module, plan=plans[layout], loss=nn.MSELoss())
     return model, OwnNumbers(model.parameters())
 
 

@@ -63,11 +63,11 @@ def make_objects(layout: str) -> dict[str, Any]:
     elif layout == "ranks":
         model = anyrig.spread(model)
     elif layout == "shards":
-        model = anyrig.spread(model, how="shard")
+        model = anyrig.spread(model, plan=anyrig.Shards())
     elif layout == "pipeline":
-        current_context().counts["loader"] = 0
-        model = anyrig.spread(model, how="pipeline")
-        current_context().ranks_per_batch = None  # each rank takes samples, as in other layouts
+        current_context().counts["loaders without a model"] = 0
+        model = anyrig.spread(model, plan=anyrig.Pipeline())
+        current_context().counts["pipelines"] = 0  # each rank takes samples, as in other layouts
     elif layout == "replicas of shards":
         from torch.distributed.fsdp import fully_shard
 
@@ -269,11 +269,11 @@ def case_tied_weights_in_shards_are_written_once(folder: Path, sources: list[Pat
         return model
 
     torch.manual_seed(3)
-    model: Any = anyrig.spread(make(), how="shard")
+    model: Any = anyrig.spread(make(), plan=anyrig.Shards())
     path = anyrig.save(folder / "a", model=model)
     sizes = sum(each.stat().st_size for each in path.glob("model.shard.*"))
     assert sizes < 6 * 7 * 4 + 400 * dist.get_world_size()
-    other: Any = anyrig.spread(make(), how="shard")
+    other: Any = anyrig.spread(make(), plan=anyrig.Shards())
     alone = make()
     for each in (other, alone):
         with torch.no_grad():
@@ -305,7 +305,7 @@ def case_what_differs_between_ranks_is_written_by_rank_0(folder: Path, sources: 
         if layout == "DDP":
             net = DistributedDataParallel(net)
         elif layout == "shards":
-            net = anyrig.spread(net, how="shard")
+            net = anyrig.spread(net, plan=anyrig.Shards())
         own = nn.Linear(40, 3)  # nothing keeps it equal on the ranks
         with torch.no_grad():
             for each in own.parameters():

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
+from anyrig.parallel.plans import Exact, Replicas, Shards
 
 LOGICAL_SHARDS = 12
+WITHIN = {"replicate": Replicas(), "shard": Shards()}
 # The last of three global batches has 2 samples: ranks, and most logical shards, have none.
 SAMPLES, BATCH_SIZE = 42, 20
 
@@ -45,12 +47,12 @@ def train(
     targets = torch.randint(7, (SAMPLES,), generator=generator)
     loss = nn.CrossEntropyLoss(torch.rand(7, generator=generator))
     model: Any = anyrig.spread(
-        make_model(), "cpu", how=how, loss=loss, logical_shards=LOGICAL_SHARDS
+        make_model(), "cpu", plan=Exact(LOGICAL_SHARDS, WITHIN[how]), loss=loss
     )
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     loader: Any = anyrig.distribute(
         DataLoader(TensorDataset(inputs, targets), BATCH_SIZE, shuffle=True),
-        logical_shards=LOGICAL_SHARDS,
+        model,
     )
     objects = {"model": model, "optimizer": optimizer, "loader": loader}
     found = anyrig.resume(folder, **objects, exact=True)

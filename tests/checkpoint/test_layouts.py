@@ -135,9 +135,9 @@ def test_every_sharding_on_four_gpus(work: Path) -> None:
     def save_again() -> list[str]:
         options: list[dict[str, Any]] = [
             {},
-            {"how": "shard"},
-            {"how": "shard", "sharding": anyrig.Sharding(offload=True)},
-            {"how": "shard", "sharding": anyrig.Sharding(replicas=2)},
+            {"plan": anyrig.Shards()},
+            {"plan": anyrig.Shards(offload=True)},
+            {"plan": anyrig.Shards(replicas=2)},
         ]
         saved = []
         for each in options:
@@ -161,7 +161,7 @@ def save_on_ranks_until_killed(folder: Path, seconds: float, victim: int) -> int
     def save_in_a_loop() -> None:
         import os
 
-        model = anyrig.spread(torch.nn.Linear(16, 16), how="shard")
+        model = anyrig.spread(torch.nn.Linear(16, 16), plan=anyrig.Shards())
         rank, step = os.environ["RANK"], 0
         if folder.exists():
             step = anyrig.load(folder, model=model).step or 0

@@ -46,12 +46,16 @@ def make_objects(shards: int = 4, loader_shards: int | None = 4, **options: Any)
     model = anyrig.spread(
         nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5)),
         "cpu",
+        plan=anyrig.Exact(shards),
         loss=nn.MSELoss(),
-        logical_shards=shards,
         **options,
     )
     data = TensorDataset(torch.arange(16.0).view(16, 1))
-    loader = anyrig.distribute(DataLoader(data, 8), logical_shards=loader_shards)
+    divides = None
+    if loader_shards is not None:
+        other = anyrig.Exact(loader_shards)
+        divides = anyrig.spread(nn.Linear(1, 1), "cpu", plan=other, loss=nn.MSELoss())
+    loader = anyrig.distribute(DataLoader(data, 8), divides)
     return {
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters()),

@@ -208,7 +208,7 @@ def test_the_error_names_the_object_and_its_own_error(tmp_path: Path) -> None:
 def test_an_altered_state_of_logical_shards_changes_nothing(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = anyrig.spread(nn.Linear(3, 3), "cpu", loss=nn.MSELoss(), logical_shards=2)
+    model = anyrig.spread(nn.Linear(3, 3), "cpu", plan=anyrig.Exact(2), loss=nn.MSELoss())
     state = vars(model)["exact_state"]
     altered = {**state.as_state(), **change}
 

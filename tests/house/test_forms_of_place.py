@@ -136,7 +136,7 @@ OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "devices.device_name": lambda place: "A100" in anyrig.devices.device_name(place),
     "devices.device_capability": lambda p: anyrig.devices.device_capability(p) == (8, 0),
     "devices.peak_bytes": lambda place: anyrig.devices.peak_bytes(place) is not None,
-    "distribute": lambda place: len(anyrig.distribute([_ones()], place)) == 1,
+    "distribute": lambda place: len(anyrig.distribute([_ones()], rig=place)) == 1,
     "choose": lambda place: anyrig.choose(lease=False, devices=place).rig.lead.index == 1,
 }
 # Starts processes: see tests/processes/test_launch.py.

@@ -103,7 +103,7 @@ def build(kind: str) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
         model = anyrig.spread(net, loss=criterion)
         return model, lambda x, y: model(x, target=y)
     elif kind == "spread in shards":
-        net = anyrig.spread(net, how="shard")
+        net = anyrig.spread(net, plan=anyrig.Shards())
     return net, lambda x, y: criterion(net(x), y)
 
 

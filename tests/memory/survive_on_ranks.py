@@ -37,7 +37,7 @@ def build(kind: str) -> nn.Module:
     elif kind == "spread":
         net = anyrig.spread(net, loss=nn.CrossEntropyLoss())
     elif kind == "spread in shards":
-        net = anyrig.spread(net, how="shard")
+        net = anyrig.spread(net, plan=anyrig.Shards())
     return net
 
 

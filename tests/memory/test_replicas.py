@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 def spread_model() -> nn.Module:
     net = nn.Sequential(Block(), nn.Linear(1024, 64), nn.Tanh()).to("cuda:0")
-    return anyrig.spread(net, anyrig.Rig.parse("cuda:0,1"), shares=[1, 1])
+    return anyrig.spread(net, anyrig.Rig.parse("cuda:0,1"), plan=anyrig.Replicas(shares=[1, 1]))
 
 
 def on(device: int, footprint: Footprint) -> DeviceFootprint:
@@ -98,7 +98,7 @@ class Growing(nn.Module):
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_replica_that_runs_out_of_memory_has_a_report(warm: bool) -> None:
     net = Growing().to("cuda:0")
-    model = anyrig.spread(net, anyrig.Rig.parse("cuda:0,1"), shares=[1, 1])
+    model = anyrig.spread(net, anyrig.Rig.parse("cuda:0,1"), plan=anyrig.Replicas(shares=[1, 1]))
     x = torch.randn(8, 16, device="cuda:0")
     if warm:
         with torch.no_grad():

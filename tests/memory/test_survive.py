@@ -93,7 +93,7 @@ def expected_gradients(net: nn.Module, loss: Tensor) -> list[Tensor]:
 def test_every_allocation_fails_in_turn(devices: int) -> None:
     net: Any = Net().cuda()
     if devices > 1:
-        net = anyrig.spread(net, "cuda:0,1", shares=[4, 3])
+        net = anyrig.spread(net, "cuda:0,1", plan=anyrig.Replicas(shares=[4, 3]))
     x, y = batch()
     loss_of = loss_with(net)
     for _ in range(2):

@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.exact.logical_shards import shard_sizes
-from anyrig.parallel.sharded import Sharding
+from anyrig.parallel.plans import Exact, Replicas, Shards
 from anyrig.units import format_bytes
 
 SHARDS = 12
 SAMPLES, BATCH_SIZE = 42, 20  # the last batch has 2 samples, so some ranks have none
 CLASSES = 5
-HOW = ("replicate", "shard")
+WITHIN = (Replicas(), Shards())
 
 
 class Words(nn.Module):
@@ -49,11 +49,11 @@ def make_data() -> TensorDataset:
     return TensorDataset(x, torch.randint(CLASSES, (SAMPLES,), generator=generator))
 
 
-def make_loader(data: Any = None) -> Any:
-    return anyrig.distribute(DataLoader(data or make_data(), BATCH_SIZE), logical_shards=SHARDS)
+def make_loader(model: Any, data: Any = None) -> Any:
+    return anyrig.distribute(DataLoader(data or make_data(), BATCH_SIZE), model)
 
 
-def pair_of(how: str, dtype: torch.dtype) -> tuple[Any, nn.Module]:
+def pair_of(within: Replicas | Shards, dtype: torch.dtype) -> tuple[Any, nn.Module]:
     """Return a model on all ranks, and rank 0's whole module on each."""
     device = anyrig.Rig.detect().lead.torch_device
     torch.manual_seed(4)
@@ -63,7 +63,7 @@ def pair_of(how: str, dtype: torch.dtype) -> tuple[Any, nn.Module]:
         nn.init.zeros_(module.last.weight)
     torch.manual_seed(4 + dist.get_rank())  # and only its seed
     loss = make_loss().to(dtype)
-    return anyrig.spread(module, how=how, loss=loss, logical_shards=SHARDS), one
+    return anyrig.spread(module, plan=Exact(SHARDS, within), loss=loss), one
 
 
 def full(tensor: Any) -> Tensor:
@@ -88,28 +88,28 @@ def sums_by_hand(one: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> list[
 
 
 def case_sums_over_logical_shards_have_one_order() -> None:
-    for how in HOW:
-        model, one = pair_of(how, torch.float32)
+    for within in WITHIN:
+        model, one = pair_of(within, torch.float32)
         device = next(one.parameters()).device
         loss = make_loss().to(device, torch.float32)
-        for index, (x, y) in enumerate(make_loader()):
+        for index, (x, y) in enumerate(make_loader(model)):
             here = slice(index * BATCH_SIZE, (index + 1) * BATCH_SIZE)
             whole = [each[here].to(device) for each in make_data().tensors]
             model(x, target=y).backward()
             expected = sums_by_hand(one, loss, *whole)
             for (name, found), value in zip(model.named_parameters(), expected, strict=True):
-                assert torch.equal(full(found.grad), value), (how, index, name)
+                assert torch.equal(full(found.grad), value), (within, index, name)
             model.zero_grad()
 
 
 def case_logical_shards_give_the_numbers_of_one_device() -> None:
-    for how in HOW:
-        model, one = pair_of(how, torch.float64)
+    for within in WITHIN:
+        model, one = pair_of(within, torch.float64)
         device = next(one.parameters()).device
         loss = make_loss().to(device, torch.float64)
         optimizers = [torch.optim.AdamW(each.parameters(), 0.01) for each in (model, one)]
         data = [each.to(device) for each in make_data().tensors]
-        for index, (x, y) in enumerate(make_loader()):
+        for index, (x, y) in enumerate(make_loader(model)):
             here = slice(index * BATCH_SIZE, (index + 1) * BATCH_SIZE)
             value = model(x, target=y)
             expected = loss(one(data[0][here]), data[1][here])
@@ -124,7 +124,7 @@ def case_logical_shards_give_the_numbers_of_one_device() -> None:
                     optimizer.zero_grad()
         for (name, found), value in zip(model.named_parameters(), one.parameters(), strict=True):
             torch.testing.assert_close(
-                full(found), value, rtol=1e-9, atol=1e-12, msg=f"{how} {name}"
+                full(found), value, rtol=1e-9, atol=1e-12, msg=f"{within} {name}"
             )
         with torch.no_grad():
             assert model(data[0][:3]).shape == (3, CLASSES)
@@ -132,10 +132,11 @@ def case_logical_shards_give_the_numbers_of_one_device() -> None:
 
 def case_logical_shards_are_gathered_in_order() -> None:
     data = TensorDataset(torch.arange(SAMPLES))
-    loader = make_loader(data)
+    model, _ = pair_of(Replicas(), torch.float32)
+    loader = make_loader(model, data)
     own = torch.cat([batch for (batch,) in loader])
     assert anyrig.gather_over_ranks(own, loader=loader).tolist() == [*range(SAMPLES)]
-    ahead: Any = anyrig.prefetch(make_loader(data), anyrig.Rig.detect())
+    ahead: Any = anyrig.prefetch(make_loader(model, data), anyrig.Rig.detect())
     next(iter(ahead))
     state = ahead.state_dict()
     assert (state["received"], state["logical_shards"]) == (1, SHARDS)
@@ -152,13 +153,13 @@ def case_parameters_that_some_logical_shards_do_not_use() -> None:
 
     data = TensorDataset(torch.arange(24.0).view(24, 1), torch.zeros(24, 1))
     device = anyrig.Rig.detect().lead.torch_device
-    model: Any = anyrig.spread(Sometimes().to(device), loss=nn.MSELoss(), logical_shards=SHARDS)
-    x, y = next(iter(make_loader(data)))
+    model: Any = anyrig.spread(Sometimes().to(device), plan=Exact(SHARDS), loss=nn.MSELoss())
+    x, y = next(iter(make_loader(model, data)))
     model(x, target=y).backward()
     assert model.layers[0].weight.grad is not None
     assert model.layers[1].weight.grad is None
     data = TensorDataset(data.tensors[0] + 7, data.tensors[1])
-    x, y = next(iter(make_loader(data)))
+    x, y = next(iter(make_loader(model, data)))
     model(x, target=y).backward()
     assert model.layers[1].weight.grad != 0
     assert model.layers[2].weight.grad is None
@@ -167,13 +168,11 @@ def case_parameters_that_some_logical_shards_do_not_use() -> None:
 def case_batches_that_are_not_divided_into_logical_shards_are_refused() -> None:
     ranks = dist.get_world_size()
     device = anyrig.Rig.detect().lead.torch_device
-    model: Any = anyrig.spread(
-        nn.Linear(1, 1).to(device), loss=nn.MSELoss(), logical_shards=2 * ranks
-    )
+    model: Any = anyrig.spread(nn.Linear(1, 1).to(device), plan=Exact(2 * ranks), loss=nn.MSELoss())
     x = torch.ones(3, 1)
-    with pytest.raises(SpreadError, match=f"distribute.loader, logical_shards={2 * ranks}.$"):
+    with pytest.raises(SpreadError, match=r"distribute.loader, model.$"):
         model(x, target=x)
-    anyrig.distribute(DataLoader(make_data(), 8), logical_shards=2 * ranks)
+    anyrig.distribute(DataLoader(make_data(), 8), model)
     x = torch.ones(3 + 2 * dist.get_rank(), 1)
     with pytest.raises(BatchError, match=r"^rank \d was given \d of \d+ samples, but its logical"):
         model(x, target=x)
@@ -183,13 +182,14 @@ def case_what_logical_shards_do_not_take() -> None:
     ranks = dist.get_world_size()
     module, loss = nn.Linear(1, 1), nn.MSELoss()
     options: list[tuple[dict[str, Any], str]] = [
-        ({"logical_shards": ranks + 1}, f"cannot be divided equally among {ranks} ranks"),
-        ({"ddp": {"bucket_cap_mb": 1}}, "cannot be combined with ddp="),
-        ({"how": "shard", "sharding": Sharding(offload=True)}, "leave mixed_precision=, offload="),
+        ({"shards": ranks + 1}, f"cannot be divided equally among {ranks} ranks"),
+        ({"within": Replicas(ddp={"bucket_cap_mb": 1})}, "asks for something else"),
+        ({"within": Shards(offload=True)}, "asks for something else. Use Replicas() or Shards("),
     ]
     for given, message in options:
         with pytest.raises(SpreadError, match=re.escape(message)):
-            anyrig.spread(module, loss=loss, **{"logical_shards": SHARDS, **given})
+            anyrig.spread(module, plan=Exact(**{"shards": SHARDS, **given}), loss=loss)
+    model = anyrig.spread(module, plan=Exact(SHARDS), loss=loss)
 
     class Numbers(IterableDataset[int]):
         def __iter__(self) -> Any:
@@ -200,23 +200,21 @@ def case_what_logical_shards_do_not_take() -> None:
         (DataLoader([1]), {"shares": "speed"}),
         (DataLoader([1]), {"divided": True}),
     ):
-        with pytest.raises(BatchError, match="by the indices of its samples"):
-            anyrig.distribute(loader, logical_shards=SHARDS, **more)
-    with pytest.raises(SpreadError, match=f"logical_shards={ranks + 1} cannot be divided"):
-        anyrig.distribute(DataLoader([1]), logical_shards=ranks + 1)
+        with pytest.raises(BatchError, match=r"by the indices of its samples|shares are .even."):
+            anyrig.distribute(loader, model, **more)
 
 
 def case_logical_shards_have_a_price() -> None:
     ranks = dist.get_world_size()
     k, part = SHARDS // ranks, 1024 // ranks
     far = 1024 - part
-    for how, sent, usual, memory in (
-        ("replicate", (k + 1) * far, 2 * far, 1024 + part),
-        ("shard", 3 * k * far, 3 * far, part),
+    for within, sent, usual, memory in (
+        (Replicas(), (k + 1) * far, 2 * far, 1024 + part),
+        (Shards(), 3 * k * far, 3 * far, part),
     ):
         device = anyrig.Rig.detect().lead.torch_device
         module = nn.Linear(128, 1, bias=False).to(device)  # 1024 bytes in float64
-        model = anyrig.spread(module, how=how, loss=nn.MSELoss(), logical_shards=SHARDS)
+        model = anyrig.spread(module, plan=Exact(SHARDS, within), loss=nn.MSELoss())
         layout = anyrig.explain(model)
         assert layout.exact is not None
         assert f"{k} logical shards per step" in layout.exact

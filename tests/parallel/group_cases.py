@@ -42,6 +42,7 @@ import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
+from anyrig.parallel.plans import Replicas, Shards
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
 from anyrig.processes.group import node_sockets
@@ -994,12 +995,12 @@ def case_cards_with_a_default_device() -> None:
 def case_training_again_gives_the_same_bits() -> None:
     torch.set_default_dtype(torch.float32)
     x, y = (torch.cat(parts) for parts in zip(*batches("cpu"), strict=True))
-    for how in ("replicate", "shard"):
+    for plan in (Replicas(), Shards()):
         for loss in (None, nn.CrossEntropyLoss()):
             found = set()
             for _ in range(RUNS):
                 torch.manual_seed(0)
-                model = anyrig.spread(Everything().to(device()), how=how, loss=loss)
+                model = anyrig.spread(Everything().to(device()), plan=plan, loss=loss)
                 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
                 loader = anyrig.distribute(DataLoader(TensorDataset(x, y), 37, shuffle=True))
                 for mine, target in anyrig.prefetch(loader, device()):
@@ -1013,7 +1014,7 @@ def case_training_again_gives_the_same_bits() -> None:
                     getattr(each, "full_tensor", lambda x=each: x)() for each in model.parameters()
                 ]
                 found.add(digest([*whole, *model.buffers()]))
-            assert len(found) == 1, f"{len(found)} results of {RUNS} runs: {how}, {loss}"
+            assert len(found) == 1, f"{len(found)} results of {RUNS} runs: {plan}, {loss}"
 
 
 class Detector(nn.Module):

@@ -30,6 +30,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.errors import AnyrigError
+from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
 
 EQUAL = "equal"
 NO_MEANING = "one device fails, too"
@@ -157,14 +158,13 @@ def _spread(case: Case, module: Net, loss: Any, lead: torch.device) -> Any:
     if case.devices.startswith("pipeline"):
         kind, example = BATCHES[case.batch], _data(4)
         inputs = kind.make(*(each.to(lead) for each in example[:2]))
-        options: Any = {"how": "pipeline", "micro_batches": 2, "example": (inputs, {})}
+        plan: Plan = Pipeline(micro_batches=2, example=(inputs, {}))
+    elif case.devices == "shards":
+        plan = Shards()
     else:
-        options = {"how": "shard"} if case.devices == "shards" else {}
-    if shares is None:
-        return anyrig.spread(module, loss=loss, **options)
-    if "how" not in options:
-        options["shares"] = shares
-    return anyrig.spread(module, first_devices(len(shares)), loss=loss, **options)
+        plan = Replicas(shares="auto" if shares is None else shares)
+    rig = None if shares is None else first_devices(len(shares))
+    return anyrig.spread(module, rig, plan, loss=loss)
 
 
 def _data(samples: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import nn
 import anyrig
 from anyrig.errors import RankMismatchError, SpreadError
 from anyrig.parallel.own_class import states_of
+from anyrig.parallel.plans import Pipeline, Shards
 from anyrig.processes.group.membership import join_group
 from quantised_layers import LAYERS, make_quantised, quantise
 
@@ -24,11 +25,11 @@ def run(kinds: Sequence[str] = tuple(LAYERS)) -> None:
     for kind in kinds:
         for used in (False, True):
             _train(kind, used, rank)
-        for how, named in (("shard", 'how="shard"'), ("pipeline", "a pipeline over ranks")):
+        for plan, named in ((Shards(), r"Shards\(\)"), (Pipeline(), "a pipeline over ranks")):
             model = make_quantised(kind)
             before = [type(each) for each in model.parameters()]
             with pytest.raises(SpreadError, match=rf"0\.weight of a \w+ is a .*{named} would lose"):
-                anyrig.spread(model, how=how, loss=nn.MSELoss())
+                anyrig.spread(model, plan=plan, loss=nn.MSELoss())
             assert [type(each) for each in model.parameters()] == before
 
 

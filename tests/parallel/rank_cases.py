@@ -35,7 +35,7 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.exchange import Exchange, Phase
-from anyrig.parallel.sharded import Sharding
+from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
 from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import current_context
 from anyrig.processes.nccl_class import SECOND, class_of_nccl
@@ -45,7 +45,7 @@ TIME_LIMIT_SECONDS = 30.0
 
 KINDS = ("perceptron", "convolutional", "transformer")
 
-UNUSED: dict[str, Any] = {"ddp": {"find_unused_parameters": True}}
+UNUSED: dict[str, Any] = {"plan": Replicas(ddp={"find_unused_parameters": True})}
 
 # For each step, the number of samples of each rank in each micro-batch.
 STEPS: dict[str, Callable[[int], list[list[int]]]] = {
@@ -99,9 +99,9 @@ def full(tensor: Tensor) -> Tensor:
     return whole.detach()
 
 
-def learn_like_one(kind: str, how: str, fused: bool, optimizer: str, **options: Any) -> None:
+def learn_like_one(kind: str, plan: Plan, fused: bool, optimizer: str, **options: Any) -> None:
     example, criterion = EXAMPLES[kind], nn.CrossEntropyLoss()
-    pair = Pair(example.build(), how=how, loss=criterion if fused else None, **options)
+    pair = Pair(example.build(), plan=plan, loss=criterion if fused else None, **options)
     ours = OPTIMIZERS[optimizer](pair.model.parameters())
     its = OPTIMIZERS[optimizer](pair.one.parameters())
     for step in STEPS.values():
@@ -124,6 +124,7 @@ def learn_like_one(kind: str, how: str, fused: bool, optimizer: str, **options: 
         pair.assert_same()
 
 
+_PLANS: dict[str, Plan] = {"replicate": Replicas(), "shard": Shards()}
 LEARNING = [
     f"case_{kind}_{how}_{way}"
     for kind in KINDS
@@ -133,7 +134,7 @@ LEARNING = [
 for _name in LEARNING:
     _, _kind, _how, _, _way = _name.split("_")
     globals()[_name] = partial(
-        learn_like_one, _kind, _how, _way == "inside", "adam" if _way == "inside" else "sgd"
+        learn_like_one, _kind, _PLANS[_how], _way == "inside", "adam" if _way == "inside" else "sgd"
     )
 # Two ranks learn with every kind of model. For four, one optimizer and one way each are enough.
 FOUR_ON_THE_CPU = [
@@ -171,7 +172,7 @@ def _learn_with_late_weights(pair: Pair) -> None:
 
 def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None:
     """Losses with terms of parameters, kept gradients, several forwards, hooks, empty ranks."""
-    pair = Pair(perceptron(), ddp={"bucket_cap_mb": 1e-4})
+    pair = Pair(perceptron(), plan=Replicas(ddp={"bucket_cap_mb": 1e-4}))
     _learn_with_late_weights(pair)
     uneven = [1 + 3 * rank for rank in range(pair.ranks)]
     other = [2 * pair.ranks - rank for rank in range(pair.ranks)]
@@ -237,8 +238,7 @@ class _Rooted(nn.Module):
 def case_shards_are_gathered_anew_after_a_step() -> None:
     """A forward without a backward pass comes between the backward pass and the step."""
     for always in (None, False):
-        sharding = Sharding(reshard_after_forward=always)
-        pair = Pair(_Rooted(), how="shard", sharding=sharding)
+        pair = Pair(_Rooted(), plan=Shards(reshard_after_forward=always))
         optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
         rows = [1 + rank for rank in range(pair.ranks)]
         x = torch.randn(sum(rows), WIDTH, device=pair.device)
@@ -257,7 +257,7 @@ def case_shards_are_gathered_anew_after_a_step() -> None:
 
 
 def case_a_hook_that_comes_late_gets_weighted_buckets() -> None:
-    pair = Pair(perceptron(), ddp={"bucket_cap_mb": 1e-4})
+    pair = Pair(perceptron(), plan=Replicas(ddp={"bucket_cap_mb": 1e-4}))
     _learn_with_late_weights(pair)
     seen: list[int] = []
     pair.model.register_comm_hook(seen, mean_over_the_ranks)
@@ -382,9 +382,9 @@ def case_models_follow_each_other() -> None:
 def case_gradients_of_inputs_are_those_of_what_is_returned() -> None:
     """They are those of the global loss with `loss=`, and of the rank's own loss without."""
     criterion = nn.CrossEntropyLoss()
-    for how in ("replicate", "shard"):
+    for plan in (Replicas(), Shards()):
         for fused in (False, True):
-            options = {"how": how, "loss": criterion if fused else None}
+            options = {"plan": plan, "loss": criterion if fused else None}
             pair = Pair(
                 nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES)), **options
             )
@@ -645,8 +645,8 @@ def case_numbers_of_batches_that_differ() -> None:
 def case_scattered_returns_a_list_of_this_ranks_output() -> None:
     device = anyrig.Rig.detect().lead.torch_device
     x, y = torch.ones(3, WIDTH, device=device), torch.ones(3, CLASSES, device=device)
-    for how in ("replicate", "shard"):
-        model = anyrig.spread(perceptron().to(device), how=how, loss=nn.MSELoss())
+    for plan in (Replicas(), Shards()):
+        model = anyrig.spread(perceptron().to(device), plan=plan, loss=nn.MSELoss())
         (output,) = model.scattered(x)
         assert torch.equal(output, model(x))
         with pytest.raises(TypeError, match=r"scattered\(\) returns outputs"):
@@ -661,14 +661,14 @@ def case_no_batches_at_all() -> None:
 
 def case_nothing_is_reduced_in_no_sync() -> None:
     device = anyrig.Rig.detect().lead.torch_device
-    for how in ("replicate", "shard"):
-        model = anyrig.spread(nn.Linear(2, 2).to(device), how=how)
+    for plan in (Replicas(), Shards()):
+        model = anyrig.spread(nn.Linear(2, 2).to(device), plan=plan)
         x = torch.full((1, 2), 1.0 + dist.get_rank())
         with model.no_sync():
             output = model(x)
         output.sum().backward()  # `no_sync` holds for forwards that were called in its block
         kept = model.weight.grad
-        assert kept is None if how == "shard" else (kept == 1.0 + dist.get_rank()).all()
+        assert kept is None if isinstance(plan, Shards) else (kept == 1.0 + dist.get_rank()).all()
         model(x).sum().backward()
         sum_of_means = 1.0 + dist.get_world_size()
         assert (full(model.weight.grad) == sum_of_means).all(), model.weight.grad
@@ -762,11 +762,11 @@ def case_ranks_that_come_to_different_calls_are_named() -> None:
     y = torch.zeros(2, dtype=torch.long, device=anyrig.Rig.detect().lead.torch_device)
     words = r"rank 0 came to forward 3 of spread model \d+, while ranks? 1.* came to the backward"
     words_of_modes = r"forward 1 of .* forward 1 without gradients of"  # of the same forward
-    for how in ("replicate", "shard"):
-        for with_loss in (True, False) if how == "shard" else (True,):
+    for plan in (Replicas(), Shards()):
+        for with_loss in (True, False) if isinstance(plan, Shards) else (True,):
             loss = nn.CrossEntropyLoss() if with_loss else None
             module = perceptron().to(anyrig.Rig.detect().lead.torch_device)
-            model = anyrig.spread(module, how=how, loss=loss)
+            model = anyrig.spread(module, plan=plan, loss=loss)
             given = {"target": y} if with_loss else {}
             refusal_of_modes = pytest.raises(RankMismatchError, match=words_of_modes)
             with torch.set_grad_enabled(rank == 0), refusal_of_modes:
@@ -829,7 +829,7 @@ def case_the_module_shows_through() -> None:
     assert seen == ["inner", "outer"]
     text = str(anyrig.explain(model))
     backend = "nccl" if anyrig.Rig.detect().kind == "cuda" else "gloo"
-    assert f"replicate over {dist.get_world_size()} ranks" in text
+    assert f"replicas over {dist.get_world_size()} ranks" in text
     assert f"collectives by {backend}: " in text
     assert "CrossEntropyLoss: summed over all parts" in text
 
@@ -869,13 +869,12 @@ def case_what_cannot_be_is_refused() -> None:
     refused: list[tuple[str, dict[str, Any], nn.Module]] = [
         ("is spread already", {}, model),
         ("only the module's are averaged", {"loss": Learned()}, net),
-        ("calls the model with its own samples", {"shares": [1, 2]}, net),
-        ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
-        ("but how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
-        ("1 block that can be on different ranks", {"how": "pipeline"}, net),
+        ("output_device= is for one process", {"output_device": lead}, net),
+        ("1 block that can be on different ranks", {"plan": Pipeline()}, net),
     ]
     if lead.type == "cpu":
-        refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))
+        plan = Replicas(sync_batch_norm=True)
+        refused.append(("SyncBatchNorm, which computes on GPUs", {"plan": plan}, net))
     else:
         refused.append(("uses one device", {"rig": anyrig.Rig.parse("cuda:0,1")}, net))
     for message, options, module in refused:
@@ -897,8 +896,8 @@ def case_a_target_that_is_not_given_as_target_is_explained() -> None:
     device = anyrig.Rig.detect().lead.torch_device
     x = torch.ones(2, WIDTH, device=device)
     y = torch.zeros(2, dtype=torch.long, device=device)
-    for how in ("replicate", "shard"):
-        model = anyrig.spread(perceptron().to(device), how=how, loss=nn.CrossEntropyLoss())
+    for plan in (Replicas(), Shards()):
+        model = anyrig.spread(perceptron().to(device), plan=plan, loss=nn.CrossEntropyLoss())
         for learns in (True, False):
             with torch.set_grad_enabled(learns), pytest.raises(TypeError) as error:
                 model(x, y)
@@ -933,7 +932,7 @@ def case_changes_after_spread_are_refused() -> None:
     for options, refused in (
         ({}, (True,)),  # only unfreezing is refused
         (UNUSED, (True,)),
-        ({"how": "shard"}, ()),
+        ({"plan": Shards()}, ()),
     ):
         module = net()
         module[3].bias.requires_grad_(False)
@@ -1062,10 +1061,10 @@ def steps_of(model: nn.Module, layers: nn.Module, change: str, rows: Any) -> Non
 
 def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
     for change, every in {
-        "froze all": [{}, UNUSED, {"how": "shard"}],
-        "froze some": [UNUSED, {"how": "shard"}],
-        "unfroze": [{"how": "shard"}],
-        "moved": [{}, UNUSED, {"how": "shard"}],
+        "froze all": [{}, UNUSED, {"plan": Shards()}],
+        "froze some": [UNUSED, {"plan": Shards()}],
+        "unfroze": [{"plan": Shards()}],
+        "moved": [{}, UNUSED, {"plan": Shards()}],
         "wrote": [{}, UNUSED],
     }.items():
         for options in every:
@@ -1081,7 +1080,7 @@ def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
 
 def case_a_discriminator_that_is_frozen_while_the_generator_learns() -> None:
     """Freezing it, or calling its `.module`, gives the numbers of one process."""
-    for options in ({}, UNUSED, {"how": "shard"}):
+    for options in ({}, UNUSED, {"plan": Shards()}):
         for way in ("frozen", "module"):
             generator = Pair(perceptron(), **options)
             judge = Pair(
@@ -1118,7 +1117,7 @@ def case_a_discriminator_that_is_frozen_while_the_generator_learns() -> None:
 
 def case_shards_that_are_loaded_anew_still_learn() -> None:
     device = anyrig.Rig.detect().lead.torch_device
-    model = anyrig.spread(perceptron().to(device), how="shard")
+    model = anyrig.spread(perceptron().to(device), plan=Shards())
     for _ in range(2):
         state = {name: value.clone() for name, value in model.state_dict().items()}
         model.load_state_dict(state, assign=True)
@@ -1180,7 +1179,7 @@ def case_a_communication_hook_gives_the_numbers_of_one_device() -> None:
         pair = Pair(
             perceptron(),
             loss=criterion if fused else None,
-            ddp={"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True},
+            plan=Replicas(ddp={"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}),
         )
         seen: list[int] = []
         pair.model.register_comm_hook(seen, mean_over_the_ranks)
@@ -1225,25 +1224,23 @@ def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
         ("mixed_precision", "it is not supported. It takes bucket_cap_mb, find_unused"),
     ):
         with pytest.raises(SpreadError, match=f"ddp= does not take {name!r}: {why}"):
-            anyrig.spread(perceptron(), ddp={name: None})
-    with pytest.raises(SpreadError, match=r'ddp= is for how="replicate".* use sharding='):
-        anyrig.spread(perceptron(), how="shard", **UNUSED)
+            anyrig.spread(perceptron(), plan=Replicas(ddp={name: None}))
     frozen = anyrig.spread(perceptron().to(device).requires_grad_(False))
     with pytest.raises(SpreadError, match="so a hook has nothing to reduce"):
         frozen.register_comm_hook(None, fp16_compress_hook)
-    shards = anyrig.spread(perceptron().to(device), how="shard")
+    shards = anyrig.spread(perceptron().to(device), plan=Shards())
     with pytest.raises(SpreadError, match="hooks are for replicas"):
         shards.register_comm_hook(None, fp16_compress_hook)
     for replicas in (0, True, 1.5, dist.get_world_size(), 3 * dist.get_world_size()):
-        with pytest.raises(SpreadError, match=rf"Sharding\(replicas={replicas}\)"):
-            anyrig.spread(perceptron(), how="shard", sharding=Sharding(replicas=replicas))
+        with pytest.raises(SpreadError, match=rf"Shards\(replicas={replicas}\)"):
+            anyrig.spread(perceptron(), plan=Shards(replicas=replicas))
 
 
 def case_shards_in_two_replicas_learn_like_one() -> None:
     """Two of four ranks share the parameters, and the other two have the same shards."""
     for optimizer, fused in (("sgd", False), ("adam", True)):
-        learn_like_one("transformer", "shard", fused, optimizer, sharding=Sharding(replicas=2))
-    pair = Pair(perceptron(), how="shard", sharding=Sharding(replicas=2))
+        learn_like_one("transformer", Shards(replicas=2), fused, optimizer)
+    pair = Pair(perceptron(), plan=Shards(replicas=2))
     explained = str(anyrig.explain(pair.model))
     assert f"; 2 replicas of {pair.ranks // 2} shards each" in explained
     state = get_model_state_dict(pair.model, options=StateDictOptions(full_state_dict=True))
@@ -1279,14 +1276,14 @@ def case_a_compiled_model_learns_like_one() -> None:
     def compiled(module: nn.Module) -> Any:
         return torch.compile(module, backend=count)
 
-    for how, fused, around in (
-        ("replicate", True, True),
-        ("replicate", False, False),
-        ("shard", False, True),
+    for plan, fused, around in (
+        (Replicas(), True, True),
+        (Replicas(), False, False),
+        (Shards(), False, True),
     ):
         one = Layers()
         net = copy.deepcopy(one)
-        spread = partial(anyrig.spread, how=how, loss=criterion if fused else None)
+        spread = partial(anyrig.spread, plan=plan, loss=criterion if fused else None)
         graphs.clear()
         torch.compiler.reset()
         model = compiled(spread(net)) if around else spread(compiled(net))
@@ -1310,12 +1307,12 @@ def case_a_compiled_model_learns_like_one() -> None:
 def case_shards_are_explained() -> None:
     device = anyrig.Rig.detect().lead.torch_device
     net = EXAMPLES["transformer"].build().to(device)
-    model = anyrig.spread(net, how="shard")
+    model = anyrig.spread(net, plan=Shards())
     text = str(anyrig.explain(model))
-    assert text.startswith(f"shard over {dist.get_world_size()} ranks, this one on {device}")
+    assert text.startswith(f"shards over {dist.get_world_size()} ranks, this one on {device}")
     assert "blocks: layers.layers.0, layers.layers.1" in text
     net = EXAMPLES["transformer"].build().to(device)
-    chosen = anyrig.spread(net, how="shard", sharding=Sharding(blocks=[nn.LayerNorm]))
+    chosen = anyrig.spread(net, plan=Shards(blocks=[nn.LayerNorm]))
     assert "blocks: layers.layers.0.norm1, " in str(anyrig.explain(chosen))
     assert all(hasattr(value, "full_tensor") for value in model.state_dict().values())
     assert not any(name.startswith("module.") for name in model.state_dict())
@@ -1328,26 +1325,29 @@ def case_shards_with_options() -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     seen = []
-    for sharding in (
-        Sharding(MixedPrecisionPolicy(param_dtype=torch.bfloat16), blocks=[nn.Linear]),
-        Sharding(offload=device.type != "cpu", reshard_after_forward=False),
+    for plan in (
+        Shards(
+            blocks=[nn.Linear],
+            mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16),
+        ),
+        Shards(offload=device.type != "cpu", reshard_after_forward=False),
     ):
         net = perceptron()
         net[0].register_forward_hook(lambda layer, given, output: seen.append(output.dtype))
-        model = anyrig.spread(net, how="shard", sharding=sharding)
+        model = anyrig.spread(net, plan=plan)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         model(torch.ones(2 + dist.get_rank(), WIDTH)).sum().backward()
         optimizer.step()
         kept = {full(p).device.type for p in model.parameters()}
         local = {p.to_local().device.type for p in model.parameters()}
-        assert local == ({"cpu"} if sharding.offload else {device.type}), (local, kept)
+        assert local == ({"cpu"} if plan.offload else {device.type}), (local, kept)
     assert seen == [torch.bfloat16, torch.float64]
 
 
 def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:
     module = perceptron()
     alone = copy.deepcopy(module)
-    model = anyrig.spread(module, how="shard")
+    model = anyrig.spread(module, plan=Shards())
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, WIDTH)).sum().backward()
     optimizer.step()

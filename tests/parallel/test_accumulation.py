@@ -146,8 +146,8 @@ def case_refusals() -> None:
         _, _, model = nets("cpu")
         with pytest.raises(SpreadError, match="accumulate=True"), getattr(model, what)():
             pass
-    with pytest.raises(SpreadError, match='how="replicate"'):
-        anyrig.spread(Net(), how="shard", accumulate=True)
+    with pytest.raises(SpreadError, match=r"Shards; use plan=Replicas\(\)"):
+        anyrig.spread(Net(), plan=anyrig.Shards(), accumulate=True)
     for refused in REFUSED:
         model = nets("cpu")[2]  # DDP cannot go on after a backward pass that failed
         learn(model, "cpu")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.parallel.plans import Replicas
 from anyrig.parallel.replicas.failure import add_as_cause
 
 pytestmark = pytest.mark.gpus(2)
@@ -238,12 +239,13 @@ def test_no_devices() -> None:
 )
 def test_bad_shares(shares: Any) -> None:
     with pytest.raises(ValueError, match="share"):
-        spread(on_lead(nn.Linear(4, 2)), shares=shares)
+        spread(on_lead(nn.Linear(4, 2)), plan=Replicas(shares=shares))
 
 
-def test_an_unknown_way_to_spread() -> None:
-    with pytest.raises(anyrig.errors.AnyrigError, match=r"(?s)'magic'.*auto"):
-        spread(on_lead(nn.Linear(4, 2)), how="magic")
+@pytest.mark.parametrize("plan", ["magic", Replicas, {"shares": "even"}], ids=str)
+def test_what_is_no_plan(plan: Any) -> None:
+    with pytest.raises(anyrig.errors.SpreadError, match=r"is not a plan; use Replicas\(\), Shards"):
+        spread(on_lead(nn.Linear(4, 2)), plan=plan)
 
 
 def test_a_target_without_a_loss() -> None:

@@ -33,7 +33,7 @@ def rig(count: int = 3) -> anyrig.Rig:
 def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, object]) -> None:
     one = network(**options).to("cuda:0")
     module = copy.deepcopy(one)
-    model = anyrig.spread(module, rig(), shares=shares, sync_batch_norm=True)
+    model = anyrig.spread(module, rig(), plan=anyrig.Replicas(shares=shares, sync_batch_norm=True))
     optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (one, model)]
     for step in range(3):
         x = torch.randn(9 - step, 2, 8, 8, dtype=torch.float64, device="cuda:0")
@@ -51,7 +51,9 @@ def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, o
 def test_the_smallest_batch_that_has_statistics(shares: list[float]) -> None:
     """Two samples, one on each device or both on one: a single sample would be refused."""
     one = nn.BatchNorm1d(3).double().to("cuda:0")
-    model = anyrig.spread(copy.deepcopy(one), rig(2), shares=shares, sync_batch_norm=True)
+    model = anyrig.spread(
+        copy.deepcopy(one), rig(2), plan=anyrig.Replicas(shares=shares, sync_batch_norm=True)
+    )
     x = torch.randn(2, 3, dtype=torch.float64, device="cuda:0")
     for _ in range(2):
         found, expected = model(x), one(x)
@@ -65,7 +67,9 @@ def test_the_smallest_batch_that_has_statistics(shares: list[float]) -> None:
 
 def test_gradients_of_inputs_and_second_derivatives() -> None:
     layer = nn.BatchNorm1d(2).double().to("cuda:0")
-    model = anyrig.spread(copy.deepcopy(layer), rig(), shares=[2, 1, 3], sync_batch_norm=True)
+    model = anyrig.spread(
+        copy.deepcopy(layer), rig(), plan=anyrig.Replicas(shares=[2, 1, 3], sync_batch_norm=True)
+    )
     x = torch.randn(6, 2, dtype=torch.float64, device="cuda:0", requires_grad=True)
     found, expected = [], []
     for net, into in ((layer, expected), (model, found)):
@@ -79,7 +83,7 @@ def test_layers_keep_parameters_buffers_hooks_and_mode() -> None:
     seen: list[Tensor] = []
     module[1].register_forward_hook(lambda layer, args, output: seen.append(output))
     weight, mean = module[1].weight, module[1].running_mean
-    model = anyrig.spread(module, rig(), sync_batch_norm=True)
+    model = anyrig.spread(module, rig(), plan=anyrig.Replicas(sync_batch_norm=True))
     assert type(model.module[1]) is WholeBatchNorm
     assert model.module[1].weight is weight
     assert model.module[1].running_mean is mean
@@ -100,14 +104,16 @@ def test_alone_it_is_the_layer_it_was() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_counts_in_float32(dtype: torch.dtype) -> None:
     layer = nn.BatchNorm1d(2).to("cuda:0")
-    model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
+    model = anyrig.spread(copy.deepcopy(layer), rig(), plan=anyrig.Replicas(sync_batch_norm=True))
     x = (torch.randn(12, 2, device="cuda:0") + 300).to(dtype)
     torch.testing.assert_close(model(x), layer(x), rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(model.running_var, layer.running_var, rtol=1e-4, atol=1e-4)
 
 
 def test_one_value_a_channel_is_refused() -> None:
-    model = anyrig.spread(nn.BatchNorm1d(2).to("cuda:0"), rig(), sync_batch_norm=True)
+    model = anyrig.spread(
+        nn.BatchNorm1d(2).to("cuda:0"), rig(), plan=anyrig.Replicas(sync_batch_norm=True)
+    )
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         model(torch.randn(1, 2, device="cuda:0"))
 
@@ -120,7 +126,7 @@ def test_a_replica_that_fails_does_not_leave_the_others_waiting() -> None:
             return x
 
     module = nn.Sequential(Failing(), nn.BatchNorm1d(2)).to("cuda:0")
-    model = anyrig.spread(module, rig(), sync_batch_norm=True)
+    model = anyrig.spread(module, rig(), plan=anyrig.Replicas(sync_batch_norm=True))
     started = time.monotonic()
     with pytest.raises(ArithmeticError, match="of its own"):
         model(torch.randn(6, 2, device="cuda:0"))
@@ -157,13 +163,13 @@ def small_network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 12)).to("cuda:0")
 
 
-@pytest.mark.parametrize("shares", [None, [8, 1, 1], [1, 0, 1]], ids=str)
+@pytest.mark.parametrize("shares", ["auto", [8, 1, 1], [1, 0, 1]], ids=str)
 @pytest.mark.parametrize("rows", range(2, 11))
 def test_no_device_has_a_single_sample_of_several(rows: int, shares: list[float] | None) -> None:
     net = small_network()
     seen: list[int] = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
-    model = anyrig.spread(net, rig(), shares=shares)
+    model = anyrig.spread(net, rig(), plan=anyrig.Replicas(shares=shares))
     output = model(torch.randn(rows, 3))
     output.sum().backward()
     assert output.shape == (rows, 12)
@@ -176,10 +182,12 @@ def test_layers_that_take_no_statistics_leave_single_samples_where_they_are() ->
     groups = nn.GroupNorm(1, 3).to("cuda:0")
     for net in (nn.Linear(3, 4).to("cuda:0"), small_network().eval(), groups):
         net.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
-        anyrig.spread(net, rig(), shares=[8, 1, 1])(torch.randn(10, 3))
+        anyrig.spread(net, rig(), plan=anyrig.Replicas(shares=[8, 1, 1]))(torch.randn(10, 3))
     synchronized = small_network()
     synchronized.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
-    anyrig.spread(synchronized, rig(), shares=[8, 1, 1], sync_batch_norm=True)(torch.randn(10, 3))
+    anyrig.spread(
+        synchronized, rig(), plan=anyrig.Replicas(shares=[8, 1, 1], sync_batch_norm=True)
+    )(torch.randn(10, 3))
     assert sorted(seen) == [1] * 8 + [8] * 4
 
 
@@ -187,7 +195,7 @@ def test_layers_that_take_no_statistics_leave_single_samples_where_they_are() ->
     "layer", [nn.BatchNorm1d(3, track_running_stats=False).eval(), nn.GroupNorm(3, 3)], ids=repr
 )
 def test_layers_that_refuse_a_single_sample_in_any_mode(layer: nn.Module) -> None:
-    model = anyrig.spread(layer.to("cuda:0"), rig(), shares=[8, 1, 1])
+    model = anyrig.spread(layer.to("cuda:0"), rig(), plan=anyrig.Replicas(shares=[8, 1, 1]))
     assert model(torch.randn(10, 3)).shape == (10, 3)
 
 
@@ -202,7 +210,7 @@ def test_a_batch_of_one_sample_is_explained() -> None:
 
 @pytest.mark.parametrize("cls", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
 def test_a_vector_has_no_channels(cls: type[nn.Module]) -> None:
-    model = anyrig.spread(cls(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    model = anyrig.spread(cls(3).to("cuda:0"), rig(), plan=anyrig.Replicas(sync_batch_norm=True))
     with pytest.raises(ValueError, match="expected at least 2 dimensions, got 1"):
         model(torch.ones(6))
 
@@ -212,7 +220,7 @@ def test_a_vector_has_no_channels(cls: type[nn.Module]) -> None:
 def test_statistics_follow_the_momentum(momentum: float | None, tracks: bool) -> None:
     """None averages all batches; a layer that tracks nothing uses batch statistics in eval()."""
     layer = nn.BatchNorm1d(3, momentum=momentum, track_running_stats=tracks).to("cuda:0")
-    model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
+    model = anyrig.spread(copy.deepcopy(layer), rig(), plan=anyrig.Replicas(sync_batch_norm=True))
     for training in (True, True, False, True):
         layer.train(training)
         model.train(training)
@@ -225,7 +233,9 @@ def test_statistics_follow_the_momentum(momentum: float | None, tracks: bool) ->
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_the_result_has_the_inputs_dtype(dtype: torch.dtype) -> None:
-    model = anyrig.spread(nn.BatchNorm1d(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    model = anyrig.spread(
+        nn.BatchNorm1d(3).to("cuda:0"), rig(), plan=anyrig.Replicas(sync_batch_norm=True)
+    )
     assert model(torch.randn(6, 3, device="cuda:0", dtype=dtype)).dtype == dtype
 
 

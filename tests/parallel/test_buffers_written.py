@@ -115,7 +115,9 @@ def test_two_calls_of_a_module_with_running_statistics(sync_batch_norm: bool, x:
     """PyTorch's layers write statistics so that both calls can run backward; so must anyrig."""
     one = on_lead(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
     nn.utils.parametrizations.spectral_norm(one[0])
-    model = anyrig.spread(copy.deepcopy(one), first_devices(2), sync_batch_norm=sync_batch_norm)
+    model = anyrig.spread(
+        copy.deepcopy(one), first_devices(2), plan=anyrig.Replicas(sync_batch_norm=sync_batch_norm)
+    )
     for _ in range(2):
         (model(x) + model(2 * x)).sum().backward()
     if sync_batch_norm:
@@ -130,7 +132,7 @@ def test_running_statistics_may_change_between_two_calls_and_a_backward_pass(
     shares: list[int], x: Tensor
 ) -> None:
     net = on_lead(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
-    model = anyrig.spread(net, first_devices(3), shares=shares)
+    model = anyrig.spread(net, first_devices(3), plan=anyrig.Replicas(shares=shares))
     (model(x) + model(x)).sum().backward()
     assert net[1].num_batches_tracked == 2
 
@@ -150,7 +152,7 @@ class Growing(nn.Module):
 
 def test_a_buffer_that_an_idle_lead_adopts_in_another_shape() -> None:
     module = Growing().to("cuda:0")
-    model = anyrig.spread(module, anyrig.Rig.parse("cuda:0,1"), shares=[0, 1])
+    model = anyrig.spread(module, anyrig.Rig.parse("cuda:0,1"), plan=anyrig.Replicas(shares=[0, 1]))
     for calls in (1, 2):
         model(torch.randn(3, 4)).sum().backward()
         assert module.seen.tolist() == [0.0] + [1.0] * calls

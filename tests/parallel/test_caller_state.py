@@ -48,7 +48,9 @@ def test_the_device_is_current_and_the_stream_the_callers() -> None:
 @pytest.mark.parametrize("current", [0, 1, 2])
 @pytest.mark.parametrize("shares", [[1, 1], [0, 1]], ids=str)
 def test_the_callers_device_stays_current(current: int, shares: list[int]) -> None:
-    model = anyrig.spread(nn.Linear(4, 2).cuda(), first_devices(2), shares=shares)
+    model = anyrig.spread(
+        nn.Linear(4, 2).cuda(), first_devices(2), plan=anyrig.Replicas(shares=shares)
+    )
     x = torch.randn(6, 4, device="cuda:0")
     torch.cuda.set_device(current)
     try:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import anyrig
+from anyrig.parallel.plans import Pipeline, Plan, Replicas
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -19,12 +20,12 @@ class Own(nn.Linear):
 
 
 @pytest.mark.parametrize("norm_type", [2.0, torch.inf])
-@pytest.mark.parametrize("how", ["replicate", "pipeline", "split"])
+@pytest.mark.parametrize("plan", [Replicas(), Pipeline(), Pipeline(micro_batches=1)], ids=str)
 @pytest.mark.parametrize("rig", ["cpu", "cuda:0,1"])
-def test_norm_and_gradients_are_those_of_one_device(rig: str, how: str, norm_type: float) -> None:
+def test_norm_and_gradients_are_those_of_one_device(rig: str, plan: Plan, norm_type: float) -> None:
     torch.manual_seed(0)
     one = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).double()
-    model = anyrig.spread(copy.deepcopy(one), rig, how=how, loss=nn.MSELoss())
+    model = anyrig.spread(copy.deepcopy(one), rig, plan=plan, loss=nn.MSELoss())
     x, y = torch.randn(2, 6, 4, dtype=torch.float64)
     model(x, target=y).backward()
     nn.MSELoss()(one(x), y).backward()

@@ -64,7 +64,9 @@ def test_packed_sequences_and_synchronized_statistics(default_device: str) -> No
     found, _ = anyrig.spread(lstm, anyrig.Rig.parse("cuda:0,1"))(packed)
     torch.testing.assert_close(found.data, lstm(packed)[0].data)
     layer = nn.BatchNorm1d(3)
-    model = anyrig.spread(layer, anyrig.Rig.parse("cuda:0,1"), sync_batch_norm=True)
+    model = anyrig.spread(
+        layer, anyrig.Rig.parse("cuda:0,1"), plan=anyrig.Replicas(sync_batch_norm=True)
+    )
     x = torch.randn(4, 3)
     expected = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
     torch.testing.assert_close(model(x), expected)

@@ -97,8 +97,8 @@ def test_one_rank_is_no_group(variables: dict[str, str], monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     assert join_group() is None
     assert current_group() is None
-    model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), how="shard")
-    assert anyrig.explain(model).how == "alone"
+    model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), plan=anyrig.Shards())
+    assert anyrig.explain(model).way == "alone"
     with model.join():  # has no effect in one process
         model(torch.ones(1, 2))
 
@@ -153,7 +153,7 @@ def test_packing_tensors_of_all_kinds() -> None:
 @pytest.mark.gpus(2)
 def test_shards_need_a_process_a_device() -> None:
     with pytest.raises(SpreadError, match=r"this process uses .* anyrig run"):
-        anyrig.spread(nn.Linear(2, 2), how="shard")
+        anyrig.spread(nn.Linear(2, 2), plan=anyrig.Shards())
 
 
 def test_others_that_do_not_come() -> None:

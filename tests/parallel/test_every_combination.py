@@ -28,6 +28,7 @@ import anyrig
 from anyrig.errors import BatchError, SpreadError, ValueNeededError
 from anyrig.hardware import spec_of_key
 from anyrig.parallel.batch.scatter import scatter_samples
+from anyrig.parallel.plans import Replicas
 from anyrig.transfer.tree import map_leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
@@ -77,8 +78,8 @@ class Pair:
         self.kind, self.device = kind, torch.device(device)
         self.one = kind.made().to(self.device, torch.float64)
         self.several = copy.deepcopy(self.one)
-        options = {"sync_batch_norm": True} if kind.training else {}
-        self.model = anyrig.spread(self.several, *args, dim=kind.dim, loss=kind.loss, **options)
+        plan = Replicas(sync_batch_norm=True) if kind.training else None
+        self.model = anyrig.spread(self.several, *args, plan=plan, dim=kind.dim, loss=kind.loss)
 
     def batch(self, samples: int) -> tuple[tuple[Any, ...], Tensor | None]:
         inputs = self.kind.inputs(samples)

@@ -24,6 +24,7 @@ from anyrig.parallel.exact.logical_shards import (
 )
 from anyrig.parallel.exact.price import price_of
 from anyrig.parallel.exact.sums import add_in_order
+from anyrig.parallel.plans import Exact
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def threads() -> Iterator[None]:
 
 
 def spread(module: nn.Module, **options: Any) -> Any:
-    return anyrig.spread(module, "cpu", **{"loss": nn.MSELoss(), "logical_shards": 4, **options})
+    return anyrig.spread(module, "cpu", **{"plan": Exact(4), "loss": nn.MSELoss(), **options})
 
 
 class TestDivision:
@@ -57,7 +58,9 @@ class TestDivision:
         assert check_logical_shards(12, 3) == 12
         with pytest.raises(SpreadError, match=r"Start 1, 2, 3, 4, 6, 12 ranks; or begin a new tr"):
             check_logical_shards(12, 5)
-        with pytest.raises(SpreadError, match="logical_shards=0 must be a positive integer"):
+        with pytest.raises(
+            SpreadError, match=r"Exact\(0\): the number of logical shards must be a pos"
+        ):
             check_logical_shards(0, 1)
 
 
@@ -100,14 +103,15 @@ class TestRandomNumbers:
             def __len__(self) -> int:
                 return 10
 
+        model = spread(nn.Linear(1, 1), plan=Exact(5))
         torch.manual_seed(0)
         loader: Any = anyrig.distribute(
-            DataLoader(Noisy(), 5, shuffle=True, num_workers=workers), logical_shards=5
+            DataLoader(Noisy(), 5, shuffle=True, num_workers=workers), model
         )
         epochs = [torch.cat([*loader]) for _ in range(2)]
         assert not torch.equal(epochs[0].sort(0).values, epochs[1].sort(0).values)
         torch.manual_seed(0)
-        again: Any = anyrig.distribute(DataLoader(Noisy(), 5, shuffle=True), logical_shards=5)
+        again: Any = anyrig.distribute(DataLoader(Noisy(), 5, shuffle=True), model)
         again.set_epoch(0, skip_batches=1)
         random.random()
         assert torch.equal(torch.cat([*again]), epochs[0][5:])
@@ -120,7 +124,6 @@ class TestRefused:
             ({"loss": None}, "so it needs the loss"),
             ({"loss": nn.MSELoss(reduction="none")}, 'use reduction="mean"'),
             ({"accumulate": True}, "cannot be combined with accumulate="),
-            ({"sync_batch_norm": True}, "cannot be combined with sync_batch_norm="),
             ({"precision": "float16"}, 'use precision="bfloat16"'),
         ],
     )
@@ -131,7 +134,7 @@ class TestRefused:
     @pytest.mark.gpus(2)
     def test_several_devices_in_one_process(self) -> None:
         with pytest.raises(SpreadError, match="and this process has 2; start the script with any"):
-            anyrig.spread(nn.Linear(1, 1), "cuda:0,1", loss=nn.MSELoss(), logical_shards=4)
+            anyrig.spread(nn.Linear(1, 1), "cuda:0,1", plan=Exact(4), loss=nn.MSELoss())
 
     def test_outputs_with_gradients(self) -> None:
         model = spread(nn.Linear(1, 1))
@@ -186,7 +189,7 @@ class TestRefused:
         x = torch.ones(4, 1)
         # A second replacement may lie at the address of the first buffer.
         for kind, shards in itertools.product((Counting, Replacing), range(1, 9)):
-            model = spread(kind(), logical_shards=shards)
+            model = spread(kind(), plan=Exact(shards))
             for _ in range(2):
                 with pytest.raises(SpreadError, match="the forward changes the buffer 'calls'"):
                     model(x, target=x)
@@ -213,7 +216,7 @@ class TestRefused:
 
     def test_steps_in_smaller_parts(self) -> None:
         model = spread(nn.Linear(1, 1))
-        with pytest.raises(MemoryTrackingError, match="spread with logical_shards="):
+        with pytest.raises(MemoryTrackingError, match="spread with Exact"):
             anyrig.memory.survive(lambda x: model(x, target=x))
 
     def test_tensor_parallelism(self) -> None:

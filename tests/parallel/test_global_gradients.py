@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
+from anyrig.parallel.plans import Replicas, Shards
 
 WIDTH = 6
 ROWS = {"even": [3, 3], "uneven": [5, 2], "empty": [0, 4]}
@@ -161,7 +162,7 @@ def _learn_in_shards(
     net: Net, step: Callable[[Any, Net, Tensor, Tensor], None], kinds: Iterable[str] = ROWS
 ) -> None:
     one = copy.deepcopy(net)
-    pair = Pair(net, how="shard")
+    pair = Pair(net, plan=Shards())
     optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (pair.model, pair.one)]
     assert type(one) is type(pair.one)
     for rows in map(ROWS.__getitem__, kinds):
@@ -407,12 +408,12 @@ def case_what_shards_refuse_at_once() -> None:
         (nn.Sequential(nn.LazyLinear(3)), r"0\.weight has no shape yet.*Call the module once"),
     ):
         with pytest.raises(SpreadError, match=words):
-            anyrig.spread(module, how="shard")
+            anyrig.spread(module, plan=Shards())
     for make in (torch.optim.LBFGS, torch.optim.Adafactor, torch.optim.Rprop):
-        model = anyrig.spread(nn.Linear(WIDTH, 3), how="shard")
+        model = anyrig.spread(nn.Linear(WIDTH, 3), plan=Shards())
         optimizer = make(model.parameters())
         model(torch.randn(2, WIDTH)).square().mean().backward()
-        with pytest.raises(SpreadError, match=rf"{make.__name__} cannot compute.*AdamW.*replicate"):
+        with pytest.raises(SpreadError, match=rf"{make.__name__} cannot compute.*AdamW.*Replicas"):
             optimizer.step(lambda: 0.0)
 
 
@@ -420,7 +421,7 @@ def case_a_whole_state_is_loaded_into_shards() -> None:
     torch.manual_seed(3)
     pretrained = Net().double()
     for assign in (False, True):
-        model = anyrig.spread(Net().double(), how="shard")
+        model = anyrig.spread(Net().double(), plan=Shards())
         model.load_state_dict(pretrained.state_dict(), assign=assign)
         for name, shard in model.state_dict().items():
             assert torch.equal(shard.full_tensor(), pretrained.state_dict()[name])
@@ -436,7 +437,7 @@ def case_gradients_of_gradients_in_shards() -> None:
 
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
     for net in (nn.Sequential(*layers, nn.Linear(WIDTH, 1)), nn.Linear(WIDTH, 1)):
-        pair = Pair(net, how="shard")
+        pair = Pair(net, plan=Shards())
         for rows in (ROWS["even"], ROWS["uneven"], ROWS["even"]):
             pair.model.zero_grad()
             pair.one.zero_grad()
@@ -468,7 +469,7 @@ class FailsBackward(torch.autograd.Function):
 def case_a_pass_after_one_that_failed_half_way_is_refused() -> None:
     layers = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)]
     module = nn.Sequential(*layers).double()
-    model = anyrig.spread(module, ddp={"bucket_cap_mb": 1e-5})
+    model = anyrig.spread(module, plan=Replicas(ddp={"bucket_cap_mb": 1e-5}))
     x = torch.randn(2, WIDTH)
     handle = module[0].register_forward_hook(lambda *given: FailsBackward.apply(given[2]))
     with pytest.raises(ArithmeticError):

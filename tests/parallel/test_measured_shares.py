@@ -34,7 +34,7 @@ def spread(kind: str, weights: tuple[float, ...]) -> nn.Module:
     trial = Trial(kind, (None,) * len(weights))  # type: ignore[arg-type]
     rig = anyrig.Rig.parse("cuda:0,1")
     shares = Shares(weights, "to begin with", trial=trial)
-    return anyrig.spread(net, rig, loss=nn.MSELoss(), shares=shares)
+    return anyrig.spread(net, rig, plan=anyrig.Replicas(shares=shares), loss=nn.MSELoss())
 
 
 @pytest.mark.gpus(2)

@@ -80,8 +80,8 @@ def test_what_is_given_as_a_loss(loss: Any, message: str) -> None:
 
 
 def test_what_is_for_ranks_has_no_effect_in_one_process() -> None:
-    model = anyrig.spread(nn.Linear(2, 2), "cpu", ddp={"bucket_cap_mb": 1})
+    model = anyrig.spread(nn.Linear(2, 2), "cpu", plan=anyrig.Replicas(ddp={"bucket_cap_mb": 1}))
     model.register_comm_hook(None, print)
     model(torch.ones(1, 2)).sum().backward()
     with pytest.raises(SpreadError, match="ddp= does not take 'device_ids': spread decides it"):
-        anyrig.spread(nn.Linear(2, 2), "cpu", ddp={"device_ids": [0]})
+        anyrig.spread(nn.Linear(2, 2), "cpu", plan=anyrig.Replicas(ddp={"device_ids": [0]}))

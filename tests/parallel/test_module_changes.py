@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -310,7 +311,7 @@ def test_the_module_alone_still_works_between_steps(net: Net, x: Tensor) -> None
 
 
 def test_two_wrappers_of_one_module(net: Net, x: Tensor) -> None:
-    one, other = spread(net), spread(net, shares=[1, 5])
+    one, other = spread(net), spread(net, plan=Replicas(shares=[1, 5]))
     (one(x).sum() + other(x).sum()).backward()
     found = net.first.weight.grad / 2
     net.zero_grad()

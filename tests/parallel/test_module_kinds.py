@@ -14,6 +14,7 @@ from trained_models import first_devices, on_lead
 
 import anyrig
 from anyrig.errors import BatchError
+from anyrig.parallel.plans import Replicas
 
 # Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
 pytestmark = [
@@ -237,7 +238,7 @@ class Counting(nn.Module):
 
 def test_a_module_with_buffers_only() -> None:
     module = on_lead(Counting())
-    model = spread(module, shares=[1, 2])
+    model = spread(module, plan=Replicas(shares=[1, 2]))
     for _ in range(2):
         x = inputs()
         torch.testing.assert_close(model(x), 2 * x)
@@ -248,7 +249,7 @@ def test_a_module_with_buffers_only() -> None:
 
 def test_buffers_are_written_where_the_lead_has_no_rows() -> None:
     module = on_lead(nn.Sequential(nn.BatchNorm1d(4, momentum=0.5), Counting()))
-    model = spread(module, shares=[0, 1])
+    model = spread(module, plan=Replicas(shares=[0, 1]))
     expected = on_lead(module)
     x = inputs()
     for _ in range(2):

@@ -16,6 +16,7 @@ from trained_models import first_devices
 import anyrig
 from anyrig.errors import SpreadError
 from anyrig.parallel.named_arguments import place_of_argument, take_samples
+from anyrig.parallel.plans import Pipeline, Plan, Replicas
 
 
 class Decoder(nn.Module):
@@ -123,14 +124,14 @@ def test_a_method_of_the_module_hides_the_spread_models() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("how", ["replicate", "split", "pipeline"])
-def test_a_module_that_pytorch_has_spread_is_refused(how: str, inside: bool) -> None:
+@pytest.mark.parametrize("plan", [Replicas(), Pipeline()], ids=str)
+def test_a_module_that_pytorch_has_spread_is_refused(plan: Plan, inside: bool) -> None:
     parallel = nn.DataParallel(nn.Linear(4, 3))
     module = nn.Sequential(nn.ReLU(), parallel) if inside else parallel
     place = "the module '1' is" if inside else "this module is"
     words = f"{place} a DataParallel, which PyTorch has spread .* its attribute module"
     with pytest.raises(SpreadError, match=words):
-        anyrig.spread(module, "cpu", how=how)
-    if how == "replicate":
+        anyrig.spread(module, "cpu", plan=plan)
+    if isinstance(plan, Replicas):
         with pytest.raises(SpreadError, match=words):
             anyrig.DataParallel(module)

@@ -16,6 +16,7 @@ from torch import nn
 from trained_models import first_devices
 
 import anyrig
+from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -86,7 +87,9 @@ def test_a_step_needs_no_garbage_collection(options: dict[str, Any]) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("options", [{}, {"loss": nn.CrossEntropyLoss()}, {"shares": [1, 2, 3]}])
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": nn.CrossEntropyLoss()}, {"plan": Replicas(shares=[1, 2, 3])}]
+)
 @pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.sweep)])
 def test_steps_leave_nothing(steps: int, options: dict[str, Any]) -> None:
     step = training(**options)

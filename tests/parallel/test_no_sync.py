@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import anyrig
+from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -100,7 +101,7 @@ def replace_a_layer(module: Any) -> None:
 def test_what_happens_between_micro_batches_happens_to_all_of_the_gradient(
     between: Callable[[Any], None], shares: list[int], inside: bool
 ) -> None:
-    one, model = models(shares=shares)
+    one, model = models(plan=Replicas(shares=shares))
     large, x = 1000 * batch(6), batch(6)
     one(large).square().sum().backward()
     between(one)

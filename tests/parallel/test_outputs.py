@@ -18,7 +18,7 @@ from anyrig.parallel.batch.divided_dimension import Answer, read_change, read_sh
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
-SHARES = pytest.mark.parametrize("shares", [None, [3, 2, 1], [0, 1, 3]])
+SHARES = pytest.mark.parametrize("shares", ["auto", [3, 2, 1], [0, 1, 3]])
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,11 @@ class OwnLoss(Returning):
 
 def spread_and_one(module: nn.Module, shares: Any, **options: Any) -> tuple[Any, Any, Any]:
     one, several = on_lead(module), on_lead(module)
-    return one, several, anyrig.spread(several, first_devices(3), shares=shares, **options)
+    return (
+        one,
+        several,
+        anyrig.spread(several, first_devices(3), plan=anyrig.Replicas(shares=shares), **options),
+    )
 
 
 @pytest.mark.gpus(3)
@@ -118,7 +122,7 @@ def test_means_in_half_precision_are_taken_in_finer_numbers(
     dtype: torch.dtype, number: float
 ) -> None:
     module = Returning(lambda y: torch.full((), number, dtype=dtype, device=y.device))
-    model = anyrig.spread(on_lead(module), first_devices(3), shares=[1, 1, 1])
+    model = anyrig.spread(on_lead(module), first_devices(3), plan=anyrig.Replicas(shares=[1, 1, 1]))
     found = model(torch.ones(3, 4))
     assert found.dtype == dtype
     assert found.item() == number
@@ -129,7 +133,9 @@ def test_means_in_half_precision_are_taken_in_finer_numbers(
 def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
     """A third has more digits in double precision than in single precision."""
     module = Returning(lambda y: y.new_ones((), dtype=(torch.float32, torch.float64)[len(y) - 1]))
-    found = anyrig.spread(on_lead(module), first_devices(2), shares=shares)(torch.ones(3, 4))
+    found = anyrig.spread(on_lead(module), first_devices(2), plan=anyrig.Replicas(shares=shares))(
+        torch.ones(3, 4)
+    )
     assert found.dtype == torch.float64
     assert found.item() == pytest.approx(1.0, abs=1e-15)
 
@@ -161,7 +167,9 @@ def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
     ],
 )
 def test_what_is_not_the_whole_batchs_is_refused(make: Any, message: str) -> None:
-    model = anyrig.spread(on_lead(Returning(make)), first_devices(3), shares=[4, 2, 1])
+    model = anyrig.spread(
+        on_lead(Returning(make)), first_devices(3), plan=anyrig.Replicas(shares=[4, 2, 1])
+    )
     with pytest.raises(BatchError, match=message):
         model(torch.randn(7, 4))
 
@@ -234,7 +242,7 @@ def test_one_entry_that_a_mask_chose_from_each_part(shares: list[int], whole_num
             return {"chosen": numbers[chosen], "column": y[chosen, None], "mean": y.mean()[None]}
 
     one = on_lead(Choosing(lambda y: y))
-    model = anyrig.spread(one, first_devices(3), shares=shares)
+    model = anyrig.spread(one, first_devices(3), plan=anyrig.Replicas(shares=shares))
     seen: list[int] = []
     one.register_forward_hook(lambda *_: seen.append(1))
     parts = [2 * share for share in shares]
@@ -271,7 +279,9 @@ def test_one_element_of_each_part_that_two_parts_cannot_explain() -> None:
         ),
     }
     for message, make in cases.items():
-        model = anyrig.spread(on_lead(Returning(make)), first_devices(2), shares=[3, 2])
+        model = anyrig.spread(
+            on_lead(Returning(make)), first_devices(2), plan=anyrig.Replicas(shares=[3, 2])
+        )
         for _ in range(2):
             with pytest.raises(BatchError, match=message):
                 model(torch.randn(5, 4))
@@ -339,7 +349,7 @@ def test_the_call_once_more_leaves_no_trace() -> None:
         module = on_lead(Stateful())
         seen: list[int] = []
         module.register_forward_hook(lambda *_, seen=seen: seen.append(1))
-        model = anyrig.spread(module, first_devices(2), shares=shares)
+        model = anyrig.spread(module, first_devices(2), plan=anyrig.Replicas(shares=shares))
         x = torch.arange(32.0, device="cuda:0").view(8, 4) % 7
         found = model(x)
         assert found.requires_grad
@@ -367,7 +377,9 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
     states = []
     for shares in ([1, 1], [4, 4]):
         torch.cuda.manual_seed_all(0)
-        model = anyrig.spread(on_lead(Stateful()), first_devices(2), shares=shares)
+        model = anyrig.spread(
+            on_lead(Stateful()), first_devices(2), plan=anyrig.Replicas(shares=shares)
+        )
         x = torch.randn(8, 4, device="cuda:0")
         if shares == [1, 1]:
             model(x)
@@ -381,7 +393,7 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
 def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
     """Weights that autocast caches in a forward without gradients would get none in the next."""
     module = on_lead(Returning(lambda y: y[None], 4)).float()
-    model = anyrig.spread(module, first_devices(3), shares=[1, 4, 4])
+    model = anyrig.spread(module, first_devices(3), plan=anyrig.Replicas(shares=[1, 4, 4]))
     x = torch.randn(9, 4, device="cuda:0", dtype=torch.float32)
     with torch.autocast("cuda"):
         model(x[:2])  # on the lead, only the further call computes
@@ -409,7 +421,9 @@ def test_a_module_that_cannot_be_called_once_more() -> None:
     )
     with pytest.raises(BatchError, match=words):
         model(torch.randn(4, 4))
-    unequal = anyrig.spread(on_lead(Returning(once)), first_devices(2), shares=[1, 3])
+    unequal = anyrig.spread(
+        on_lead(Returning(once)), first_devices(2), plan=anyrig.Replicas(shares=[1, 3])
+    )
     assert unequal(torch.randn(8, 4)).shape == (1, 8, 5)
 
 

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.batch.scatter import scatter_samples
-from anyrig.parallel.sharded import Sharding
+from anyrig.parallel.plans import Plan, Replicas, Shards
 from forked_programs import run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
@@ -47,14 +47,15 @@ def assert_close(found: Any, expected: Any, low: torch.dtype, place: str) -> Non
 class Pair:
     """A model of a kind spread with `precision=`, and the same model alone under autocast."""
 
-    def __init__(self, kind: Kind, low: torch.dtype, device: str, *rig: Any, how: str) -> None:
+    def __init__(self, kind: Kind, low: torch.dtype, device: str, *rig: Any, plan: Plan) -> None:
         torch.manual_seed(0)
         self.kind, self.low, self.device = kind, low, torch.device(device)
         self.one = kind.made().to(device)
         self.several = copy.deepcopy(self.one)
-        options = {"sync_batch_norm": True} if kind.training else {}
+        if kind.training:
+            plan = Replicas(sync_batch_norm=True)
         self.model = anyrig.spread(
-            self.several, *rig, how=how, dim=kind.dim, loss=kind.loss, precision=low, **options
+            self.several, *rig, plan=plan, dim=kind.dim, loss=kind.loss, precision=low
         )
 
     def batch(self, samples: int) -> tuple[tuple[Any, ...], Tensor | None]:
@@ -80,7 +81,7 @@ class Pair:
 @pytest.mark.parametrize("name", KINDS)
 def test_one_process(name: str, rig: str, low: torch.dtype) -> None:
     kind = KINDS[name]
-    pair = Pair(kind, low, "cuda:0", RIGS[rig].rig(), how="auto")
+    pair = Pair(kind, low, "cuda:0", RIGS[rig].rig(), plan=Replicas())
     for samples in SAMPLES:
         if kind.training and samples == 1:
             continue  # PyTorch refuses a batch of one sample
@@ -111,10 +112,10 @@ def in_single_precision(case: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def try_in_ranks(name: str, how: str) -> None:
+def try_in_ranks(name: str, plan: Plan) -> None:
     kind, rank, ranks = KINDS[name], dist.get_rank(), dist.get_world_size()
     low = torch.bfloat16
-    pair = Pair(kind, low, "cpu", how=how)
+    pair = Pair(kind, low, "cpu", plan=plan)
     for samples in SAMPLES:
         torch.manual_seed(samples)
         batch, rows = pair.batch(samples), rows_of(samples, ranks)
@@ -151,13 +152,13 @@ def case_join_computes_without_rows_in_the_same_dtype() -> None:
 
 
 def case_a_policy_conflicts() -> None:
-    policy = Sharding(mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    plan = Shards(mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     with pytest.raises(SpreadError, match="use one of the two"):
-        anyrig.spread(nn.Linear(4, 3), how="shard", sharding=policy, precision="bfloat16")
+        anyrig.spread(nn.Linear(4, 3), plan=plan, precision="bfloat16")
 
 
-HOW = ("replicate", "shard")
-KINDS_OF_CASES = {f"case_{name}_{how}": (name, how) for name in IN_RANKS for how in HOW}
+PLANS = {"replicate": Replicas(), "shard": Shards()}
+KINDS_OF_CASES = {f"case_{name}_{way}": (name, PLANS[way]) for name in IN_RANKS for way in PLANS}
 CASES = {
     case: in_single_precision(partial(try_in_ranks, *given))
     for case, given in KINDS_OF_CASES.items()

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 import anyrig
 from anyrig.errors import SpreadError
 from anyrig.parallel.own_class import find_own_class, plain_tensors
+from anyrig.parallel.plans import Pipeline, Plan, Replicas
 from quantised_layers import LAYERS, ScaledTensor, make_quantised, quantise
 
 pytestmark = pytest.mark.gpus(2)
-HOWS = ("replicate", "pipeline")
+PLANS = (Replicas(), Pipeline())
 
 
 def inputs(samples: int = 6) -> Tensor:
@@ -36,29 +37,29 @@ def assert_same_steps(one: nn.Module, model: Any, module: nn.Module, steps: int 
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
-def test_trains_as_on_one_device(kind: str, how: str, used: bool) -> None:
+def test_trains_as_on_one_device(kind: str, plan: Plan, used: bool) -> None:
     one, module = make_quantised(kind).to("cuda:0"), make_quantised(kind)
     if used:
         module.to("cuda:0")(inputs().to("cuda:0"))
     identities = [id(each) for each in module.parameters()]
-    model = anyrig.spread(module, "cuda:0,1", how=how)
+    model = anyrig.spread(module, "cuda:0,1", plan=plan)
     assert_same_steps(one, model, module)
     assert [id(each) for each in module.parameters()] == identities
     for own in find_own_class(module):
         assert {each.device for each in plain_tensors(own.tensor)} == {own.tensor.device}
     devices = {each.device.index for each in module.parameters()}
-    assert devices == ({0, 1} if how == "pipeline" else {0})
+    assert devices == ({0, 1} if isinstance(plan, Pipeline) else {0})
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("how", HOWS)
-def test_a_checkpoint_reaches_every_device(kind: str, how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_a_checkpoint_reaches_every_device(kind: str, plan: Plan, tmp_path: Path) -> None:
     saved, module = make_quantised(kind, 0), make_quantised(kind, 1)
     expected = saved(inputs())
     anyrig.save(tmp_path / "a", model=saved)
-    model = anyrig.spread(module, "cuda:0,1", how=how)
+    model = anyrig.spread(module, "cuda:0,1", plan=plan)
     model(inputs())
     anyrig.load(tmp_path / "a", model=model)
     torch.testing.assert_close(model(inputs()).cpu(), expected)
@@ -111,11 +112,11 @@ def test_a_buffer_that_wraps_tensors_is_refused_by_name() -> None:
         anyrig.spread(module, "cuda:0,1")
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("on_cpu_first", [False, True], ids=["new", "moved"])
 def test_layers_of_bitsandbytes_train_as_on_one_device(
-    bits: int, how: str, on_cpu_first: bool
+    bits: int, plan: Plan, on_cpu_first: bool
 ) -> None:
     library: Any = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
 
@@ -131,7 +132,7 @@ def test_layers_of_bitsandbytes_train_as_on_one_device(
     if on_cpu_first and bits == 8:
         one, module = make().to("cpu"), make().to("cpu")
         one = anyrig.spread(one, "cuda:0").module  # moves what bitsandbytes does not
-    model = anyrig.spread(module, "cuda:0,1", how=how)
+    model = anyrig.spread(module, "cuda:0,1", plan=plan)
     for _ in range(2):
         x = torch.randn(8, 64)
         torch.testing.assert_close(model(x).to("cuda:0"), one(x.to("cuda:0")))

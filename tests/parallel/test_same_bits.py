@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpus(4)
 
 def train(
     kind: str = "",
-    shares: Sequence[float] | None = None,
+    shares: str | Sequence[float] = "auto",
     sync_batch_norm: bool = False,
 ) -> str:
     torch.manual_seed(0)
@@ -28,9 +28,8 @@ def train(
     model = anyrig.spread(
         Everything().to("cuda:0"),
         anyrig.Rig.parse("cuda:0,1,2,3"),
-        shares=shares,
+        plan=anyrig.Replicas(shares=shares, sync_batch_norm=sync_batch_norm),
         loss=loss if kind in ("loss", "no_sync") else None,
-        sync_batch_norm=sync_batch_norm,
     )
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = []

@@ -29,9 +29,9 @@ COUNTS = [
 ]
 
 
-def shares_of(kind: str, devices: int) -> list[float] | None:
+def shares_of(kind: str, devices: int) -> str | list[float]:
     if kind == "even":
-        return None
+        return kind
     if kind == "uneven":
         return [float(1 + position) for position in range(devices)]
     # Every second device gets nothing, including the lead.
@@ -66,7 +66,7 @@ def test_three_steps(kind: str, devices: int, shares: str, fused: bool, optimize
     model = anyrig.spread(
         several,
         first_devices(devices),
-        shares=shares_of(shares, devices),
+        plan=anyrig.Replicas(shares=shares_of(shares, devices)),
         loss=criterion if fused else None,
     )
     found = train(
@@ -126,7 +126,9 @@ def test_what_a_criterion_ignores_is_not_counted(reduction: str, shares: list[in
     one, several = on_lead(module), on_lead(module)
     expected = criterion(one(x), y)
     expected.backward()
-    model = anyrig.spread(several, first_devices(3), shares=shares, loss=criterion)
+    model = anyrig.spread(
+        several, first_devices(3), plan=anyrig.Replicas(shares=shares), loss=criterion
+    )
     found = model(x, target=y)
     found.backward()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
@@ -162,7 +164,9 @@ def test_means_over_tokens() -> None:
             return self.inside(words).transpose(1, 2)
 
     several.zero_grad()
-    fused = anyrig.spread(Transposed(several), first_devices(2), shares=[2, 1], loss=inner)
+    fused = anyrig.spread(
+        Transposed(several), first_devices(2), plan=anyrig.Replicas(shares=[2, 1]), loss=inner
+    )
     fused(words, target=target).backward()
     torch.testing.assert_close(several[1].weight.grad, one[1].weight.grad, rtol=1e-9, atol=1e-14)
 

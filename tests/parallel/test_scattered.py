@@ -14,7 +14,7 @@ import anyrig
 
 pytestmark = pytest.mark.gpus(4)
 
-SHARES = {"even": None, "uneven": [1, 3, 2, 1], "empty": [0, 2, 0, 1]}
+SHARES = {"even": "even", "uneven": [1, 3, 2, 1], "empty": [0, 2, 0, 1]}
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def x() -> Tensor:
 @pytest.mark.parametrize("shares", SHARES)
 def test_each_output_stays_where_it_was_computed(shares: str, x: Tensor) -> None:
     net = on_lead(nn.Linear(4, CLASSES))
-    model = anyrig.spread(net, first_devices(4), shares=SHARES[shares])
+    model = anyrig.spread(net, first_devices(4), plan=anyrig.Replicas(shares=SHARES[shares]))
     outputs = model.scattered(x)
     assert all(type(output) is Tensor and len(output) > 0 for output in outputs)
     devices = {"even": [0, 1, 2, 3], "uneven": [0, 1, 2, 3], "empty": [1, 3]}[shares]
@@ -45,7 +45,7 @@ def test_three_steps_with_the_parallel_loss(shares: str, x: Tensor) -> None:
     criterion = nn.CrossEntropyLoss()
     one, several = on_lead(module), on_lead(module)
     expected = train(one, batches, "sgd", lambda inputs, y: criterion(one(*inputs), y))
-    model = anyrig.spread(several, first_devices(4), shares=SHARES[shares])
+    model = anyrig.spread(several, first_devices(4), plan=anyrig.Replicas(shares=SHARES[shares]))
     of_parts = anyrig.ParallelLoss(criterion, "cuda:0")  # also if the lead has no samples
     found = train(several, batches, "sgd", lambda inputs, y: of_parts(model.scattered(*inputs), y))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

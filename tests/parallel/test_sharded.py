@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import anyrig
 dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=64)
 net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device="cuda") for _ in range(4)])
-model = anyrig.spread(net, how="shard")
+model = anyrig.spread(net, plan=anyrig.Shards())
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(2):
     model(torch.ones(8, 4096)).sum().backward()

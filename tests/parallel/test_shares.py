@@ -208,7 +208,7 @@ def test_a_limit_passes_its_surplus_to_the_others_by_their_weights() -> None:
         ((1, -1), "shares are numbers from zero up; got 1, -1"),
         ((1, float("nan")), "shares are numbers from zero up; got 1, nan"),
         ((1, 2, 3), "3 shares for 2 devices; give one for each, in order"),
-        ("fast", "shares='fast' is not a way to share a batch; use one of 'even', 'speed', 'm"),
+        ("fast", "shares='fast' is not a way to share a batch; use one of 'auto', 'even', 's"),
         (["a", "b"], r"cannot read \['a', 'b'\] as shares"),
     ],
 )
@@ -218,14 +218,14 @@ def test_what_is_no_share(weights: Sequence[float] | str, message: str) -> None:
 
 
 def test_by_default_equal_devices_have_equal_shares() -> None:
-    alike = choose_shares(None, cards("T4", "T4"))
+    alike = choose_shares("auto", cards("T4", "T4"))
     assert alike.held
     assert alike.split(5) == (3, 2)
     assert str(alike) == "50.0%, 50.0%: even: the devices are alike"
 
 
 def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measured() -> None:
-    unlike = choose_shares(None, cards("A100-80GB", "T4"))
+    unlike = choose_shares("auto", cards("A100-80GB", "T4"))
     assert unlike.held
     assert unlike.split(100)[0] > 75
     assert unlike.measured([StepMeasure(50, 1.0), StepMeasure(50, 9.0)]) is unlike
@@ -235,7 +235,7 @@ def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measure
 
 
 def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_why() -> None:
-    shares = choose_shares(None, [*cards("T4"), Device("cuda", 1, "Card X")])
+    shares = choose_shares("auto", [*cards("T4"), Device("cuda", 1, "Card X")])
     assert shares.held
     assert shares.split(10) == (5, 5)
     assert shares.reason == (
@@ -245,7 +245,7 @@ def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_
 
 
 def test_by_default_devices_of_which_nothing_is_known_share_evenly() -> None:
-    shares = choose_shares(None, [torch.device("cuda", 0), cards("A100-80GB")[0]])
+    shares = choose_shares("auto", [torch.device("cuda", 0), cards("A100-80GB")[0]])
     assert (shares.split(10), shares.reason) == ((5, 5), "even")
 
 

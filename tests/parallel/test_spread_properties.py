@@ -40,7 +40,7 @@ LEAVES = st.one_of(
 )
 TREES = trees_of(LEAVES, max_leaves=8)
 SHARES = st.one_of(
-    st.none(),
+    st.just("auto"),
     st.lists(st.sampled_from([0, 0, 1, 2, 3.5]), min_size=1, max_size=4).filter(any),
 )
 
@@ -112,8 +112,8 @@ def test_any_batch_and_any_shares(trees: Any, rows: int, shares: Any, seed: int)
     module = Curved().to("cuda:0")
     moved = anyrig.move(arguments, "cuda:0") if leaves else arguments
     expected, expected_gradients = gradients(module, module, moved, leaves)
-    devices = 3 if shares is None else len(shares)
-    model = anyrig.spread(module, first_devices(devices), shares=shares)
+    devices = 3 if shares == "auto" else len(shares)
+    model = anyrig.spread(module, first_devices(devices), plan=anyrig.Replicas(shares=shares))
     try:
         found, found_gradients = gradients(model, module, arguments, leaves)
     except anyrig.errors.BatchError as error:
@@ -198,8 +198,8 @@ def test_packed_sequences(lengths: list[int], shares: Any, sorted_first: bool) -
             )
 
     one = OfPacked()
-    devices = 3 if shares is None else len(shares)
-    found = anyrig.spread(one, first_devices(devices), shares=shares)(packed)
+    devices = 3 if shares == "auto" else len(shares)
+    found = anyrig.spread(one, first_devices(devices), plan=anyrig.Replicas(shares=shares))(packed)
     expected = one(packed)
     pad = nn.utils.rnn.pad_packed_sequence
     for here, there in zip(pad(found), pad(expected), strict=True):
@@ -216,6 +216,8 @@ def test_packed_sequences(lengths: list[int], shares: Any, sorted_first: bool) -
 def test_any_dimension(rows: int, columns: int, dim: int, shares: Any) -> None:
     module = Curved().to("cuda:0")
     x = torch.randn(rows, columns, dtype=torch.float64, device="cuda:0")
-    devices = 3 if shares is None else len(shares)
-    found = anyrig.spread(module, first_devices(devices), shares=shares, dim=dim)(x)
+    devices = 3 if shares == "auto" else len(shares)
+    found = anyrig.spread(
+        module, first_devices(devices), plan=anyrig.Replicas(shares=shares), dim=dim
+    )(x)
     torch.testing.assert_close(found, module(x))

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -180,7 +181,7 @@ def test_generators_and_discriminators() -> None:
     """Two models with different shares, and a gradient that passes both."""
     ones = [on_lead(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(2)]
     several = [on_lead(module) for module in ones]
-    models = [spread(several[0]), spread(several[1], shares=[1, 3])]
+    models = [spread(several[0]), spread(several[1], plan=Replicas(shares=[1, 3]))]
     x = inputs()
     for make, judge in (ones, models):
         (judge(make(x)).square().mean() + judge(x).mean()).backward()

@@ -157,10 +157,10 @@ def _spread(model: nn.Module, way: str, rig: Rig) -> nn.Module:
     if way == "spread":
         return anyrig.spread(model, rig)
     if way == "spread-shards":
-        return anyrig.spread(model, rig, how="shard")
+        return anyrig.spread(model, rig, plan=anyrig.Shards())
     if way == "pipeline":
-        how = "pipeline" if ranks > 1 else "auto"
-        return anyrig.spread(model, rig, how=how, loss=nn.CrossEntropyLoss())
+        stages = anyrig.Pipeline() if ranks > 1 else None
+        return anyrig.spread(model, rig, plan=stages, loss=nn.CrossEntropyLoss())
     return model
 
 

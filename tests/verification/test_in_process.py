@@ -45,7 +45,9 @@ def torch_data_parallel(net: nn.Module, rig: Rig) -> nn.Module:
 WAYS = {
     "DataParallel": torch_data_parallel,
     "replicas": lambda net, rig: anyrig.spread(net, rig),
-    "pipeline": lambda net, rig: anyrig.spread(net, rig, how="pipeline") if len(rig) > 1 else net,
+    "pipeline": lambda net, rig: (
+        anyrig.spread(net, rig, plan=anyrig.Pipeline()) if len(rig) > 1 else net
+    ),
 }
 
 

@@ -134,7 +134,8 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
     if fsdp and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in inner.modules()):
         raise CheckpointError(
             "this model is wrapped in FullyShardedDataParallel (FSDP1), whose flat parameters have "
-            'no names of their own; use anyrig.spread(model, how="shard") or fully_shard (FSDP2)'
+            "no names of their own; use anyrig.spread(model, plan=anyrig.Shards()) or "
+            "fully_shard (FSDP2)"
         )
     entries: dict[str, tuple[str, Any]] = {}
     for name, value in inner.state_dict().items():

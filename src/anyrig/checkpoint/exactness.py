@@ -22,7 +22,7 @@ _WHY = "exact=True: "
 
 
 def exact_state_of(model: nn.Module | None) -> ExactState | None:
-    """Return the state of a model that was spread with `logical_shards`; None for others."""
+    """Return the state of a model that was spread with the plan `Exact`; None for others."""
     found = None if model is None else vars(unwrapped(model)).get("exact_state")
     return found if isinstance(found, ExactState) else None
 
@@ -44,16 +44,15 @@ def require_exact(given: Targets) -> ExactState:
             else "the model adds up gradients in an order that depends on the number of ranks"
         )
         raise CheckpointError(
-            f"{_WHY}{why}. Train with anyrig.spread(module, loss=criterion, logical_shards=12) and "
-            "anyrig.distribute(loader, logical_shards=12)"
+            f"{_WHY}{why}. Train with anyrig.spread(module, plan=anyrig.Exact(12), loss=criterion) "
+            "and anyrig.distribute(loader, model)"
         )
     loader: Any = given.others.get("loader")
     position = loader.state_dict() if hasattr(loader, "state_dict") else {}
     if position.get("logical_shards") != state.logical_shards:
         raise CheckpointError(
             f"{_WHY}the loader must divide batches into {state.logical_shards} logical shards, and "
-            "keep its position. Pass loader=anyrig.distribute(loader, "
-            f"logical_shards={state.logical_shards})"
+            "keep its position. Pass loader=anyrig.distribute(loader, model)"
         )
     if not given.optimizers:
         raise CheckpointError(f"{_WHY}pass the optimizer, too; it has a state")

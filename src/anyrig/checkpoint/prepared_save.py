@@ -351,6 +351,6 @@ def _describe_layout(model: nn.Module | None, ranks: int) -> str:
     layout = getattr(model, "_layout", None)
     if isinstance(layout, Layout):
         over = f"over {ranks} ranks" if layout.group else f"over {len(layout.devices)} devices"
-        return "one device" if layout.how == "alone" else f"{layout.how} {over}"
+        return "one device" if layout.way == "alone" else f"{layout.way} {over}"
     kind = "no model" if model is None else type(model).__name__
     return f"{kind}, {ranks} ranks" if ranks > 1 else f"{kind}, one process"

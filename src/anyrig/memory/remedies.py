@@ -118,7 +118,7 @@ def _of_steps(moment: Moment, models: Sequence[nn.Module], gpu_count: int) -> It
         count = max(gpu_count, 2)
         yield Remedy(
             f"parameters, gradients and optimizer sharded over {count} GPUs",
-            'anyrig.spread(model, how="shard"), under anyrig run',
+            "anyrig.spread(model, plan=anyrig.Shards()), under anyrig run",
             held_bytes * (count - 1) // count,
         )
 

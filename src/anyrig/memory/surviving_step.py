@@ -123,7 +123,7 @@ class SurvivingStep:
             layout = vars(module).get("_layout")
             if getattr(layout, "exact", None) is not None:
                 raise MemoryTrackingError(
-                    "a model is spread with logical_shards=, and its bits would depend on when "
+                    "a model is spread with Exact, and its bits would depend on when "
                     "memory runs out; leave out survive(), and use more logical shards"
                 )
             if getattr(layout, "accumulate", False):

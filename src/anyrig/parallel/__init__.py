@@ -18,16 +18,22 @@ if TYPE_CHECKING:
     from .group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .layout import Layout as Layout
     from .losses.loss import ParallelLoss as ParallelLoss
+    from .plans import Exact as Exact
+    from .plans import Pipeline as Pipeline
+    from .plans import Replicas as Replicas
+    from .plans import Shards as Shards
     from .replicas.replicas import replicate as replicate
     from .replicas.side_by_side import parallel_apply as parallel_apply
-    from .sharded import Sharding as Sharding
     from .shares.shares import Shares as Shares
 
 _MODULE_OF_NAME = {
     "DataParallel": ".data_parallel",
+    "Exact": ".plans",
     "Layout": ".layout",
     "ParallelLoss": ".losses.loss",
-    "Sharding": ".sharded",
+    "Pipeline": ".plans",
+    "Replicas": ".plans",
+    "Shards": ".plans",
     "Shares": ".shares.shares",
     "distribute": ".group.loaders.distribute",
     "gather": ".batch.gather",

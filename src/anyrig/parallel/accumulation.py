@@ -122,10 +122,8 @@ def no_count() -> SpreadError:
     )
 
 
-def check_accumulate(accumulate: bool, loss: Criterion | None, how: str) -> bool:
+def check_accumulate(accumulate: bool, loss: Criterion | None) -> bool:
     """Return `accumulate`, or raise SpreadError if its gradients would not be exact."""
-    if accumulate and how == "shard":
-        raise SpreadError(_EXPLAIN + 'how="shard"; use how="replicate"')
     if accumulate and loss is not None and reduction_of(loss, recognise(loss)) in ("sum", "none"):
         raise SpreadError(_EXPLAIN + 'this loss; use reduction="mean", or return (sum, count)')
     if accumulate and isinstance(loss, torch.nn.Module) and any(True for _ in loss.parameters()):

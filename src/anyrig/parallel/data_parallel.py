@@ -35,9 +35,10 @@ from .losses.loss import (
 )
 from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
+from .plans import Replicas
 from .replicas.batch_norm import explain_single_sample, needs_several_samples
 from .replicas.meeting import Meeting, is_inside
-from .replicas.replicas import Replicas
+from .replicas.replicas import ReplicaSet
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
@@ -47,7 +48,7 @@ from .shares.measure import StepClock
 class Run:
     """The state of one model in one process; a copy of the model has its own."""
 
-    replicas: Replicas  # the copies of the module on the other devices
+    replicas: ReplicaSet  # the copies of the module on the other devices
     side_by_side: SideBySide  # calls the replicas
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
     # Which dimension of each output has the samples, known from earlier calls.
@@ -107,7 +108,7 @@ class DataParallel(TransparentModule):
         lead = rig.lead.torch_device
         if len(rig) == 1:
             module.to(lead)
-        self._set_up(module, make_layout(rig, None, output_device, dim), None)
+        self._set_up(module, make_layout(rig, Replicas(), output_device, dim), None)
 
     @classmethod
     def with_layout(
@@ -127,7 +128,7 @@ class DataParallel(TransparentModule):
 
     def _start(self) -> None:
         self.__dict__["_run"] = Run(
-            Replicas(self.module, self._layout.devices),
+            ReplicaSet(self.module, self._layout.devices),
             SideBySide(self._layout.devices),
             Accumulation(self.module) if self._layout.accumulate else None,
         )

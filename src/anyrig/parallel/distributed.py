@@ -27,20 +27,6 @@ from .marks import tensors_with_gradients
 from .own_class import find_own_class, states_of
 from .rank_module import RankModule
 
-_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
-_DECIDED = {
-    "module": "it is the first argument of spread",
-    "device_ids": "the module is on the rank's device",
-    "output_device": "outputs stay on the rank's device",
-    "dim": "it is an argument of spread",
-    "process_group": "all ranks of the default group take part",
-    "device_mesh": "all ranks of the default group take part",
-    "broadcast_buffers": "buffers travel in the backward pass, from a rank that has samples",
-    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that has samples",
-    "static_graph": "each step may use other parameters, and use them in another order",
-    "init_sync": "rank 0's parameters and buffers are broadcast",
-}
-
 
 class DistributedModule(RankModule):
     """Averages gradients with PyTorch's DDP, and gives every sample of all ranks equal weight.
@@ -56,7 +42,7 @@ class DistributedModule(RankModule):
     ranks differ in which parameters they use, set `find_unused_parameters`.
 
     The module is on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
-    `options` are arguments of DDP, as returned by `check_ddp_options`.
+    `options` are arguments of DDP, as in `Replicas.ddp`.
     """
 
     _options: dict[str, Any]
@@ -213,13 +199,3 @@ class DistributedModule(RankModule):
                 return self._learn(inputs, dict(kwargs), loss, 0, exchange)
         finally:
             self._reduces = before
-
-
-def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as keyword arguments for DDP; raise SpreadError for any other option."""
-    for name in options:
-        if name in _ALLOWED:
-            continue
-        why = f"spread decides it: {_DECIDED[name]}" if name in _DECIDED else "it is not supported"
-        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_ALLOWED)}")
-    return dict(options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +12,8 @@ from ..devices.place import Place
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
-from .pipeline.plan import PipelinePlan
+from .pipeline.stage_table import StageTable
+from .plans import Pipeline, Plan, Shards
 from .precision import explain_precision
 from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
@@ -28,7 +28,7 @@ class Layout:
 
     Attributes:
         devices: the devices in order; the first is the lead, which has the module itself.
-        how: as for `anyrig.spread`; or ``"alone"``: one device calls the module unchanged.
+        plan: what each device or rank has; one device calls the module unchanged.
         reason: why the module was spread this way.
         shares: the part of each batch that each device gets, and why.
         output_device: where outputs are gathered.
@@ -44,7 +44,7 @@ class Layout:
     """
 
     devices: tuple[torch.device, ...]
-    how: str
+    plan: Plan
     reason: str
     shares: Shares
     output_device: torch.device
@@ -54,13 +54,18 @@ class Layout:
     blocks: tuple[str, ...] = ()
     precision: torch.dtype | None = None
     accumulate: bool = False
-    pipeline: PipelinePlan | None = None
+    pipeline: StageTable | None = None
     exact: str | None = None
 
     @property
     def lead(self) -> torch.device:
         """The device of the module itself."""
         return self.devices[0]
+
+    @property
+    def way(self) -> str:
+        """``"alone"``, or what each device or rank has: replicas, shards or a pipeline's stages."""
+        return "alone" if self.group is None and len(self.devices) == 1 else self.plan.noun
 
     def __str__(self) -> str:
         options = "" if self.loss is None else f"\nloss on the outputs' devices: {self.loss}"
@@ -75,11 +80,11 @@ class Layout:
         places = ", ".join(map(str, self.devices))
         if self.pipeline is not None:
             return (
-                f"{self.how} on {places}: {self.reason}\n{self.pipeline}\n"
+                f"{self.way} on {places}: {self.reason}\n{self.pipeline}\n"
                 f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
             )
         return (
-            f"{self.how} on {places}: {self.reason}\n"
+            f"{self.way} on {places}: {self.reason}\n"
             f"shares: {self.shares}\n"
             f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
         )
@@ -93,29 +98,32 @@ class Layout:
     def _describe_group(self, group: Group) -> str:
         blocks = ", ".join(self.blocks) or "none found: all parameters are gathered at once"
         return (
-            f"{self.how} over {group.world_size} ranks, this one on {self.lead}: {self.reason}\n"
+            f"{self.way} over {group.world_size} ranks, this one on {self.lead}: {self.reason}\n"
             f"rank {group.rank}, collectives by {group.backend}: {group.reason}\n"
             f"shares: {self.shares.reason}"
-            + (f"\nblocks: {blocks}" if self.how == "shard" else "")
+            + (f"\nblocks: {blocks}" if isinstance(self.plan, Shards) else "")
             + ("" if self.pipeline is None else f"\n{self.pipeline}")
         )
 
 
 def make_layout(
     rig: Rig,
-    shares: str | Sequence[float] | Shares | None,
+    plan: Plan,
     output_device: Place | None,
     dim: int,
 ) -> Layout:
-    """Return how a module is spread over a rig; raise SharesError as `choose_shares` does."""
+    """Return how a module is spread over a rig; raise SharesError if its shares do not fit."""
     devices = tuple(resolve_device(device) for device in rig)
-    chosen = choose_shares(shares, rig.devices)
+    if isinstance(plan, Pipeline):
+        shares = Shares((1.0,) * len(devices), "all samples on each")
+    else:
+        shares = choose_shares(getattr(plan, "shares", "auto"), rig.devices)
     alone = len(devices) == 1
     return Layout(
         devices=devices,
-        how="alone" if alone else "replicate",
+        plan=plan,
         reason=f"there is one device ({rig.reason})" if alone else rig.reason,
-        shares=chosen,
+        shares=shares,
         output_device=devices[0] if output_device is None else resolve_device(output_device),
         dim=dim,
     )

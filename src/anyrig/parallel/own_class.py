@@ -53,16 +53,16 @@ def require_frozen(module: nn.Module) -> None:
             raise SpreadError(
                 f"{found}, which wraps or carries other tensors, and it is not a frozen parameter. "
                 "Replicas copy only frozen ones: call requires_grad_(False) on it, and train "
-                'adapters; or use how="pipeline" in one process'
+                "adapters; or use plan=Pipeline() in one process"
             )
 
 
-def refuse_own_class(module: nn.Module, how: str) -> None:
+def refuse_own_class(module: nn.Module, way: str) -> None:
     """Raise SpreadError if a module has tensors of a class of their own."""
     for found in find_own_class(module):
         raise SpreadError(
-            f"{found}, which wraps or carries other tensors, and {how} would lose them. Use "
-            'how="replicate", or how="pipeline" in one process; or quantise nothing'
+            f"{found}, which wraps or carries other tensors, and {way} would lose them. Use "
+            "plan=Replicas(), or plan=Pipeline() in one process; or quantise nothing"
         )
 
 

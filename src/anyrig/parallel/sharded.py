@@ -1,10 +1,9 @@
-"""A module with a shard on every rank: what `spread(how="shard")` returns in a process group."""
+"""A module with a shard on every rank: what `spread(plan=Shards())` returns in a process group."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -30,39 +29,11 @@ from .group.run import Run
 from .group.shard_passes import ShardPasses
 from .group.shardable import require_shapes, require_shardable
 from .group.states import broadcast_states
+from .plans import Shards
 from .rank_module import RankModule
 
 # Repeated layers with a smaller part of all parameters are gathered with the whole module.
 _LEAST_PART = 0.05
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """How a module is divided among the ranks; names are those of PyTorch's `fully_shard`.
-
-    ::
-
-        replicas=1   rank 0  1  2  3      each has a quarter of every parameter
-        replicas=2   rank 0  1            each has a half of every parameter
-                          2  3            the same halves again
-
-    Attributes:
-        mixed_precision: the dtypes in which parameters are gathered and gradients are reduced.
-        offload: keep shards and the optimizer's state on the CPU while they are not used.
-        reshard_after_forward: whether a block's gathered parameters are freed after its forward;
-            or the number of ranks over which they are then sharded; None frees the parameters of
-            all blocks but the root.
-        blocks: the classes of the layers that are gathered one at a time; None finds them.
-        replicas: the number of sets of neighbouring ranks. Each set has all parameters, divided
-            among its ranks; with one set for each node, parameters are gathered within nodes only.
-            Gradients are averaged over all ranks.
-    """
-
-    mixed_precision: MixedPrecisionPolicy | None = None
-    offload: bool = False
-    reshard_after_forward: bool | int | None = None
-    blocks: Sequence[type[torch.nn.Module]] | None = None
-    replicas: int = 1
 
 
 class ShardedModule(RankModule):
@@ -162,7 +133,7 @@ class ShardedModule(RankModule):
         """Raise SpreadError: only DDP has communication hooks."""
         raise SpreadError(
             "communication hooks are for replicas; to reduce gradients of shards in another dtype, "
-            "use Sharding(mixed_precision=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
+            "use Shards(mixed_precision=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -174,7 +145,7 @@ class ShardedModule(RankModule):
         raise SpreadError("a model in shards cannot be copied; copy the module, then spread each")
 
 
-def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[str, ...]:
+def shard(module: torch.nn.Module, group: Group, plan: Shards) -> tuple[str, ...]:
     """Divide a module among the ranks, in place, and return the names of its blocks.
 
     Rank 0's parameters and buffers are broadcast to all ranks. Blocks are moved to the device one
@@ -185,17 +156,17 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     divide the module.
     """
     require_shapes(module)
-    blocks = find_blocks(module, sharding.blocks)
+    blocks = find_blocks(module, plan.blocks)
     require_shardable(module, blocks.values())
-    mesh = make_mesh(group, sharding.replicas)
+    mesh = make_mesh(group, plan.replicas)
     states = [*module.parameters(), *module.buffers()]
     for kind in sorted({state.device.type for state in states} - {"meta"}):
         broadcast_states([state for state in states if state.device.type == kind], 0)
     options: dict[str, Any] = {
         "mesh": mesh,
-        "reshard_after_forward": sharding.reshard_after_forward,
-        "mp_policy": sharding.mixed_precision or MixedPrecisionPolicy(),
-        "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
+        "reshard_after_forward": plan.reshard_after_forward,
+        "mp_policy": plan.mixed_precision or MixedPrecisionPolicy(),
+        "offload_policy": CPUOffloadPolicy() if plan.offload else OffloadPolicy(),
     }
     for block in blocks.values():
         fully_shard(block, **options)
@@ -289,14 +260,14 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
     """
     ranks = torch.arange(group.world_size)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise SpreadError(f"Sharding(replicas={replicas!r}) must be a positive integer")
+        raise SpreadError(f"Shards(replicas={replicas!r}) must be a positive integer")
     if replicas == 1:
         return ShardMesh(group.device.type, ranks)
     if group.world_size % replicas or replicas == group.world_size:
         raise SpreadError(
-            f"Sharding(replicas={replicas}) does not divide {group.world_size} ranks into replicas "
+            f"Shards(replicas={replicas}) does not divide {group.world_size} ranks into replicas "
             "of two ranks or more, all of one size; use another number, or for a whole model on "
-            'each rank how="replicate"'
+            "each rank plan=Replicas()"
         )
     mesh = ShardMesh(
         group.device.type, ranks.reshape(replicas, -1), mesh_dim_names=("replicate", "shard")
@@ -309,8 +280,8 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
 def explain_saving(world_size: int) -> str:
     """Return why one rank cannot save a model in shards, and how to save it."""
     return (
-        f'spread(how="shard") has divided this model among {world_size} ranks, so saving it or its '
-        "optimizer's state here would keep this rank's shards only, and lose the others'. "
+        f"spread(plan=Shards()) has divided this model among {world_size} ranks, so saving it or "
+        "its optimizer's state here would keep this rank's shards only, and lose the others'. "
         "anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves the whole. With "
         "PyTorch's functions, on every rank: from torch.distributed.checkpoint.state_dict import "
         "get_model_state_dict, get_optimizer_state_dict, StateDictOptions; "

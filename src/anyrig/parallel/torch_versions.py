@@ -6,9 +6,9 @@ Each difference names the version at which its older or newer half begins, and h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def end_checkpoint(call: FrameType) -> None:
         call: a frame of PyTorch's file of `checkpoint`.
     """
     forward = call.f_locals.get("gen")
-    if isinstance(forward, Generator):
+    if isinstance(forward, GeneratorType) and not forward.gi_running:  # a running one fails itself
         forward.close()
 
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import anyrig
+from anyrig.parallel.plans import Pipeline
 
 TOLERANCE = 1e-9
 
 
 def rig_of(devices: int) -> anyrig.Rig:
     return anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(devices)))
+
+
+def planned(options: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `spread`: those of `Pipeline` are put into its plan."""
+    names = {each.name for each in fields(Pipeline)} & options.keys()
+    plan = Pipeline(**{name: options[name] for name in names})
+    return {"plan": plan} | {name: options[name] for name in options.keys() - names}
 
 
 class Beside:
@@ -31,8 +40,9 @@ class Beside:
         self.one = copy.deepcopy(module).double().to("cuda:0")
         self.several = copy.deepcopy(module).double()
         self.loss = loss
-        options = {"how": "pipeline", **options}
-        self.model: Any = anyrig.spread(self.several, rig_of(devices), loss=loss, **options)
+        self.model: Any = anyrig.spread(
+            self.several, rig_of(devices), loss=loss, **planned(options)
+        )
 
     def step(self, x: Tensor, y: Tensor, factor: float = 1.0) -> float:
         """Train both modules on a batch, and return the greatest difference."""

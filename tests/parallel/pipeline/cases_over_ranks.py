@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from beside_one_device import planned
 from pipeline.models_with_losses import Indexing, Tagged, Tagger
 from pipeline.models_with_losses import batch as labelled
 from rank_cases import TIME_LIMIT_SECONDS
@@ -25,13 +26,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.pipeline.over_ranks import links
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
 from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
 from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
 from anyrig.parallel.pipeline.stage import Stage
+from anyrig.parallel.plans import Pipeline
 from anyrig.processes.group.membership import current_context
 from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE
 
@@ -51,7 +53,7 @@ class Pair:
             with torch.no_grad():
                 for parameter in self.module.parameters():
                     parameter.zero_()
-        self.model: Any = anyrig.spread(self.module, loss=loss, **{"how": "pipeline", **options})
+        self.model: Any = anyrig.spread(self.module, loss=loss, **planned(options))
         self.row = self.rank * options.get("replicas", 1) // self.ranks
 
     def step(self, x: Tensor, y: Tensor, factor: float = 1.0, rows: Any = None) -> None:
@@ -458,9 +460,9 @@ def case_automatic_schedule() -> None:
     assert "schedule gpipe: " in str(anyrig.explain(Pair(perceptron()).model))
 
 
-def case_split() -> None:
-    pair = Pair(perceptron(), nn.CrossEntropyLoss(), how="split")
-    assert "split over" in str(anyrig.explain(pair.model))
+def case_one_micro_batch() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=1)
+    assert "micro-batches: 1, as given" in str(anyrig.explain(pair.model))
     pair.step(*batch(7))
 
 
@@ -576,6 +578,20 @@ def case_saving_and_loading() -> None:
         shutil.rmtree(folder)
 
 
+def case_a_loader_that_knows_no_model_is_refused() -> None:
+    data = DataLoader(TensorDataset(torch.arange(4)))
+    counts = current_context().counts
+    model = anyrig.spread(perceptron(), plan=Pipeline())
+    with pytest.raises(BatchError, match=r"anyrig\.distribute\(loader, model\)"):
+        anyrig.distribute(data)
+    anyrig.distribute(data, model)
+    before, counts["pipelines"] = counts["pipelines"], 0  # as in a new program
+    anyrig.distribute(data)
+    with pytest.raises(SpreadError, match="distributed without a model, so that each rank has sa"):
+        anyrig.spread(perceptron(), plan=Pipeline())
+    counts["pipelines"], counts["loaders without a model"] = before, 0
+
+
 def case_rows_of_a_distributed_loader() -> None:
     """The ranks of a pipeline have the same samples; two pipelines have every sample once."""
     x, y = (tensor.cpu() for tensor in batch(23))
@@ -583,7 +599,7 @@ def case_rows_of_a_distributed_loader() -> None:
     ranks = dist.get_world_size()
     for replicas in (1, 2) if ranks == 4 else (1,):
         pair = Pair(perceptron(), nn.CrossEntropyLoss(), replicas=replicas)
-        loader = anyrig.distribute(data, seed=3)
+        loader = anyrig.distribute(data, pair.model, seed=3)
         alone: list[list[int]] = []
         for u, v, numbers in loader:
             of_ranks: list[Any] = [None] * ranks
@@ -598,13 +614,12 @@ def case_rows_of_a_distributed_loader() -> None:
             pair.alone(*on_device(x[whole], y[whole])).backward()
             pair.compare_gradients()
         assert sorted(number for each in alone for number in each) == list(range(23))
-        current_context().counts["loader"] = 0  # as in a new program
 
 
 def case_memory_of_other_stages() -> None:
     net = perceptron()
     parameters = [weakref.ref(parameter) for parameter in net.parameters()]
-    model: Any = anyrig.spread(net, how="pipeline", loss=nn.CrossEntropyLoss())
+    model: Any = anyrig.spread(net, plan=Pipeline(), loss=nn.CrossEntropyLoss())
     x, y = batch(8)
     model(x, target=y).backward()
     gc.collect()
@@ -655,7 +670,7 @@ class PlusHalf(nn.Linear):
 
 def case_an_overflow_of_the_only_parameters_in_float16() -> None:
     net = nn.Sequential(*perceptron(8).double(), PlusHalf(5, 5, dtype=torch.float16))
-    model: Any = anyrig.spread(net, how="pipeline")
+    model: Any = anyrig.spread(net, plan=Pipeline())
     (model(batch(4)[0]).sum() * 1e6).backward()
     own = [each.grad for each in model.parameters() if not isinstance(each, Elsewhere)]
     assert not all(bool(gradient.isfinite().all()) for gradient in own)
@@ -708,10 +723,8 @@ def case_failing_stages() -> None:
         for schedule in ("1f1b", "gpipe"):
             model: Any = anyrig.spread(
                 failing(layer).double(),
-                how="pipeline",
+                plan=Pipeline(micro_batches=4, schedule=schedule),
                 loss=nn.MSELoss(),
-                micro_batches=4,
-                schedule=schedule,
             )
             x = torch.zeros(8, 6, dtype=torch.float64, requires_grad=True)
             model(x, target=torch.zeros(8, 6)).backward()
@@ -848,7 +861,7 @@ class Masking(nn.Module):
 def case_shapes_that_depend_on_values() -> None:
     layers = [nn.Linear(6, 6) for _ in range(4 * dist.get_world_size())]
     net = nn.Sequential(Masking(), *layers).double()
-    model: Any = anyrig.spread(net, how="pipeline", loss=lambda output, _: output.sum())
+    model: Any = anyrig.spread(net, plan=Pipeline(), loss=lambda output, _: output.sum())
     x = torch.ones(8, 6, dtype=torch.float64)
     model(x, target=x)
     x[3] = -1
@@ -860,14 +873,14 @@ def case_shapes_that_depend_on_values() -> None:
 
 def case_refusals() -> None:
     ranks = dist.get_world_size()
-    found = error_of(lambda: anyrig.spread(perceptron(ranks - 1), how="pipeline"))
+    found = error_of(lambda: anyrig.spread(perceptron(ranks - 1), plan=Pipeline()))
     assert found.startswith("SpreadError"), found
     assert "that can be on different ranks" in found
     assert "does not divide" in error_of(
-        lambda: anyrig.spread(perceptron(), how="pipeline", replicas=ranks)
+        lambda: anyrig.spread(perceptron(), plan=Pipeline(replicas=ranks))
     )
     width = 6 + dist.get_rank()
-    found = error_of(lambda: anyrig.spread(perceptron(width=width), how="pipeline"))
+    found = error_of(lambda: anyrig.spread(perceptron(width=width), plan=Pipeline()))
     assert found.startswith("RankMismatchError"), found
     pair = Pair(perceptron(), nn.CrossEntropyLoss())
     elsewhere = next(p for p in pair.model.parameters() if isinstance(p, Elsewhere))

@@ -11,6 +11,7 @@ import torch
 from divided_models import CASES
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._device import _device_constructors
 
 from anyrig.parallel.pipeline.split.chain_of import chain_of
 
@@ -68,3 +69,18 @@ def test_a_chain_computes_what_its_module_computes(name: str) -> None:
                     m.calls.zero_()
             results.append(run(call, module, args, kwargs))
         require_same(*results)
+
+
+def test_a_recording_leaves_default_devices_as_they_are() -> None:
+    """Also if a default device is used for the first time in the process while recording."""
+
+    class MakesOnAPlace(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.device("cpu"):
+                return super().forward(x) + torch.zeros(3)
+
+    _device_constructors.cache_clear()  # as in a new process
+    chain_of(MakesOnAPlace(3, 3))
+    with torch.device("meta"):
+        made = [torch.zeros(1), torch.ones(1), torch.tensor(1), nn.Linear(1, 1).weight]
+    assert all(each.is_meta for each in made)

@@ -66,16 +66,17 @@ def test_the_example_decides() -> None:
         layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(8)))
         model = anyrig.spread(
             layers,
-            how="pipeline",
+            plan=anyrig.Pipeline(example=((torch.randn(samples, width),), {})),
             loss=nn.MSELoss(),
-            example=((torch.randn(samples, width),), {}),
         )
         text = str(anyrig.explain(model))
         assert f"as a step with {samples} samples takes" in text
         assert "ms by published rates, against" in text
         found[width] = int(text.partition("micro-batches: ")[2].partition(",")[0])
     assert found[16] < found[2048]
-    model = anyrig.spread(nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), how="pipeline")
+    model = anyrig.spread(
+        nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), plan=anyrig.Pipeline()
+    )
     assert ", 4 for each of " in str(anyrig.explain(model))
 
 
@@ -85,9 +86,8 @@ def test_each_micro_batch_reads_weights_three_times_and_adds_its_gradients() -> 
     model = anyrig.spread(
         layers,
         ["cuda:0", "cuda:1"],
-        how="pipeline",
+        plan=anyrig.Pipeline(example=((torch.randn(2, 2048),), {})),
         loss=nn.MSELoss(),
-        example=((torch.randn(2, 2048),), {}),
     )
     text = str(anyrig.explain(model))
     milliseconds = float(text.partition("as a step with 2 samples takes ")[2].partition(" ms")[0])

@@ -149,12 +149,15 @@ def test_accumulation_over_batches_of_unequal_size(schedule: str) -> None:
 def test_float16_needs_the_scaled_loss() -> None:
     with pytest.raises(SpreadError, match='scaled loss; use schedule="gpipe"'):
         anyrig.spread(
-            perceptron(), rig_of(2), how="pipeline", schedule="1f1b", precision="float16",
+            perceptron(),
+            rig_of(2),
+            plan=anyrig.Pipeline(schedule="1f1b"),
+            precision="float16",
             loss=nn.CrossEntropyLoss(),
-        )  # fmt: skip
+        )
     module = perceptron()
     model = anyrig.spread(
-        module, rig_of(2), how="pipeline", precision="float16", loss=nn.CrossEntropyLoss()
+        module, rig_of(2), plan=anyrig.Pipeline(), precision="float16", loss=nn.CrossEntropyLoss()
     )
     x, y = batch(8)
     model(x.float(), target=y).backward()
@@ -166,9 +169,12 @@ def test_precision_is_that_of_autocast(schedule: str) -> None:
     module = perceptron()
     one = copy.deepcopy(module).to("cuda:0")
     model = anyrig.spread(
-        module, rig_of(3), how="pipeline", precision="bfloat16", schedule=schedule,
-        micro_batches=1, loss=nn.CrossEntropyLoss(), checkpoint="always",
-    )  # fmt: skip
+        module,
+        rig_of(3),
+        plan=anyrig.Pipeline(schedule=schedule, micro_batches=1, checkpoint="always"),
+        precision="bfloat16",
+        loss=nn.CrossEntropyLoss(),
+    )
     x, y = batch(8)
     x = x.float()
     loss = model(x, target=y)
@@ -204,9 +210,11 @@ def test_dropout_is_the_same_in_each_run_and_with_checkpoints(schedule: str) -> 
     for checkpoint in ("never", "never", "except_last", "always"):
         module = with_dropout()
         model = anyrig.spread(
-            module, rig_of(3), how="pipeline", schedule=schedule, micro_batches=4,
-            loss=nn.CrossEntropyLoss(), checkpoint=checkpoint,
-        )  # fmt: skip
+            module,
+            rig_of(3),
+            plan=anyrig.Pipeline(schedule=schedule, micro_batches=4, checkpoint=checkpoint),
+            loss=nn.CrossEntropyLoss(),
+        )
         torch.manual_seed(1)
         torch.cuda.manual_seed_all(1)
         x, y = batch(10)

@@ -17,6 +17,7 @@ import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.hardware import spec_of_key
 from anyrig.parallel.pipeline.pipeline_module import PipelineModule
+from anyrig.parallel.plans import Pipeline
 
 pytestmark = pytest.mark.gpus(4)
 
@@ -88,10 +89,7 @@ def allocated() -> list[int]:
         ({"micro_batches": "many"}, "micro_batches='many' is neither"),
         ({"schedule": "2f2b"}, "schedule='2f2b' is unknown; use one of 'auto', '1f1b'"),
         ({"checkpoint": True}, "checkpoint=True is unknown; use one of 'never'"),
-        ({"shares": "even"}, "shares= and sync_batch_norm= divide batches"),
-        ({"how": "split", "micro_batches": 2}, 'use how="pipeline"'),
-        ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
-        ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
+        ({"replicas": 2}, "the number of pipelines in a process group, but one process has one"),
         ({"split_points": ["o.1"]}, "has no submodule 'o.1'; the nearest names are"),
         ({"split_points": [3]}, "split_points=[3] is not a list of submodules' names; write spl"),
         ({"split_points": "a.1"}, "split_points='a.1' is not a list of submodules' names"),
@@ -102,43 +100,41 @@ def allocated() -> list[int]:
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     for devices in (2, 1):
         with pytest.raises(SpreadError, match=re.escape(message)):
-            anyrig.spread(
-                perceptron(), rig_of(devices), loss=LOSS, **{"how": "pipeline", **options}
-            )
+            anyrig.spread(perceptron(), rig_of(devices), plan=Pipeline(**options), loss=LOSS)
 
 
 def test_1f1b_needs_a_loss() -> None:
     with pytest.raises(SpreadError, match='without loss=; use schedule="gpipe"'):
-        anyrig.spread(perceptron(), rig_of(2), how="pipeline", schedule="1f1b")
+        anyrig.spread(perceptron(), rig_of(2), plan=Pipeline(schedule="1f1b"))
 
 
 def test_a_module_with_too_few_blocks() -> None:
     with pytest.raises(SpreadError, match="1 block that can be"):
-        anyrig.spread(nn.Sequential(nn.Linear(2, 2)), rig_of(2), how="pipeline")
-    model = anyrig.spread(perceptron(3), rig_of(4), how="pipeline")
+        anyrig.spread(nn.Sequential(nn.Linear(2, 2)), rig_of(2), plan=Pipeline())
+    model = anyrig.spread(perceptron(3), rig_of(4), plan=Pipeline())
     text = str(anyrig.explain(model))
     assert "1 device of the rig left out, as Sequential has 3 blocks" in text
     assert model(batch(4)[0].float()).shape == (4, 5)
 
 
 def test_one_device_calls_the_module_unchanged() -> None:
-    for how in ("pipeline", "split"):
-        model = anyrig.spread(perceptron(), rig_of(1), how=how, loss=LOSS)
+    for plan in (Pipeline(), Pipeline(micro_batches=1)):
+        model = anyrig.spread(perceptron(), rig_of(1), plan=plan, loss=LOSS)
         assert not isinstance(model, PipelineModule)
         text = str(anyrig.explain(model))
         assert "alone on cuda:0" in text
-        assert f"how={how!r} has one stage there, and uses no micro-batches" in text
+        assert "a pipeline has one stage there, and uses no micro-batches" in text
 
 
 def test_arguments_of_different_sizes() -> None:
-    model: Any = anyrig.spread(perceptron().double(), rig_of(2), how="pipeline", loss=LOSS)
+    model: Any = anyrig.spread(perceptron().double(), rig_of(2), plan=Pipeline(), loss=LOSS)
     with pytest.raises(BatchError, match="8 samples along dimension 0 in argument 0"):
         model(batch(8)[0], target=batch(5)[1])
 
 
 def test_a_moved_module() -> None:
     module = perceptron()
-    model = anyrig.spread(module, rig_of(2), how="pipeline")
+    model = anyrig.spread(module, rig_of(2), plan=Pipeline())
     module.to("cuda:0")
     with pytest.raises(SpreadError, match="is on cuda:0, but stage 1, which uses it, computes on"):
         model(batch(4)[0].float())
@@ -173,7 +169,7 @@ def test_layers_that_change_after_the_spread(change: Any, message: str) -> None:
     module = nn.Sequential(
         nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 5)
     )
-    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=LOSS)
+    model: Any = anyrig.spread(module, rig_of(2), plan=Pipeline(), loss=LOSS)
     x, y = batch(8)
     model(x.float(), target=y).backward()
     change(module)
@@ -184,8 +180,8 @@ def test_layers_that_change_after_the_spread(change: Any, message: str) -> None:
 
 def test_a_compiled_module_names_the_remedy() -> None:
     with pytest.raises(SpreadError, match=r"this Sequential as a whole.* Compile its layers, befo"):
-        anyrig.spread(torch.compile(perceptron(), backend="eager"), rig_of(2), how="pipeline")
-    model = anyrig.spread(perceptron(), rig_of(2), how="pipeline")
+        anyrig.spread(torch.compile(perceptron(), backend="eager"), rig_of(2), plan=Pipeline())
+    model = anyrig.spread(perceptron(), rig_of(2), plan=Pipeline())
     compiled = torch.compile(model, backend="eager")
     with pytest.raises(
         SpreadError, match=r"a pipeline of Sequential on 2 devices.* Compile its la"
@@ -197,7 +193,7 @@ def test_a_loss_that_turns_out_not_to_be_reduced() -> None:
     def loss(output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output, target, reduction="none")
 
-    model: Any = anyrig.spread(perceptron().double(), rig_of(2), how="pipeline", loss=loss)
+    model: Any = anyrig.spread(perceptron().double(), rig_of(2), plan=Pipeline(), loss=loss)
     x, y = batch(8)
     with pytest.raises(SpreadError, match='use schedule="gpipe"'):
         model(x, target=y)
@@ -280,10 +276,10 @@ def test_a_module_of_1_8_devices_is_refused_on_one() -> None:
             return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 
     with pytest.raises(SpreadError, match=r"cuda:0 has .* are missing; use 2 or more such devices"):
-        anyrig.spread(build(), "cuda:0", how="pipeline", loss=nn.MSELoss())
+        anyrig.spread(build(), "cuda:0", plan=Pipeline(), loss=nn.MSELoss())
     frozen = build().eval().requires_grad_(False)
     with pytest.raises(Exception, match="meta"):  # the module would fit, but has no memory
-        anyrig.spread(frozen, "cuda:0", how="pipeline")
+        anyrig.spread(frozen, "cuda:0", plan=Pipeline())
 
 
 def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
@@ -292,7 +288,7 @@ def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
     with pytest.raises(
         SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"
     ) as caught:
-        anyrig.spread(module, anyrig.Rig(tuple(small), "test"), how="pipeline", loss=LOSS)
+        anyrig.spread(module, anyrig.Rig(tuple(small), "test"), plan=Pipeline(), loss=LOSS)
     assert re.search(r"need (\S+) MiB or more \((\S+) MiB of .*, \2 MiB of grad", str(caught.value))
     assert {str(parameter.device) for parameter in module.parameters()} == {"cpu"}
 
@@ -306,7 +302,7 @@ def test_stages_on_unequal_devices_follow_published_rates() -> None:
     module = perceptron(12, 64)
     example = ((torch.randn(32, 64),), {})
     model = anyrig.spread(
-        module, anyrig.Rig(tuple(devices), "test"), how="pipeline", loss=LOSS, example=example
+        module, anyrig.Rig(tuple(devices), "test"), plan=Pipeline(example=example), loss=LOSS
     )
     plan = anyrig.explain(model).pipeline
     assert plan is not None
@@ -321,9 +317,8 @@ def test_without_published_rates_every_device_gets_as_many_bytes() -> None:
     model = anyrig.spread(
         perceptron(12, 64),
         anyrig.Rig(tuple(replace(device, name="Card", spec=None) for device in rig_of(4)), "test"),
-        how="pipeline",
+        plan=Pipeline(example=example),
         loss=LOSS,
-        example=example,
     )
     plan = anyrig.explain(model).pipeline
     assert plan is not None
@@ -340,9 +335,8 @@ def test_micro_batches_are_counted_for_the_devices_that_are_used() -> None:
     model = anyrig.spread(
         perceptron(2, 64),
         anyrig.Rig(tuple(devices), "test"),
-        how="pipeline",
+        plan=Pipeline(example=((torch.randn(32, 64),), {})),
         loss=LOSS,
-        example=((torch.randn(32, 64),), {}),
     )
     layout = anyrig.explain(model)
     assert len(layout.devices) == 1
@@ -357,10 +351,10 @@ def test_a_penalty_in_the_loss() -> None:
         return LOSS(output, target) + module[-1].weight.square().sum()
 
     x, y = batch(8)
-    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss)
+    model: Any = anyrig.spread(module, rig_of(2), plan=Pipeline(), loss=loss)
     with pytest.raises(SpreadError, match=r"tensor of shape \(5, 6\) that requires grad"):
         model(x, target=y)
-    model = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss, schedule="gpipe")
+    model = anyrig.spread(module, rig_of(2), plan=Pipeline(schedule="gpipe"), loss=loss)
     model(x, target=y).backward()
     with_penalty = module[-1].weight.grad.clone()
     module.zero_grad()

@@ -63,12 +63,9 @@ def test_every_kind(name: str, schedule: str) -> None:
     model = anyrig.spread(
         module,
         rig_of(3),
-        how="pipeline",
+        plan=anyrig.Pipeline(schedule=schedule, micro_batches=2, example=(args, kwargs)),
         loss=total,
-        schedule=schedule,
-        micro_batches=2,
         dim=DIMS.get(name, 0),
-        example=(args, kwargs),
     )
     output = model(*args, **kwargs)
     pairs = zip(tensors_of(expected), tensors_of(output), strict=True)
@@ -108,7 +105,7 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
     one = copy.deepcopy(module)
     loss = nn.CrossEntropyLoss()
     model = anyrig.spread(
-        module, rig_of(4), how="pipeline", loss=loss, schedule=schedule, checkpoint=checkpoint
+        module, rig_of(4), plan=anyrig.Pipeline(schedule=schedule, checkpoint=checkpoint), loss=loss
     )
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, module)]
     words = torch.randint(11, (6, 5))
@@ -132,7 +129,7 @@ def test_stages_that_compute_again_at_once_have_their_own_copies() -> None:
     before = module.state_dict(keep_vars=True)
     loss = nn.CrossEntropyLoss()
     model = anyrig.spread(
-        module, rig_of(4), how="pipeline", loss=loss, schedule="gpipe", checkpoint="always"
+        module, rig_of(4), plan=anyrig.Pipeline(schedule="gpipe", checkpoint="always"), loss=loss
     )
     words = torch.randint(11, (6, 5))
     losses = loss(one(words), words), model(words, target=words)
@@ -165,7 +162,10 @@ class UsedThrice(nn.Module):
 def test_gradients_of_a_shared_parameter_are_added_in_the_order_of_stages(schedule: str) -> None:
     module = UsedThrice()
     model = anyrig.spread(
-        module, rig_of(3), how="pipeline", loss=total, schedule=schedule, split_points=["b", "c"]
+        module,
+        rig_of(3),
+        plan=anyrig.Pipeline(schedule=schedule, split_points=["b", "c"]),
+        loss=total,
     )
     model(torch.full((1, 1), 0.5), target=None).backward()
     assert module.shift.grad is not None

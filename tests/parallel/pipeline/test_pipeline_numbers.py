@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
+from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(4)
 
@@ -200,10 +201,11 @@ def mean_over_list(output: Tensor, target: Any) -> Tensor:
     return nn.functional.cross_entropy(output, labels)
 
 
-@pytest.mark.parametrize("how", ["pipeline", "split", "replicate"])
-def test_a_list_of_samples(how: str) -> None:
+@pytest.mark.parametrize(
+    "options", [{"micro_batches": 3}, {"micro_batches": 1}, {"plan": Replicas()}], ids=str
+)
+def test_a_list_of_samples(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    options = {"micro_batches": 3} if how == "pipeline" else {}
     for samples in (1, 5, 6):
         batch = [
             {"img": torch.randn(3, 2, 3).double(), "label": torch.tensor(i % 4)}
@@ -211,7 +213,7 @@ def test_a_list_of_samples(how: str) -> None:
         ]
         there = anyrig.move(batch, "cuda:0")
         for returns in ("loss", "logits", "list"):
-            pair = Beside(Detector(returns), 2, how=how, **options)
+            pair = Beside(Detector(returns), 2, **options)
             expected, found = pair.one(there), pair.model(batch)
             if returns == "list":
                 assert len(found) == samples
@@ -222,7 +224,7 @@ def test_a_list_of_samples(how: str) -> None:
             for output in (expected, found):
                 (output**2).sum().backward()
             assert pair.compare_gradients() < TOLERANCE
-        pair = Beside(Detector("logits"), 2, mean_over_list, how=how, **options)
+        pair = Beside(Detector("logits"), 2, mean_over_list, **options)
         losses = mean_over_list(pair.one(there), there), pair.model(batch, target=batch)
         for loss in losses:
             loss.backward()
@@ -247,6 +249,5 @@ class Mask(nn.Module):
 
 def test_a_batch_in_one_part_is_not_cut() -> None:
     x, mask = torch.randn(4, 6).double(), torch.rand(6).double()
-    for options in ({"how": "split"}, {"micro_batches": 1}):
-        pair = Beside(Masked(), 2, **options)
-        assert difference(pair.one(x.to("cuda:0"), mask.to("cuda:0")), pair.model(x, mask)) == 0
+    pair = Beside(Masked(), 2, micro_batches=1)
+    assert difference(pair.one(x.to("cuda:0"), mask.to("cuda:0")), pair.model(x, mask)) == 0

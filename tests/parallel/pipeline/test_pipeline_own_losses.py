@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from beside_one_device import TOLERANCE, difference, rig_of
+from beside_one_device import TOLERANCE, difference, planned, rig_of
 from models_with_losses import LOSSES, WHOLE, Indexing, Tagger, batch
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ class Beside:
         self.one = Tagger(name).double().to("cuda:0")
         self.several = copy.deepcopy(self.one)
         options = {"example": ((), batch(4)), "micro_batches": "auto", **options}
-        self.model: Any = anyrig.spread(self.several, rig_of(2), how="pipeline", **options)
+        self.model: Any = anyrig.spread(self.several, rig_of(2), **planned(options))
 
     def step(self, call: dict[str, Tensor]) -> float:
         """Train both modules on a batch, and return the greatest difference."""
@@ -101,7 +101,7 @@ def test_half_precision_does_not_overflow() -> None:
     one = Large().to("cuda:0")
     x, y = 50 * torch.randn(2048, 4), torch.randint(4, (2048,))
     several = copy.deepcopy(one)
-    model: Any = anyrig.spread(several, rig_of(2), how="pipeline", example=((x, y), {}))
+    model: Any = anyrig.spread(several, rig_of(2), plan=anyrig.Pipeline(example=((x, y), {})))
     found = model(x, y)
     logits = one.layers(x.cuda()).half() * 100
     assert found.dtype == torch.float16
@@ -120,9 +120,7 @@ def test_a_device_that_a_later_stage_reads() -> None:
     model: Any = anyrig.spread(
         several,
         rig_of(2),
-        how="pipeline",
-        example=((x, places), {}),
-        split_points=["second"],
+        plan=anyrig.Pipeline(example=((x, places), {}), split_points=["second"]),
         loss=nn.L1Loss(),
     )
     assert difference(model(x, places), one(x.cuda(), places.cuda())) < TOLERANCE

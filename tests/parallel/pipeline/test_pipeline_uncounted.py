@@ -53,7 +53,7 @@ def test_a_batch_without_samples(schedule: str, loss: nn.Module) -> None:
     assert pair.step(x, target) < TOLERANCE
 
 
-@pytest.mark.parametrize("options", [{}, {"schedule": "gpipe"}, {"how": "split"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"schedule": "gpipe"}, {"micro_batches": 1}], ids=str)
 def test_methods_of_other_spread_models(options: dict[str, Any]) -> None:
     loss = nn.CrossEntropyLoss()
     pair = Beside(perceptron(), 3, loss, **options)
@@ -71,7 +71,7 @@ def test_methods_of_other_spread_models(options: dict[str, Any]) -> None:
 
 
 def test_methods_that_accumulation_refuses() -> None:
-    model: Any = anyrig.spread(perceptron(), rig_of(2), how="pipeline", accumulate=True)
+    model: Any = anyrig.spread(perceptron(), rig_of(2), plan=anyrig.Pipeline(), accumulate=True)
     for name in ("no_sync", "join"):
         with pytest.raises(SpreadError, match="accumulate"), getattr(model, name)():
             pass

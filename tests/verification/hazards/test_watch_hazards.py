@@ -325,7 +325,7 @@ class Dropped(nn.Module):
 @pytest.mark.gpus(2)
 def test_a_module_is_divided_into_stages_as_without_a_watch() -> None:
     with watch_hazards(warn=False) as hazards:
-        model = anyrig.spread(Dropped(), "cuda:0,1", how="pipeline", loss=nn.MSELoss())
+        model = anyrig.spread(Dropped(), "cuda:0,1", plan=anyrig.Pipeline(), loss=nn.MSELoss())
         x = torch.rand(8, 4, device="cuda")
         for _ in range(2):
             model(x, target=x).backward()

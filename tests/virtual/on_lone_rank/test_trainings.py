@@ -85,7 +85,7 @@ def test_tensor_parallel() -> None:
     train(model)
 
 
-@pytest.mark.parametrize("how", ["replicate", "shard"])
-def test_spread_models(how: str) -> None:
-    train(anyrig.spread(make_model(), how=how))
+@pytest.mark.parametrize("plan", [anyrig.Replicas(), anyrig.Shards()], ids=str)
+def test_spread_models(plan: anyrig.parallel.plans.Plan) -> None:
+    train(anyrig.spread(make_model(), plan=plan))
     assert dist.get_world_size() == RANKS

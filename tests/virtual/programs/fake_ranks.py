@@ -118,7 +118,7 @@ def fsdp2() -> None:
 def spread_in_shards() -> None:
     with torch.device("meta"):
         model = Model()
-    net = anyrig.spread(model, how="shard")
+    net = anyrig.spread(model, plan=anyrig.Shards())
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
     model.to_empty(device="cuda")
     sharded = torch.cuda.memory_stats()["requested_bytes.all.current"] - before

@@ -50,7 +50,7 @@ def require_one_thread(device: torch.device) -> None:
     if device.type == "cpu" and torch.get_num_threads() != 1:
         raise SpreadError(
             f"torch.set_num_threads({torch.get_num_threads()}) was called after "
-            "spread(logical_shards=…), and sums on the CPU depend on the number of threads; call "
+            "spread(plan=Exact(…)), and sums on the CPU depend on the number of threads; call "
             "torch.set_num_threads(1)"
         )
 
@@ -71,7 +71,7 @@ def require_no_batch_statistics(layers: Iterable[nn.Module]) -> None:
         if takes or learns:
             raise SpreadError(
                 f"{type(layer).__name__} takes statistics of the samples that it sees at once, "
-                "which with logical_shards= are those of one logical shard, not of the batch. Use "
+                "which with Exact are those of one logical shard, not of the batch. Use "
                 "GroupNorm or LayerNorm, or freeze running statistics with layer.eval()"
             )
 
@@ -98,7 +98,7 @@ class WatchedBuffers:
         ]
         if changed:
             raise SpreadError(
-                f"the forward changes the buffer {changed[0]!r}. With logical_shards= each rank "
+                f"the forward changes the buffer {changed[0]!r}. With Exact each rank "
                 "computes different logical shards, so its buffers would differ from other ranks'. "
                 "Change buffers outside the forward, in the same way on every rank"
             )

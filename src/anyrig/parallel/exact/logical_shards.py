@@ -2,7 +2,7 @@
 
 ::
 
-    samples of a global batch    0 1 2 │ 3 4 │ 5 6 │ 7 8        logical_shards=4
+    samples of a global batch    0 1 2 │ 3 4 │ 5 6 │ 7 8        Exact(4)
     logical shard                  0   │  1  │  2  │  3         the number of ranks plays no part
     1 rank                         0      0     0     0
     2 ranks                        0      1     0     1         rank 0 has samples 0 1 2 5 6
@@ -49,11 +49,14 @@ def count_present(sizes: Sequence[int], turn: int, ranks: int) -> int:
 def check_logical_shards(shards: int, ranks: int) -> int:
     """Return `shards`, or raise SpreadError if the ranks cannot have the same number."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise SpreadError(f"logical_shards={shards!r} must be a positive integer; 12 is usual")
+        raise SpreadError(
+            f"Exact({shards!r}): the number of logical shards must be a positive integer; "
+            "12 is usual"
+        )
     if shards % ranks:
         counts = [str(count) for count in range(1, shards + 1) if shards % count == 0]
         raise SpreadError(
-            f"logical_shards={shards} cannot be divided equally among {ranks} ranks. Start "
+            f"{shards} logical shards cannot be divided equally among {ranks} ranks. Start "
             f"{', '.join(counts)} ranks; or begin a new training with a multiple of {ranks}: "
             "a different number of logical shards gives different bits"
         )

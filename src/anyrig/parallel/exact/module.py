@@ -77,7 +77,7 @@ class ExactModule(TransparentModule):
             open_carrier(context)
             context.counts["models"] += 1
             self.__dict__["_number"] = context.counts["models"]
-        if layout.how == "shard":
+        if layout.plan.noun == "shards":
             from .sharded_sums import ShardedSums
 
             # FSDP2 replaces the parameters while it computes, so keep the shards here.
@@ -119,7 +119,7 @@ class ExactModule(TransparentModule):
     def _outputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.is_grad_enabled() and self._parameters_to_learn():
             raise SpreadError(
-                "a model with logical_shards= computes gradients shard by shard, so it needs the "
+                "a model with the plan Exact computes gradients shard by shard, so it needs the "
                 "loss: call model(x, target=y), which returns the loss of the global batch; or "
                 "compute outputs under torch.no_grad()"
             )
@@ -180,7 +180,7 @@ class ExactModule(TransparentModule):
             isinstance(leaf, Tensor) and leaf.requires_grad for leaf, _ in list_leaves(given)
         ):
             raise SpreadError(
-                "an input requires a gradient, which logical_shards= does not compute. Compute "
+                "an input requires a gradient, which Exact does not compute. Compute "
                 "the input inside the spread module; or detach() it"
             )
         return given
@@ -191,7 +191,7 @@ class ExactModule(TransparentModule):
         samples = count_samples(given, layout.dim, name_argument)
         if samples is None or count_listed(*given) is not None:
             raise BatchError(
-                "logical_shards= divides tensors along the dimension of samples, but this call has "
+                "Exact divides tensors along the dimension of samples, but this call has "
                 "its samples in lists, or has none; pass tensors, padded if necessary"
             )
         context = None if layout.group is None else current_context()
@@ -206,8 +206,8 @@ class ExactModule(TransparentModule):
             of_ranks = exchange.samples_of_ranks
             if shards not in context.logical_shards:
                 raise SpreadError(
-                    f"no loader gives this rank logical shards. Iterate over "
-                    f"anyrig.distribute(loader, logical_shards={shards})"
+                    "no loader gives this rank logical shards. Iterate over "
+                    "anyrig.distribute(loader, model)"
                 )
         sizes = shard_sizes(sum(of_ranks), shards)
         if not sizes[0]:
@@ -218,7 +218,7 @@ class ExactModule(TransparentModule):
                 raise BatchError(
                     f"rank {rank} was given {given_to} of {sum(of_ranks)} samples, but its logical "
                     f"shards have {needed}. Iterate over anyrig.distribute(loader, "
-                    f"logical_shards={shards}), and pass each batch unchanged"
+                    "model), and pass each batch unchanged"
                 )
         return sizes
 
@@ -243,7 +243,7 @@ class ExactModule(TransparentModule):
             loss = loss_part(criterion, output, target, samples)
         if not loss.reduced:
             raise BatchError(
-                "the loss returns a loss for each sample, but logical_shards= needs one number: "
+                "the loss returns a loss for each sample, but Exact needs one number: "
                 "return a mean or (sum, count)"
             )
         return loss.value, LossPart(loss.value.detach(), loss.count, True, loss.dtype)
@@ -282,7 +282,7 @@ class ExactModule(TransparentModule):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise ShardSaveError if this rank has only shards."""
-        if self._layout.how == "shard":
+        if self._layout.plan.noun == "shards":
             from ..sharded import explain_saving
 
             raise ShardSaveError(explain_saving(dist.get_world_size()))

@@ -40,7 +40,7 @@ class _InOrder:
         if total is not None and total.shape != output_tensor.shape:
             raise SpreadError(
                 "some parameters of a block in shards had a gradient in one logical shard and none "
-                'in another, which how="shard" cannot add up; use how="replicate"'
+                "in another, which Shards() cannot add up; use Replicas()"
             )
         given = exchange_slices(input_tensor, group.size())
         self.total = add_in_order(total, given, self.present, output_tensor)

@@ -1,11 +1,11 @@
-"""The option `logical_shards=` of `spread`."""
+"""The plan `Exact` of `spread`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,9 +15,9 @@ from ...processes.time_limit import limit_or_default
 from ...units import format_count
 from ..group.states import broadcast_states
 from ..layout import Layout
-from ..losses.criterions import recognise
-from ..losses.loss import Criterion, explain_loss, reduction_of
+from ..losses.loss import Criterion, explain_loss
 from ..own_class import move_module, states_of
+from ..plans import Exact, Shards
 from ..replicas.replicas import check_place
 from .conditions import describe_device, fix_threads
 from .logical_shards import check_logical_shards
@@ -25,50 +25,12 @@ from .module import ExactModule
 from .price import price_of
 from .state import ExactState
 
-if TYPE_CHECKING:
-    from ..sharded import Sharding
-
-
-def check_exact_options(
-    loss: Criterion | None, *, sharding: Sharding | None, **options: Any
-) -> None:
-    """Raise SpreadError for an option that cannot be combined with `logical_shards`."""
-    if loss is None:
-        raise SpreadError(
-            "logical_shards= computes gradients shard by shard, so it needs the loss: "
-            "spread(module, loss=criterion, logical_shards=…), and model(x, target=y)"
-        )
-    if reduction_of(loss, recognise(loss)) == "none":
-        raise SpreadError('logical_shards= needs one number as the loss; use reduction="mean"')
-    if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
-        raise SpreadError(
-            "logical_shards= sums gradients of the module's parameters only, but the loss has "
-            "parameters to learn; make the loss a part of the module"
-        )
-    if options.pop("precision") in ("float16", torch.float16):
-        raise SpreadError(
-            "logical_shards= computes gradients before a GradScaler scales the loss, so float16 "
-            'gradients would vanish; use precision="bfloat16"'
-        )
-    for name, value in options.items():
-        if value:
-            raise SpreadError(f"logical_shards= cannot be combined with {name}=; leave it out")
-    if sharding is not None and (
-        sharding.mixed_precision or sharding.offload or sharding.replicas > 1
-    ):
-        raise SpreadError(
-            "logical_shards= adds up gradients in the dtype of parameters, on their device and "
-            "over all ranks; leave mixed_precision=, offload= and replicas= out of Sharding, and "
-            'use precision="bfloat16" for autocast'
-        )
-
 
 def spread_exactly(
     module: torch.nn.Module,
     layout: Layout,
     loss: Criterion | None,
-    logical_shards: int,
-    sharding: Sharding | None = None,
+    plan: Exact,
 ) -> ExactModule:
     """Spread a module so that its training has the same bits on any number of ranks.
 
@@ -84,13 +46,13 @@ def spread_exactly(
     group, device = layout.group, layout.lead
     if group is None and len(layout.devices) > 1:
         raise SpreadError(
-            f"logical_shards= uses one device for each process, and this process has "
+            f"Exact uses one device for each process, and this process has "
             f"{len(layout.devices)}; start the script with anyrig run, or spread over one device"
         )
     _require_whole(module)
     ranks = 1 if group is None else group.world_size
     state = ExactState(
-        logical_shards=check_logical_shards(logical_shards, ranks),
+        logical_shards=check_logical_shards(plan.shards, ranks),
         device=describe_device(device),
         torch=str(torch.__version__),
         precision=str(layout.precision),
@@ -100,19 +62,19 @@ def spread_exactly(
     gradient_bytes = sum(p.nbytes for p in module.parameters() if p.requires_grad)
     if group is not None:
         state.seed = _agree(state, layout)
-        if layout.how == "shard":
-            from ..sharded import Sharding, shard
+        if isinstance(plan.within, Shards):
+            from ..sharded import shard
 
-            layout = replace(layout, blocks=shard(module, group, sharding or Sharding()))
+            layout = replace(layout, blocks=shard(module, group, plan.within))
         else:
             if all(each.device.type == "cpu" for each in module.parameters()):
                 move_module(module, device)
             check_place(module, device)
             broadcast_states(states_of(module), 0)
     price = price_of(
-        gradient_bytes, logical_shards, ranks, layout.how == "shard", device.type == "cpu"
+        gradient_bytes, plan.shards, ranks, isinstance(plan.within, Shards), device.type == "cpu"
     )
-    text = f"{format_count(logical_shards, 'logical shard')}; {price}"
+    text = f"{format_count(plan.shards, 'logical shard')}; {price}"
     layout = replace(layout, loss=explain_loss(loss), exact=text)
     return ExactModule(module, layout, loss, state)
 
@@ -124,23 +86,23 @@ def _require_whole(module: torch.nn.Module) -> None:
             raise SpreadError(
                 f"the parameter {name} is a DTensor: with tensor parallelism each rank computes a "
                 "part of every product, and the sum of the parts depends on the number of ranks. "
-                'logical_shards= needs the whole module on each rank, or how="shard"'
+                "Exact needs the whole module on each rank, or within=Shards()"
             )
 
 
 def _agree(state: ExactState, layout: Layout) -> int:
     """Return the seed of rank 0, after a check that all ranks compute alike."""
     assert layout.group is not None
-    own: Mapping[str, Any] = {**state.as_state(), "how": layout.how}
+    own: Mapping[str, Any] = {**state.as_state(), "within": layout.plan.noun}
     texts = board_of(layout.group).exchange(
-        "exact", json.dumps(own).encode(), limit_or_default(None), "spread(logical_shards=…)"
+        "exact", json.dumps(own).encode(), limit_or_default(None), "spread(plan=Exact(…))"
     )
     of_ranks = [json.loads(text) for text in texts]
     for rank, other in enumerate(of_ranks):
         for name, value in other.items():
             if name != "seed" and value != of_ranks[0][name]:
                 raise RankMismatchError(
-                    f"logical_shards= needs the same {name} on every rank: rank 0 has "
+                    f"Exact needs the same {name} on every rank: rank 0 has "
                     f"{of_ranks[0][name]!r}, but rank {rank} has {value!r}"
                 )
     return int(of_ranks[0]["seed"])

@@ -146,6 +146,6 @@ def _fill_buckets(parameters: Sequence[Tensor]) -> list[_Bucket]:
 def _require_dense(gradient: Tensor) -> None:
     if gradient.layout is not torch.strided:
         raise SpreadError(
-            "a parameter has a sparse gradient, which logical_shards= does not add up in a fixed "
+            "a parameter has a sparse gradient, which Exact does not add up in a fixed "
             "order; use Embedding(…, sparse=False)"
         )

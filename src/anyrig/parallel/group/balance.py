@@ -147,7 +147,7 @@ def _describe(position: Sequence[Any]) -> str:
 
 
 def choose_balance(
-    wanted: str | Sequence[float] | Shares | None,
+    wanted: str | Sequence[float] | Shares,
     group: Group,
     rig: Rig | None,
     pipelines: int | None,
@@ -158,13 +158,13 @@ def choose_balance(
     there are not as many shares as parts, or if the shares of pipelines would be measured.
     """
     if pipelines is not None:
-        if isinstance(wanted, str) and wanted != "even":
+        if isinstance(wanted, str) and wanted not in ("auto", "even"):
             raise SharesError(
                 f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part "
                 "of a batch; pass one number for each pipeline, or leave shares out for equal parts"
             )
-        return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
-    if wanted is not None and not isinstance(wanted, str):
+        return Balance(group, choose_shares(wanted, [None] * pipelines))
+    if not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     known = current_context().balances
     if wanted not in known:

@@ -68,7 +68,7 @@ def _prepare_step(
         raise SpreadError(
             f"{type(optimizer).__name__} cannot compute with parameters in shards: PyTorch's "
             "DTensor has not all operations that it needs. Use another optimizer, such as AdamW; "
-            'or replicas: anyrig.spread(module, how="replicate")'
+            "or replicas: anyrig.spread(module, plan=anyrig.Replicas())"
         )
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None or isinstance(closure, _WholeClosure) or current_group() is None:

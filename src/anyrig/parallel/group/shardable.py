@@ -9,7 +9,7 @@ from torch import nn
 
 from ...errors import SpreadError
 
-_REPLICATE = 'anyrig.spread(module, how="replicate")'
+_REPLICATE = "anyrig.spread(module, plan=anyrig.Replicas())"
 
 
 def require_shapes(module: nn.Module) -> None:
@@ -59,6 +59,6 @@ def require_shardable(module: nn.Module, blocks: Iterable[nn.Module]) -> None:
             raise SpreadError(
                 f"FSDP2 gathers the parameters of {type(owner).__name__} together, but they differ "
                 f"in dtype: {found}. Convert the module to one dtype, gather the layers of another "
-                "dtype by themselves with sharding=Sharding(blocks=[…, their class]), or use "
+                "dtype by themselves with plan=Shards(blocks=[…, their class]), or use "
                 f"replicas: {_REPLICATE}"
             )

@@ -101,31 +101,20 @@ class MicroBatches:
         return f"1, as {layer} takes statistics of the whole batch. {_REMEDIES}"
 
 
-def choose_micro_batches(micro_batches: int | str, devices: int, how: str) -> MicroBatches:
+def choose_micro_batches(micro_batches: int | str, devices: int) -> MicroBatches:
     """Return the number of micro-batches for `devices` devices.
 
-    Raises:
-        SpreadError: `micro_batches` is neither ``"auto"`` nor a positive integer.
+    Args:
+        micro_batches: see `Pipeline`.
+        devices: the number of devices.
     """
-    if how == "split":
-        if micro_batches not in ("auto", 1):
-            raise SpreadError(
-                f'micro_batches={micro_batches!r} was given with how="split", which computes the '
-                'batch as a whole; use how="pipeline"'
-            )
-        return MicroBatches(1, 'as how="split" computes the batch as a whole', True)
-    if micro_batches == "auto":
+    if isinstance(micro_batches, str):
         number = MICRO_BATCHES_PER_STAGE * devices
         reason = (
             f"{MICRO_BATCHES_PER_STAGE} for each of {devices} devices: each computes in "
             f"{number} of {number + devices - 1} turns; never more than there are samples"
         )
         return MicroBatches(number, reason, False)
-    if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
-        raise SpreadError(
-            f'micro_batches={micro_batches!r} is neither "auto" nor a positive integer; with '
-            "several devices, use at least twice as many micro-batches as devices"
-        )
     return MicroBatches(micro_batches, "as given; never more than there are samples", True)
 
 

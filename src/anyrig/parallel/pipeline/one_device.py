@@ -30,5 +30,5 @@ def require_room(module: nn.Module, device: Device) -> None:
             f"({format_bytes(held)} of parameters and buffers, {format_bytes(gradients)} of "
             f"gradients), and {device.text} has {format_bytes(device.total_bytes)}: "
             f"{format_bytes(missing)} are missing; use {least} or more such devices, among which "
-            'how="pipeline" divides the layers'
+            "plan=Pipeline() divides the layers"
         )

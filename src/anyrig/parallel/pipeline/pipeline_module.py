@@ -22,12 +22,12 @@ from ..losses.loss import (
     combine_losses,
     criterion_on,
 )
+from ..plans import Pipeline
 from .chain import Chain
 from .graph_run import run_with_graph
 from .held_tensors import list_held
 from .micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
-from .options import PipelineOptions
-from .placement import Pipeline, forward_order, make_stages
+from .placement import PlacedPipeline, forward_order, make_stages
 from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
 from .split.chain_of import chain_of
@@ -41,7 +41,7 @@ class PipelineModule(StagedModule):
 
     ::
 
-        model = anyrig.spread(Net(), how="pipeline", loss=nn.CrossEntropyLoss())
+        model = anyrig.spread(Net(), plan=anyrig.Pipeline(), loss=nn.CrossEntropyLoss())
         loss = model(x, target=y)   # forward and backward passes of all micro-batches
         loss.backward()             # delivers the gradients
 
@@ -52,11 +52,11 @@ class PipelineModule(StagedModule):
         module: moved in place, part by part.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
-        options: see `anyrig.spread`.
+        plan: see `anyrig.Pipeline`.
         micro_batches: the number of micro-batches, and why.
     """
 
-    _pipeline: Pipeline
+    _pipeline: PlacedPipeline
     _orders: dict[tuple[str, int], tuple[Task, ...] | None]
     _has_run: bool  # whether a scheduled step has run, and found nothing to refuse
     _lock: threading.Lock
@@ -66,14 +66,14 @@ class PipelineModule(StagedModule):
         module: torch.nn.Module,
         layout: Layout,
         loss: Criterion | None,
-        options: PipelineOptions,
+        plan: Pipeline,
         micro_batches: MicroBatches,
-        pipeline: Pipeline,
+        pipeline: PlacedPipeline,
     ) -> None:
-        super().__init__(module, layout, loss, options, micro_batches)
+        super().__init__(module, layout, loss, plan, micro_batches)
         self._start(pipeline)
 
-    def _start(self, pipeline: Pipeline) -> None:
+    def _start(self, pipeline: PlacedPipeline) -> None:
         self.__dict__.update(_pipeline=pipeline, _orders={}, _has_run=False, _lock=threading.Lock())
         self._begin()
 
@@ -145,7 +145,7 @@ class PipelineModule(StagedModule):
         is_divided: bool,
     ) -> torch.Tensor:
         layout = self._fixed_layout
-        order = self._order_of(self._plan.schedule.name, len(parts))
+        order = self._order_of(self._table.schedule.name, len(parts))
         # Without samples, autograd computes the gradients of 0 / 0, as it does on one device.
         has_samples = any(part.samples for part in parts)
         if order is None or not has_samples or not self._learns(parts):
@@ -263,12 +263,11 @@ class PipelineModule(StagedModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         sizes = state.pop("_sizes")
         super().__setstate__(state)
-        devices = [stage.device for stage in self._plan.stages]
-        options = self._options
+        devices = [stage.device for stage in self._table.stages]
         chain = chain_of(
             self.module,
-            options.split_points,
-            example=options.example,
+            self._plan.split_points,
+            example=self._plan.example,
             device=devices[0],
             dim=self._fixed_layout.dim,
         )

@@ -21,7 +21,7 @@ from .stage import Stage
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PlacedPipeline:
     """A module divided into stages.
 
     Attributes:
@@ -49,7 +49,9 @@ class Pipeline:
             return None
 
 
-def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[int]) -> Pipeline:
+def make_stages(
+    chain: Chain, devices: Sequence[torch.device], sizes: Sequence[int]
+) -> PlacedPipeline:
     """Return the stages of a chain; stage i has ``sizes[i]`` blocks, on ``devices[i]``.
 
     Nothing is moved; see `place_module`.
@@ -64,7 +66,7 @@ def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[i
             reads = tuple(dict.fromkeys([*reads, *set_apart(chain.result_reads, writes)]))
             writes = chain.result_reads
         stages.append(Stage(index, device, chain.blocks[first:end], reads, writes, turn))
-    return Pipeline(chain, tuple(stages))
+    return PlacedPipeline(chain, tuple(stages))
 
 
 def set_apart(names: Sequence[str], others: Sequence[str]) -> list[str]:

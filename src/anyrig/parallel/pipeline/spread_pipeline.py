@@ -1,4 +1,4 @@
-"""Dividing a module into stages over a rig: ``how="pipeline"`` and ``how="split"`` of `spread`."""
+"""Dividing a module into stages over a rig: the plan `Pipeline` in one process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from ...units import format_count
 from ..compiling import refuse_compiled_root
 from ..layout import Layout
 from ..losses.loss import Criterion
+from ..plans import Pipeline
 from .balance import Balance, balance_blocks, dtype_of
 from .chain import Chain
-from .options import PipelineOptions, choose_schedule
+from .chosen_schedule import choose_schedule
 from .pipeline_module import PipelineModule
 from .placement import make_stages, place_module
-from .plan import make_plan
 from .schedules.named import fewest_stages_per_device, make_schedule
 from .split.chain_of import chain_of
+from .stage_table import make_stage_table
 from .work_of_example import choose_for_example, count_work_of_example
 
 
@@ -30,7 +31,7 @@ def spread_pipeline(
     module: torch.nn.Module,
     layout: Layout,
     loss: Criterion | None,
-    options: PipelineOptions,
+    plan: Pipeline,
     output_device: Place | None,
     rig: Sequence[Device],
 ) -> PipelineModule:
@@ -39,14 +40,14 @@ def spread_pipeline(
     Outputs are joined on the device of the last stage unless `output_device` is given.
 
     Raises:
-        SpreadError: the module cannot be divided, or the options do not fit.
+        SpreadError: the module cannot be divided, or the plan does not fit.
     """
     refuse_compiled_root(module)
-    name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
+    name, reason = choose_schedule(plan, module, loss, layout.precision)
     chain = chain_of(
         module,
-        options.split_points,
-        example=options.example,
+        plan.split_points,
+        example=plan.example,
         device=layout.devices[0],
         dim=layout.dim,
     )
@@ -57,17 +58,17 @@ def spread_pipeline(
             raise SpreadError(
                 f"{type(module).__name__} has {format_count(len(blocks), 'block')} that can be "
                 f"on different devices, and schedule={name!r} on two devices needs "
-                f'{2 * per_device}; use how="replicate", or divide the module into more layers'
+                f"{2 * per_device}; use plan=Replicas(), or divide the module into more layers"
             )
         devices = devices[: len(blocks) // per_device]
     offered = rig[: len(devices)]
     while True:
         dtype = dtype_of(module, layout.precision)
         micro_batches = choose_for_example(
-            chain, options, layout.how, name, offered, layout.dim, dtype, one_thread=True
+            chain, plan, name, offered, layout.dim, dtype, one_thread=True
         )
         number = micro_batches.number
-        balance = _balance(module, chain, offered, name, per_device, number, options, layout)
+        balance = _balance(module, chain, offered, name, per_device, number, plan, layout)
         if len(balance.devices) == len(devices):
             break
         # Fewer devices take fewer micro-batches, which are larger: balance once more.
@@ -77,7 +78,7 @@ def spread_pipeline(
     places = [devices[index] for index in schedule.device_of_stage]
     pipeline = make_stages(chain, places, balance.sizes)
     place_module(module, pipeline.stages)
-    plan = make_plan(pipeline, balance, schedule, reason, options, [None] * len(places))
+    table = make_stage_table(pipeline, balance, schedule, reason, plan, [None] * len(places))
     unused = len(layout.devices) - len(devices)
     if unused:
         name_of_module = type(module).__name__
@@ -92,9 +93,9 @@ def spread_pipeline(
         layout,
         devices=devices,
         output_device=places[-1] if output_device is None else resolve_device(output_device),
-        pipeline=plan,
+        pipeline=table,
     )
-    return PipelineModule(module, layout, loss, options, micro_batches, pipeline)
+    return PipelineModule(module, layout, loss, plan, micro_batches, pipeline)
 
 
 def _balance(
@@ -104,11 +105,11 @@ def _balance(
     schedule: str,
     stages_per_device: int,
     micro_batches: int,
-    options: PipelineOptions,
+    plan: Pipeline,
     layout: Layout,
 ) -> Balance:
-    work, obstacle = count_work_of_example(chain, options, micro_batches, layout.dim)
-    if work is not None and options.checkpoint != "never":
+    work, obstacle = count_work_of_example(chain, plan, micro_batches, layout.dim)
+    if work is not None and plan.checkpoint != "never":
         work = [replace(one, activation_bytes=0) for one in work]
     dtype = dtype_of(module, layout.precision)
     balance = balance_blocks(

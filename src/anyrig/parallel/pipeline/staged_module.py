@@ -17,11 +17,11 @@ from ..layout import Layout
 from ..losses.loss import Criterion, explain_loss, loss_for_target
 from ..losses.mistakes import explain_call
 from ..named_arguments import take_target
+from ..plans import Pipeline
 from ..replicas.transparent import TransparentModule
 from .chain import Chain
 from .micro_batches import MicroBatch, MicroBatches
-from .options import PipelineOptions
-from .plan import PipelinePlan
+from .stage_table import StageTable
 from .written_buffers import BufferWatch
 
 
@@ -39,13 +39,13 @@ class StagedModule(TransparentModule):
         module: the module in stages.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
-        options: see `anyrig.spread`.
+        plan: see `anyrig.Pipeline`.
         micro_batches: the number of micro-batches, and why.
     """
 
     _fixed_layout: Layout
     _loss: Criterion | None
-    _options: PipelineOptions
+    _plan: Pipeline
     _micro_batches: MicroBatches
     _known_dimensions: dict[Hashable, Answer]
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
@@ -57,7 +57,7 @@ class StagedModule(TransparentModule):
         module: torch.nn.Module,
         layout: Layout,
         loss: Criterion | None,
-        options: PipelineOptions,
+        plan: Pipeline,
         micro_batches: MicroBatches,
     ) -> None:
         super().__init__(module)
@@ -65,7 +65,7 @@ class StagedModule(TransparentModule):
         self.__dict__.update(
             _fixed_layout=replace(layout, loss=explanation),
             _loss=loss,
-            _options=options,
+            _plan=plan,
             _micro_batches=micro_batches,
         )
 
@@ -79,7 +79,7 @@ class StagedModule(TransparentModule):
         )
 
     @property
-    def _plan(self) -> PipelinePlan:
+    def _table(self) -> StageTable:
         plan = self._fixed_layout.pipeline
         assert plan is not None
         return plan
@@ -87,8 +87,8 @@ class StagedModule(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        plan = self._plan.with_micro_batches(self._micro_batches, self.module, self._whole)
-        return replace(self._fixed_layout, pipeline=plan)
+        table = self._table.with_micro_batches(self._micro_batches, self.module, self._whole)
+        return replace(self._fixed_layout, pipeline=table)
 
     def _compute(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a call returns: the loss if there is a target, else the outputs."""
@@ -173,4 +173,4 @@ class StagedModule(TransparentModule):
         return join_outputs(outputs, self._fixed_layout.output_device, call)
 
     def _recomputes(self, parts: Sequence[MicroBatch]) -> Callable[[int], bool]:
-        return lambda number: self._options.recomputes(number, len(parts))
+        return lambda number: self._plan.recomputes(number, len(parts))

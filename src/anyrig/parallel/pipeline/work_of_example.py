@@ -9,21 +9,21 @@ import torch
 
 from ...devices.device import Device
 from ..accumulation import count_arguments
+from ..plans import Pipeline
 from .balance import block_seconds, bytes_of
 from .chain import Chain
 from .counted_micro_batches import PartWork, choose_by_work
 from .micro_batches import MicroBatches, choose_micro_batches, cut_evenly
-from .options import PipelineOptions
 from .work import BlockWork, count_work
 
 
 def count_work_of_example(
-    chain: Chain, options: PipelineOptions, micro_batches: int, dim: int
+    chain: Chain, plan: Pipeline, micro_batches: int, dim: int
 ) -> tuple[list[BlockWork] | None, str]:
     """Return each block's work for a micro-batch of the example, or None and the reason."""
-    if options.example is None:
+    if plan.example is None:
         return None, ""
-    args, kwargs = options.example
+    args, kwargs = plan.example
     parts, _ = cut_evenly(args, kwargs, None, micro_batches, dim)
     try:
         return count_work(chain, parts[0].args, parts[0].kwargs), ""
@@ -37,8 +37,7 @@ def count_work_of_example(
 
 def choose_for_example(
     chain: Chain,
-    options: PipelineOptions,
-    how: str,
+    plan: Pipeline,
     schedule: str,
     devices: Sequence[Device],
     dim: int,
@@ -49,18 +48,17 @@ def choose_for_example(
 
     Args:
         chain: the blocks.
-        options: the options, with the example.
-        how: see `anyrig.spread`.
+        plan: the plan, with the example.
         schedule: the schedule's name.
         devices: the devices that compute.
         dim: the dimension of the samples.
         dtype: the dtype in which products are computed.
         one_thread: whether one thread issues the operators of all devices.
     """
-    begun = choose_micro_batches(options.micro_batches, len(devices), how)
-    if begun.is_given or options.example is None:
+    begun = choose_micro_batches(plan.micro_batches, len(devices))
+    if begun.is_given or plan.example is None:
         return begun
-    args, kwargs = options.example
+    args, kwargs = plan.example
     samples = count_arguments(tuple(args), dict(kwargs), dim)
     if samples is None or any(device.spec is None for device in devices):
         return replace(begun, reason=f"{begun.reason}. {_UNKNOWN}")
@@ -69,7 +67,7 @@ def choose_for_example(
     added = 3 * bytes_of(chain.blocks, learning=True)
 
     def work_of(number: int) -> PartWork | None:
-        work, _ = count_work_of_example(chain, options, number, dim)
+        work, _ = count_work_of_example(chain, plan, number, dim)
         if work is None:
             return None
         alone = [

@@ -23,7 +23,7 @@ from .mirror import Mirror, inner_module
 from .replica_tensors import Reader
 
 
-class Replicas:
+class ReplicaSet:
     """The replicas of one module: the module itself on the lead, and copies on the other devices.
 
     `devices` has the lead, then the others in the order in which they pass copies on.
@@ -214,7 +214,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
     """
     refuse_missing("parallel")
     resolved = resolve_devices(devices)
-    replicas = Replicas(module, resolved)
+    replicas = ReplicaSet(module, resolved)
     copies = replicas.begin(range(len(resolved) - 1)) if len(resolved) > 1 else []
     replicas.end()
     return [module, *copies]

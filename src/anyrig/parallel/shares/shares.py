@@ -25,7 +25,8 @@ from .trial import (
     sample_limits,
 )
 
-_POLICIES = "'even', 'speed', 'memory'"
+_POLICIES = ("auto", "even", "speed", "memory")
+_NAMES = ", ".join(map(repr, _POLICIES))
 _RATES = "by published FLOP/s and memory bandwidth"
 _NO_PEAKS = (
     "by memory: held as at first, because no step showed its peak on each device: the CPU reports "
@@ -141,25 +142,35 @@ class Shares:
         return ", ".join(f"{weight / total:.1%}" for weight in self.weights) + f": {self.reason}"
 
 
-def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequence[Any]) -> Shares:
-    """Return the shares of the devices of a rig; see `shares=` of `anyrig.spread`.
-
-    None means even shares if the devices are alike or the rates of one are unknown, else shares by
-    published rates, so that every run divides in the same way. Only policies read what `devices`
-    are. Raise SharesError unless `wanted` fits them.
-    """
+def read_shares(wanted: str | Sequence[float] | Shares) -> str | Shares:
+    """Return the policy or the shares that `wanted` names; raise SharesError if it names none."""
     if isinstance(wanted, Shares):
-        shares = wanted
-    elif wanted is None or isinstance(wanted, str):
-        shares = _by_policy(wanted, devices)
-    else:
-        try:
-            weights = tuple(map(float, wanted))
-        except (TypeError, ValueError):
-            raise SharesError(
-                f"cannot read {wanted!r} as shares; give a number per device, or one of {_POLICIES}"
-            ) from None
-        shares = Shares(weights, "given")
+        return wanted
+    if isinstance(wanted, str):
+        if wanted in _POLICIES:
+            return wanted
+        raise SharesError(
+            f"shares={wanted!r} is not a way to share a batch; use one of {_NAMES}, or give a "
+            "number per device"
+        )
+    try:
+        weights = tuple(map(float, wanted))
+    except (TypeError, ValueError):
+        raise SharesError(
+            f"cannot read {wanted!r} as shares; give a number per device, or one of {_NAMES}"
+        ) from None
+    return Shares(weights, "given")
+
+
+def choose_shares(wanted: str | Sequence[float] | Shares, devices: Sequence[Any]) -> Shares:
+    """Return the shares of the devices of a rig; see `anyrig.Replicas`.
+
+    ``"auto"`` means even shares if the devices are alike or the rates of one are unknown, else
+    shares by published rates, so that every run divides in the same way. Only policies read what
+    `devices` are. Raise SharesError unless `wanted` fits them.
+    """
+    read = read_shares(wanted)
+    shares = _by_policy(read, devices) if isinstance(read, str) else read
     if len(shares.weights) != len(devices):
         raise SharesError(
             f"{len(shares.weights)} shares for {len(devices)} devices; give one for each, in order"
@@ -167,14 +178,14 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     return shares
 
 
-def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
+def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
     even = (1.0,) * len(devices)
     if wanted == "even":
         return Shares(even, "even, as asked")
-    if wanted is None and not all(isinstance(device, Device) for device in devices):
+    if wanted == "auto" and not all(isinstance(device, Device) for device in devices):
         return Shares(even, "even")
     speeds = _published_speeds(devices)
-    if wanted is None:
+    if wanted == "auto":
         # Compare names: of two equal GPUs, the one with a screen may report less memory.
         names = list(dict.fromkeys(device.name for device in devices))
         if len(names) == 1:
@@ -192,14 +203,9 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
         start = _RATES if speeds else "even"
         reason = f"by speed: {start} to begin with, until the first steps' times are known"
         return Shares(speeds or even, reason, trial=Trial("speed", totals))
-    if wanted == "memory":
-        sizes = even if None in totals else tuple(float(total or 0) for total in totals)
-        reason = "by memory: by the devices' sizes, until the first steps' peaks are known"
-        return Shares(sizes, reason, trial=Trial("memory", totals))
-    raise SharesError(
-        f"shares={wanted!r} is not a way to share a batch; use one of {_POLICIES}, or give a "
-        "number per device"
-    )
+    sizes = even if None in totals else tuple(float(total or 0) for total in totals)
+    reason = "by memory: by the devices' sizes, until the first steps' peaks are known"
+    return Shares(sizes, reason, trial=Trial("memory", totals))
 
 
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:

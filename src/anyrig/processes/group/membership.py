@@ -54,8 +54,7 @@ class Context:
     direct: Any = None  # see `open_messages`
     has_tried_direct: bool = False  # whether the ranks have tried to open `direct`
     messages: list[Any] = field(default_factory=list)  # see `Exchange.start`
-    ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
-    balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    balances: dict[str, Any] = field(default_factory=dict)  # by sharing policy
     follows_optimizers: bool = False  # see `follow_optimizers`
     given_batches: Any = None  # the samples of loaders' batches; see `GivenBatches`
     last_forward: Any = None  # of any spread model, with gradients; see `Passes`

@@ -26,7 +26,7 @@ class KernelValues(Check):
 
     def start(self, replacements: Replacements) -> None:
         """Watch the values that are saved from now on."""
-        from ...parallel.replicas.replicas import Replicas
+        from ...parallel.replicas.replicas import ReplicaSet
 
         def unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -44,7 +44,7 @@ class KernelValues(Check):
 
         # Each call sends the parameters to the replicas again, with the same values, and `Replicas`
         # keeps track of changes itself.
-        replacements.replace(Replicas, "begin", unwatched)
+        replacements.replace(ReplicaSet, "begin", unwatched)
         # It changes each input by a little through `.data`, and restores it. Private: programs may
         # have imported the public functions before. test_watch_hazards.py would notice a change.
         module = importlib.import_module("torch.autograd.gradcheck")

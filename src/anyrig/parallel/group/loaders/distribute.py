@@ -18,9 +18,10 @@ from torch.utils.data import (
 from ....devices.place import Places, as_rig
 from ....errors import BatchError, RankMismatchError
 from ....processes.group.board import Board, board_of
-from ....processes.group.membership import current_context, join_group
+from ....processes.group.membership import Context, current_context, join_group
 from ....transfer.prefetch import PrefetchedLoader
-from ...exact.logical_shards import check_logical_shards
+from ...layout import explain
+from ...plans import Exact, Pipeline, Plan, Replicas
 from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..given_batches import GivenBatches
@@ -39,6 +40,7 @@ _DIVIDED = "one that came divided"
 
 def distribute(
     loader: LoaderT,
+    model: torch.nn.Module | None = None,
     rig: Places | None = None,
     *,
     shares: str | Sequence[float] | Shares | None = None,
@@ -47,19 +49,19 @@ def distribute(
     seed: int | None = None,
     empty: Callable[[], Any] | None = None,
     timeout_seconds: float = 600.0,
-    logical_shards: int | None = None,
 ) -> LoaderT:
     """Return a loader that yields this rank's part of every batch of `loader`.
 
     ::
 
         loader = DataLoader(data, batch_size=256, shuffle=True)      # the global batch
-        loader = anyrig.prefetch(anyrig.distribute(loader), rig)
+        loader = anyrig.prefetch(anyrig.distribute(loader, model), rig)
         for x, y in loader:                                          # this rank's samples of it
 
     A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
-    have every sample once. The ranks of one pipeline, if a model was spread with
-    ``how="pipeline"`` before, have the same samples. All ranks have the same number of batches:
+    have every sample once. The model's plan decides which: the ranks of one pipeline have the same
+    samples, and with `Exact` rank r of R has the logical shards r, r + R, and so on. All ranks have
+    the same number of batches:
     where a global batch is too small, some ranks get an empty batch of the same structure. A
     process without a group gets whole batches, in the same order as in a group.
 
@@ -73,9 +75,11 @@ def distribute(
 
     Args:
         loader: any iterable.
-        rig: its lead is this rank's device; by default `Rig.detect` chooses.
-        shares: how much of a global batch each rank gets: as for `spread`, with one number for
-            each rank.
+        model: what `spread` returned, whose plan divides the batches. Without it, each rank gets a
+            share.
+        rig: its lead is this rank's device; by default the model's, or `Rig.detect` chooses.
+        shares: how much of a global batch each rank gets: as for `Replicas`, with one number for
+            each rank. By default those of the model's plan.
         divided: whether each rank's loader yields that rank's own batches. None means no, and
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
@@ -83,37 +87,41 @@ def distribute(
         seed: the seed of the order; by default from the generator of rank 0's loader, or PyTorch's.
         empty: returns a batch without samples, for loaders whose batches do not show its form.
         timeout_seconds: how long to wait for the other ranks.
-        logical_shards: the number with which the model was spread. Rank r of R gets the logical
-            shards r, r + R, and so on.
 
     Raises:
         BatchError: `loader` is not iterable, or would be divided twice: it was distributed before
-            or has a `DistributedSampler`; or it has no indices to divide into logical shards.
-        SpreadError: the ranks cannot have the same number of logical shards.
+            or has a `DistributedSampler`; it has no indices to divide into logical shards; a
+            pipeline of this group needs `model`; or the model's plan has other shares.
+        SpreadError: `model` was not spread.
         SharesError: there are not as many shares as ranks, or the policy is unknown.
         RankMismatchError: the ranks distribute different kinds of loaders, or (while iterating)
             loaders that yield different batches.
         RankWaitError: another rank did not come in time.
     """
     _refuse(loader)
+    layout = None if model is None else explain(model)
+    plan = Replicas() if layout is None else layout.plan
     rig = None if rig is None else as_rig(rig)
-    group = join_group(rig)
+    group = join_group(rig) if layout is None or rig is not None else layout.group
     board = None if group is None else board_of(group)
     rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
     global_batches = None if divided else global_batches_of(loader)
-    if logical_shards is not None:
-        check_logical_shards(logical_shards, ranks)
-        if global_batches is None or shares not in (None, "even"):
+    shares = _shares_of(plan, shares)
+    logical_shards = None
+    if isinstance(plan, Exact):
+        logical_shards, singles = plan.shards, True
+        if global_batches is None or shares != "even":
             raise BatchError(
-                "logical_shards= divides every global batch in the same way on every device, by "
+                "Exact divides every global batch in the same way on every device, by "
                 "the indices of its samples: pass a DataLoader over a dataset with indices, "
                 "without shares= and divided="
             )
-        shares, singles = "even", True
         if group is not None:
             current_context().logical_shards.add(logical_shards)
     balance = None
-    sharers = None if group is None else current_context().ranks_per_batch
+    sharers = ranks // plan.replicas if isinstance(plan, Pipeline) and ranks > 1 else None
+    if group is not None and model is None:
+        _note_without_model(current_context())
     if group is not None and not divided:
         _refuse_divided(loader)
         pipelines = None if sharers is None else ranks // sharers
@@ -148,6 +156,31 @@ def distribute(
         compares = divided is None and ranks > 1
         division = StreamedDivision(loader, turns, empty, compares, of_ranks[0].seed)
     return cast("LoaderT", DistributedLoader(loader, division))
+
+
+def _shares_of(
+    plan: Plan, shares: str | Sequence[float] | Shares | None
+) -> str | Sequence[float] | Shares:
+    """Return the shares that a plan and a caller ask for; raise BatchError if they differ."""
+    planned = plan.shares if isinstance(plan, Replicas) else "auto"
+    if isinstance(plan, Exact):
+        planned = "even"
+    if shares is None or planned in ("auto", shares):
+        return planned if shares is None else shares
+    raise BatchError(
+        f"distribute(shares={shares!r}) was given, but the model was spread with {plan}, whose "
+        f"shares are {planned!r}. Leave shares= out"
+    )
+
+
+def _note_without_model(context: Context) -> None:
+    """Count a loader that knows no model; raise BatchError if a model here is a pipeline."""
+    if context.counts["pipelines"]:
+        raise BatchError(
+            "a model of this process group is a pipeline, whose ranks need the same samples: call "
+            "anyrig.distribute(loader, model), with the model that this loader is for"
+        )
+    context.counts["loaders without a model"] += 1
 
 
 class DistributedLoader:

@@ -1,4 +1,4 @@
-"""A module in stages on the ranks of a group: what `spread(how="pipeline")` returns in a rank."""
+"""A module in stages on the ranks of a group: what `spread(plan=Pipeline())` returns in a rank."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ...compiling import leave_to_modules
 from ...group.exchange import Exchange
 from ...layout import Layout
 from ...losses.loss import Criterion, PartLoss, criterion_on
+from ...plans import Pipeline
 from ...replicas.failure import add_note
 from ..chain import Chain
 from ..micro_batches import MicroBatch, MicroBatches, cut_call, cut_evenly
-from ..options import PipelineOptions
 from ..schedules.named import make_schedule
 from ..schedules.schedule import Schedule, Task, Work
 from ..schedules.timeline import issue_order
@@ -52,7 +52,7 @@ class PipelineRank(StagedModule):
 
     ::
 
-        model = anyrig.spread(Net(), how="pipeline", loss=nn.CrossEntropyLoss())
+        model = anyrig.spread(Net(), plan=anyrig.Pipeline(), loss=nn.CrossEntropyLoss())
         loader = anyrig.distribute(loader)      # the same batch on each rank of a pipeline
         for x, y in loader:
             loss = model(x, target=y)           # the loss of the global batch on every rank
@@ -68,7 +68,7 @@ class PipelineRank(StagedModule):
         module: the module, with other ranks' parameters replaced.
         layout: how the module is spread, and why.
         loss: see `anyrig.spread`.
-        options: see `anyrig.spread`.
+        plan: see `anyrig.Pipeline`.
         micro_batches: the number of micro-batches, and why.
         pipeline: the model's state in the group.
     """
@@ -82,11 +82,11 @@ class PipelineRank(StagedModule):
         module: torch.nn.Module,
         layout: Layout,
         loss: Criterion | None,
-        options: PipelineOptions,
+        plan: Pipeline,
         micro_batches: MicroBatches,
         pipeline: RankPipeline,
     ) -> None:
-        super().__init__(module, layout, loss, options, micro_batches)
+        super().__init__(module, layout, loss, plan, micro_batches)
         self.__dict__.update(_pipeline=pipeline, _schedules={}, _tasks={})
         self._begin()
 
@@ -187,7 +187,7 @@ class PipelineRank(StagedModule):
             return evaluate(call, self._tasks_of("forward", count))
         learning = [*call.parameters, *call.arguments]
         failing = partial(self._failing, call.agreement)
-        schedule = self._schedule_of(self._plan.schedule.name, count)
+        schedule = self._schedule_of(self._table.schedule.name, count)
         if call.loss_of is not None and schedule is not None:
             ahead = StepAhead(call, schedule.tasks)
             return put_in_graph(ahead, learning, failing)[0]

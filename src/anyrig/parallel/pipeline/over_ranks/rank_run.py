@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..failure import explain_failure
-from ..placement import Pipeline
+from ..placement import PlacedPipeline
 from ..schedules.schedule import Task, Work, find_split
 from ..slots import Slot, tensors_in
 from ..stage import Gradients, Stage, detached
@@ -56,7 +56,7 @@ class RankStages:
         shared: the tensors that several stages use, in the order of `traffic.shared`.
     """
 
-    pipeline: Pipeline
+    pipeline: PlacedPipeline
     device: int
     traffic: Traffic
     shared: tuple[SharedTensor, ...]

@@ -49,7 +49,7 @@ def find_row(rank: int, world_size: int, replicas: int) -> Row:
         raise SpreadError(
             f"replicas={replicas} does not divide {world_size} ranks into pipelines of two ranks "
             "or more, all of one size; use another number, or for a whole model on each rank "
-            'how="replicate"'
+            "plan=Replicas()"
         )
     number, place = divmod(rank, size)
     return Row(tuple(range(number * size, (number + 1) * size)), place, number, replicas)

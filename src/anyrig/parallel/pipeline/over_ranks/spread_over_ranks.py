@@ -25,15 +25,16 @@ from ....units import format_count
 from ...compiling import refuse_compiled_root
 from ...layout import Layout
 from ...losses.loss import Criterion
+from ...plans import Pipeline
 from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
 from ..chain import Chain
-from ..options import PipelineOptions, choose_schedule
-from ..placement import Pipeline, make_stages
-from ..plan import make_plan
+from ..chosen_schedule import choose_schedule
+from ..placement import PlacedPipeline, make_stages
 from ..schedules.named import fewest_stages_per_device, make_schedule
 from ..schedules.schedule import Schedule
 from ..slots import Slot, list_slots, move_in_place, tensors_in
 from ..split.chain_of import chain_of
+from ..stage_table import make_stage_table
 from ..work_of_example import choose_for_example, count_work_of_example
 from .elsewhere import put_elsewhere
 from .elsewhere_gradients import drop_before_steps
@@ -50,8 +51,7 @@ def spread_over_ranks(
     layout: Layout,
     group: Group,
     loss: Criterion | None,
-    options: PipelineOptions,
-    replicas: int,
+    plan: Pipeline,
 ) -> PipelineRank:
     """Return a module in stages on the ranks of `group`; every rank must call this.
 
@@ -59,19 +59,19 @@ def spread_over_ranks(
     stages are replaced.
 
     Raises:
-        SpreadError: the module cannot be divided, or the options do not fit.
+        SpreadError: the module cannot be divided, or the plan does not fit.
         RankMismatchError: the ranks have different modules or options.
     """
-    row = find_row(group.rank, group.world_size, replicas)
+    row = find_row(group.rank, group.world_size, plan.replicas)
     devices = len(row.ranks)
     refuse_compiled_root(module)
     offered = _devices_of_row(layout, group, row)
     on_cpus = all(device.kind == "cpu" for device in offered)
-    name, reason = choose_schedule(options, layout.how, module, loss, layout.precision, on_cpus)
+    name, reason = choose_schedule(plan, module, loss, layout.precision, on_cpus)
     chain = chain_of(
         module,
-        options.split_points,
-        example=options.example,
+        plan.split_points,
+        example=plan.example,
         device=layout.lead,
         dim=layout.dim,
     )
@@ -80,13 +80,12 @@ def spread_over_ranks(
         raise SpreadError(
             f"{type(module).__name__} has {format_count(len(chain.blocks), 'block')} that can be "
             f"on different ranks, and schedule={name!r} on {devices} ranks needs "
-            f"{per_device * devices}; use fewer ranks, replicas= for several pipelines, or divide "
-            "the module into more layers"
+            f"{per_device * devices}; use fewer ranks, Pipeline(replicas=…) for several "
+            "pipelines, or divide the module into more layers"
         )
     micro_batches = choose_for_example(
         chain,
-        options,
-        layout.how,
+        plan,
         name,
         offered,
         layout.dim,
@@ -95,17 +94,16 @@ def spread_over_ranks(
     )
     schedule = make_schedule(name, devices, micro_batches.number)
     places = schedule.device_of_stage
-    balance = _balance(module, chain, options, schedule, layout, offered)
-    sizes = _agree(module, balance.sizes, group, (name, replicas, micro_batches.number))
+    balance = _balance(module, chain, plan, schedule, layout, offered)
+    sizes = _agree(module, balance.sizes, group, (name, plan.replicas, micro_batches.number))
     pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
     context = current_context()
-    if context.counts["loader"] and context.ranks_per_batch != devices:
+    if context.counts["loaders without a model"]:
         raise SpreadError(
-            "a loader was distributed before this model was spread, so that each rank has samples "
-            "of its own; the ranks of a pipeline need the same samples. Call "
-            "anyrig.distribute(loader) after anyrig.spread()"
+            "a loader was distributed without a model, so that each rank has samples of its own; "
+            "the ranks of a pipeline need the same samples. Call anyrig.distribute(loader, model) "
+            "with what anyrig.spread() returns"
         )
-    context.ranks_per_batch = devices
     open_messages(context)
     context.counts["models"] += 1
     if not context.counts["pipelines"]:
@@ -116,9 +114,9 @@ def spread_over_ranks(
         places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
     )
     hosts = _open_hosts()
-    # The plan counts bytes, so it is made before placement replaces other ranks' tensors.
-    plan = make_plan(
-        pipeline, balance, schedule, reason, options, [row.ranks[place] for place in places]
+    # The table counts bytes, so it is made before placement replaces other ranks' tensors.
+    table = make_stage_table(
+        pipeline, balance, schedule, reason, plan, [row.ranks[place] for place in places]
     )
     place_on_ranks(module, pipeline, places, row, hosts, layout.lead)
     number = context.counts["models"]
@@ -131,20 +129,20 @@ def spread_over_ranks(
             reason=f"{layout.reason}; {row.count} pipelines of {devices} ranks each; this rank is "
             f"in pipeline {row.number}",
         )
-    return PipelineRank(module, replace(layout, pipeline=plan), loss, options, micro_batches, state)
+    return PipelineRank(module, replace(layout, pipeline=table), loss, plan, micro_batches, state)
 
 
 def _balance(
     module: torch.nn.Module,
     chain: Chain,
-    options: PipelineOptions,
+    plan: Pipeline,
     schedule: Schedule,
     layout: Layout,
     devices: Sequence[Device],
 ) -> Balance:
     """Return the stages' sizes, for the devices of the first pipeline, in their order."""
     places, number = schedule.device_of_stage, schedule.micro_batches
-    work, obstacle = count_work_of_example(chain, options, number, layout.dim)
+    work, obstacle = count_work_of_example(chain, plan, number, layout.dim)
     balance = balance_blocks(
         chain,
         devices,
@@ -176,7 +174,7 @@ def _device_of(device: torch.device) -> Device:
 
 def place_on_ranks(
     module: torch.nn.Module,
-    pipeline: Pipeline,
+    pipeline: PlacedPipeline,
     places: Sequence[int],
     row: Row,
     hosts: Any,
@@ -228,7 +226,7 @@ def _send_from_first(tensor: Tensor, rank: int, receivers: Sequence[int], hosts:
                 tensor.copy_(buffer)
 
 
-def _find_shared(pipeline: Pipeline) -> list[SharedTensor]:
+def _find_shared(pipeline: PlacedPipeline) -> list[SharedTensor]:
     """Return the tensors that several stages use, in the order of first use."""
     places: dict[int, dict[int, list[Slot]]] = {}
     for stage in pipeline.stages:
@@ -238,7 +236,7 @@ def _find_shared(pipeline: Pipeline) -> list[SharedTensor]:
 
 
 def _agree(
-    module: torch.nn.Module, sizes: Sequence[int], group: Group, options: tuple[Any, ...]
+    module: torch.nn.Module, sizes: Sequence[int], group: Group, asked: tuple[Any, ...]
 ) -> tuple[int, ...]:
     """Return the number of blocks of each stage that rank 0 has chosen.
 
@@ -249,7 +247,7 @@ def _agree(
         (name, tuple(tensor.shape), str(tensor.dtype))
         for name, tensor in (*module.named_parameters(), *module.named_buffers())
     ]
-    facts = [type(module).__name__, zlib.crc32(repr(described).encode()), *options]
+    facts = [type(module).__name__, zlib.crc32(repr(described).encode()), *asked]
     board = board_of(group)
     own = json.dumps([list(sizes), facts]).encode()
     texts = board.exchange("stages", own, limit_or_default(None), "spread()")

@@ -29,6 +29,14 @@ ONE_STAGE_PER_DEVICE: Mapping[str, Callable[[int, int], Schedule]] = MappingProx
 SCHEDULE_NAMES = (*ONE_STAGE_PER_DEVICE, "interleaved", "zero-bubble-v")
 
 
+def check_schedule_name(name: str) -> None:
+    """Raise SpreadError if a user cannot choose this schedule; ``"auto"`` is a choice too."""
+    known = ("auto", *sorted(set(SCHEDULE_NAMES) - {"forward"}))
+    if name not in known:
+        valid = ", ".join(map(repr, known))
+        raise SpreadError(f"schedule={name!r} is unknown; use one of {valid}")
+
+
 def fewest_stages_per_device(name: str) -> int:
     """Return the smallest number of stages per device that a named schedule allows."""
     return 1 if name in ONE_STAGE_PER_DEVICE else 2

@@ -36,6 +36,5 @@ class FactCheck:
                 "the module was divided with an example of different shapes, dtypes or devices, on "
                 f"which its code depends: {self._expected!r} in the example, but {found!r} in this "
                 f"call, in {self._place}. Give an example with the shapes and dtypes of these "
-                "calls; if code depends on the number of samples, also use micro_batches=1 or "
-                'how="split"'
+                "calls; if code depends on the number of samples, also use micro_batches=1"
             )

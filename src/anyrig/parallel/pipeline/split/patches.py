@@ -99,6 +99,10 @@ def patched(recorder: Recorder) -> Iterator[None]:
     saved = [(home, name, getattr(home, name)) for home, name in places]
     asking = [(torch, name, getattr(torch, name)) for name in _QUESTIONS]
     set_before = nn.Module.__setattr__
+    with torch.device("cpu"):
+        # At its first call, PyTorch lists the functions that a default device concerns, for good:
+        # not those that are put in their places below.
+        torch.empty(0)
     try:
         for home, name, function in saved:
             setattr(home, name, patch(function))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...units import format_bytes
+from ..plans import Pipeline
 from .balance import Balance, bytes_of
 from .micro_batches import MicroBatches, find_whole_batch_layer
-from .options import PipelineOptions
-from .placement import Pipeline
+from .placement import PlacedPipeline
 from .schedules.named import make_schedule
 from .schedules.picture import draw
 from .schedules.schedule import Schedule
@@ -45,7 +45,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class PipelinePlan:
+class StageTable:
     """How a module is divided into stages, and in which order they compute.
 
     Attributes:
@@ -67,7 +67,7 @@ class PipelinePlan:
 
     def with_micro_batches(
         self, micro_batches: MicroBatches, module: torch.nn.Module, whole: str
-    ) -> PipelinePlan:
+    ) -> StageTable:
         """Return the plan for the micro-batches of a module in its present mode.
 
         Args:
@@ -98,14 +98,14 @@ class PipelinePlan:
         return "\n".join(lines)
 
 
-def make_plan(
-    pipeline: Pipeline,
+def make_stage_table(
+    pipeline: PlacedPipeline,
     balance: Balance,
     schedule: Schedule,
     schedule_reason: str,
-    options: PipelineOptions,
+    plan: Pipeline,
     ranks: Sequence[int | None],
-) -> PipelinePlan:
+) -> StageTable:
     """Return the plan without micro-batches; rank ``ranks[i]`` has stage i, None in one process."""
     stages = tuple(
         StagePlan(
@@ -117,4 +117,4 @@ def make_plan(
         )
         for stage, rank in zip(pipeline.stages, ranks, strict=True)
     )
-    return PipelinePlan(stages, balance.reason, schedule, schedule_reason, "", options.checkpoint)
+    return StageTable(stages, balance.reason, schedule, schedule_reason, "", plan.checkpoint)

@@ -1,0 +1,98 @@
+"""Spread a module over the devices of one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..devices.rig import Rig
+from ..errors import SpreadError
+from .accumulation import check_accumulate
+from .asked import Asked
+from .choose_plan import choose_plan, device_types_of, devices_of
+from .data_parallel import DataParallel
+from .exact.module import ExactModule
+from .exact.spread import spread_exactly
+from .layout import Layout, make_layout
+from .own_class import move_module, require_frozen
+from .plans import Exact, Pipeline, Plan, Replicas, Shards
+from .precision import read_precision
+from .replicas.batch_norm import synchronize_batch_norm
+from .replicas.replicas import check_place
+
+if TYPE_CHECKING:
+    from .pipeline.pipeline_module import PipelineModule
+
+
+def spread_in_process(
+    module: torch.nn.Module, rig: Rig | None, plan: Plan | None, asked: Asked
+) -> DataParallel | PipelineModule | ExactModule:
+    """Return a module spread over a rig; see `anyrig.spread`."""
+    rig = _with_lead(Rig.detect(), module) if rig is None else rig
+    why = ""
+    if plan is None:
+        totals = [device.total_bytes for device in rig if device.kind != "cpu"]
+        plan, why = choose_plan(module, totals, otherwise=Pipeline() if len(rig) > 1 else None)
+    if isinstance(plan, Shards) and len(rig) > 1:
+        raise SpreadError(
+            f"parameters are divided among processes, but this process uses {len(rig)} devices "
+            "alone; start the script with anyrig run, which starts a process for each device"
+        )
+    if len(rig) > 1 and not isinstance(plan, Pipeline):
+        require_frozen(module)
+    layout = replace(
+        make_layout(rig, plan, asked.output_device, asked.dim),
+        precision=read_precision(asked.precision, [device.torch_device for device in rig]),
+        accumulate=check_accumulate(asked.accumulate, asked.loss),
+    )
+    layout = replace(layout, reason=f"{why}{layout.reason}")
+    if isinstance(plan, Pipeline):
+        return _in_stages(module, rig, plan, asked, layout)
+    if isinstance(plan, Replicas) and plan.sync_batch_norm:
+        module = synchronize_batch_norm(module)
+    _place(module, rig)
+    if isinstance(plan, Exact):
+        return spread_exactly(module, layout, asked.loss, plan)
+    return DataParallel.with_layout(module, layout, asked.loss)
+
+
+def _in_stages(
+    module: torch.nn.Module, rig: Rig, plan: Pipeline, asked: Asked, layout: Layout
+) -> PipelineModule | DataParallel:
+    from .pipeline.chosen_schedule import check_names
+    from .pipeline.one_device import require_room
+
+    if plan.replicas != 1:
+        raise SpreadError(
+            f"Pipeline(replicas={plan.replicas!r}) is the number of pipelines in a process group, "
+            "but one process has one pipeline"
+        )
+    if len(rig) > 1:
+        from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
+
+        return spread_pipeline(module, layout, asked.loss, plan, asked.output_device, rig.devices)
+    check_names(plan, module, asked.loss, layout.precision)
+    require_room(module, rig.lead)
+    reason = f"{layout.reason}; a pipeline has one stage there, and uses no micro-batches"
+    _place(module, rig)
+    return DataParallel.with_layout(module, replace(layout, reason=reason), asked.loss)
+
+
+def _place(module: torch.nn.Module, rig: Rig) -> None:
+    """Have the module on the lead."""
+    lead = rig.lead.torch_device
+    if len(rig) == 1 or device_types_of(module) <= {"cpu"}:
+        move_module(module, lead)
+    check_place(module, lead)
+
+
+def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
+    """Return the rig with the module's device first, if the rig has that device."""
+    here = devices_of(module)
+    first = [device for device in rig if {device.torch_device} == here]
+    if not first or first[0] == rig.lead:
+        return rig
+    rest = [device for device in rig if device not in first]
+    return Rig((*first, *rest), f"the lead is {first[0].text}, which has the module; {rig.reason}")

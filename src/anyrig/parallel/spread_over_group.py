@@ -1,0 +1,147 @@
+"""Spread a module over the ranks of a process group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..devices.rig import Rig
+from ..errors import SpreadError
+from ..processes.group.board import board_of
+from ..processes.group.membership import Group
+from ..processes.nccl_class import SECOND, class_of_nccl
+from ..processes.time_limit import limit_or_default
+from .accumulation import check_accumulate
+from .asked import Asked
+from .choose_plan import choose_plan, device_types_of, devices_of
+from .distributed import DistributedModule
+from .exact.module import ExactModule
+from .exact.spread import spread_exactly
+from .group.own_class_on_ranks import require_same_kinds
+from .layout import Layout
+from .own_class import move_module, refuse_own_class, require_frozen
+from .plans import Exact, Pipeline, Plan, Replicas, Shards
+from .precision import read_precision
+from .rank_module import RankModule
+from .replicas.replicas import check_place
+from .shares.shares import Shares
+
+if TYPE_CHECKING:
+    from .pipeline.over_ranks.pipeline_rank import PipelineRank
+
+_OWN_SAMPLES = "each rank's own samples, and gradients weighted by their number"
+_SAME_SAMPLES = "each rank of a pipeline is called with the same samples"
+
+
+def spread_over_group(
+    module: torch.nn.Module, rig: Rig | None, plan: Plan | None, asked: Asked, group: Group
+) -> RankModule | PipelineRank | ExactModule:
+    """Return a module spread over the ranks; see `anyrig.spread`. Every rank must call this."""
+    if rig is not None and len(rig) > 1:
+        raise SpreadError(
+            f"each of {group.world_size} ranks uses one device, but this rank was given "
+            f"{len(rig)}: {rig}. Leave out the rig, or name the rank's own device; or start "
+            "one process without a launcher, which uses all devices"
+        )
+    if asked.output_device is not None:
+        raise SpreadError(
+            "output_device= is for one process; in a process group each rank has the outputs of "
+            "its own samples, as from anyrig.distribute(loader, model)"
+        )
+    here = devices_of(module)
+    if rig is None and len(here) == 1 and not device_types_of(module) <= {"cpu", "meta"}:
+        group = replace(group, device=here.pop())  # the accelerator that has the module
+        _check_gpu_of_group(group.device)
+    why = ""
+    if plan is None:
+        plan, why = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
+    within = plan.within if isinstance(plan, Exact) else plan
+    _check_own_class(module, within, group)
+    in_stages = isinstance(plan, Pipeline)
+    layout = Layout(
+        devices=(group.device,),
+        plan=plan,
+        reason=f"{why}this process is one rank of a group",
+        shares=Shares((1.0,), _SAME_SAMPLES if in_stages else _OWN_SAMPLES),
+        output_device=group.device,
+        dim=asked.dim,
+        group=group,
+        precision=read_precision(asked.precision, (group.device,)),
+        accumulate=check_accumulate(asked.accumulate, asked.loss),
+    )
+    if isinstance(plan, Pipeline):
+        from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
+
+        return spread_over_ranks(module, layout, group, asked.loss, plan)
+    if isinstance(plan, Exact):
+        return spread_exactly(module, layout, asked.loss, plan)
+    if isinstance(plan, Shards):
+        return _in_shards(module, plan, asked, layout, group)
+    return _in_replicas(module, plan, asked, layout, group)
+
+
+def _in_shards(
+    module: torch.nn.Module, plan: Shards, asked: Asked, layout: Layout, group: Group
+) -> RankModule:
+    from .sharded import ShardedModule, shard  # FSDP2 takes long to import
+
+    layout = replace(layout, blocks=shard(module, group, plan))
+    if plan.replicas > 1:
+        shards = group.world_size // plan.replicas
+        reason = f"{layout.reason}; {plan.replicas} replicas of {shards} shards each"
+        layout = replace(layout, reason=reason)
+    return ShardedModule(module, layout, asked.loss)
+
+
+def _in_replicas(
+    module: torch.nn.Module, plan: Replicas, asked: Asked, layout: Layout, group: Group
+) -> RankModule:
+    if plan.sync_batch_norm:
+        if group.device.type == "cpu":
+            raise SpreadError(
+                "in a process group, sync_batch_norm= uses torch.nn.SyncBatchNorm, which computes "
+                "on GPUs only; leave it out on the CPU, or use one process"
+            )
+        module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    if device_types_of(module) <= {"cpu"}:
+        move_module(module, group.device)
+    check_place(module, group.device)
+    return DistributedModule(module, layout, asked.loss, dict(plan.ddp))
+
+
+def _bytes_of_ranks(group: Group) -> Sequence[int | None]:
+    """Return the memory of each rank's accelerator; None where it is unknown or a host."""
+    own = next((each for each in Rig.detect() if each.torch_device == group.device), None)
+    total = None if own is None or own.kind == "cpu" else own.total_bytes
+    texts = board_of(group).exchange(
+        "memory", str(total or "").encode(), limit_or_default(None), "spread()"
+    )
+    return [int(text) if text else None for text in texts]
+
+
+def _check_own_class(module: torch.nn.Module, plan: Plan, group: Group) -> None:
+    """Refuse tensors of a class of their own, such as quantised weights, if ranks lose a part."""
+    if isinstance(plan, Shards):
+        refuse_own_class(module, "Shards()")
+    elif isinstance(plan, Pipeline):
+        refuse_own_class(module, "a pipeline over ranks")
+    else:
+        require_frozen(module)
+        require_same_kinds(module, group)
+
+
+def _check_gpu_of_group(device: torch.device) -> None:
+    """Refuse a module on a GPU whose tensors the process group does not take."""
+    own = getattr(torch.distributed.group.WORLD, "bound_device_id", None)
+    if own in (None, device) or class_of_nccl(torch.__version__, os.environ) != SECOND:
+        return
+    raise SpreadError(
+        f"the module is on {device}, but this rank's process group takes tensors on {own} only: "
+        f"so does {SECOND} of PyTorch {torch.__version__}. Move the module with "
+        f"module.to({str(own)!r}), or create the group with "
+        f"init_process_group(device_id=torch.device({str(device)!r}))"
+    )
