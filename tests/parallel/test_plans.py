@@ -48,6 +48,26 @@ def test_training_that_does_not_fit_one_device_is_not_replicated() -> None:
     assert choose_plan(nn.LazyLinear(3), [1], otherwise=Shards()) == (Replicas(), "")
 
 
+@pytest.mark.parametrize(
+    ("former", "plan"),
+    [
+        ({"how": "shard"}, Shards()),
+        ({"how": "pipeline", "schedule": "gpipe"}, Pipeline(schedule="gpipe")),
+        ({"how": "split"}, Pipeline(micro_batches=1)),
+        ({"shares": [1]}, Replicas(shares=[1])),
+        ({"how": "shard", "logical_shards": 4}, Exact(4, Shards())),
+    ],
+    ids=str,
+)
+def test_options_from_before_plans_mean_a_plan(former: dict[str, Any], plan: Any) -> None:
+    model = anyrig.spread(nn.Linear(1, 1), "cpu", loss=nn.MSELoss(), **former)
+    assert anyrig.explain(model).plan == plan
+    with pytest.raises(SpreadError, match="give a plan only"):
+        anyrig.spread(nn.Linear(1, 1), "cpu", Replicas(), **former)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'hows'"):
+        anyrig.spread(nn.Linear(1, 1), "cpu", hows="shard")
+
+
 @pytest.mark.gpus(2)
 def test_a_model_too_large_for_a_device_becomes_a_pipeline() -> None:
     one = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))).double()

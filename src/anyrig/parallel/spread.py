@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,7 @@ from ..processes.group.membership import join_group
 from .asked import Asked
 from .data_parallel import DataParallel
 from .exact.module import ExactModule
+from .former_options import plan_from
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
 from .plans import Plan, require_plan
@@ -35,6 +36,7 @@ def spread(
     output_device: Place | None = None,
     precision: str | torch.dtype | None = None,
     accumulate: bool = False,
+    **former: Any,
 ) -> DataParallel | RankModule | PipelineModule | PipelineRank | ExactModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
@@ -70,6 +72,7 @@ def spread(
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
+        former: `how=` and the options from before there were plans, which mean a plan.
 
     Raises:
         SpreadError: the module cannot be spread as planned, is spread already, or is on another
@@ -83,6 +86,7 @@ def spread(
     require_plain_module(module)
     if loss is not None:
         require_criterion(loss)
+    plan = plan_from(plan, former)
     require_plan(plan)
     asked = Asked(loss, dim, output_device, precision, accumulate)
     if plan is not None:
