@@ -265,7 +265,7 @@ class DataParallel(TransparentModule):
         if active[0]:
             run.replicas.adopt_buffers(active[0] - 1)
         elif gathers and len(active) > 1 and torch.is_grad_enabled():
-            run.replicas.join_kept(active, samples, layout.dim)
+            run.replicas.join_attributes(active, samples, layout.dim)
         if loss is not None:
             whole = combine_losses(results, layout.output_device, layout.dim)
             return self._note_backward(whole, results if divided else None)

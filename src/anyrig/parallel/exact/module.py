@@ -77,7 +77,7 @@ class ExactModule(TransparentModule):
             open_carrier(context)
             context.counts["models"] += 1
             self.__dict__["_number"] = context.counts["models"]
-        if layout.plan.noun == "shards":
+        if layout.way == "shards":
             from .sharded_sums import ShardedSums
 
             # FSDP2 replaces the parameters while it computes, so keep the shards here.
@@ -282,7 +282,7 @@ class ExactModule(TransparentModule):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise ShardSaveError if this rank has only shards."""
-        if self._layout.plan.noun == "shards":
+        if self._layout.way == "shards":
             from ..sharded import explain_saving
 
             raise ShardSaveError(explain_saving(dist.get_world_size()))

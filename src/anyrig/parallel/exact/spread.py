@@ -72,7 +72,7 @@ def spread_exactly(
             check_place(module, device)
             broadcast_states(states_of(module), 0)
     price = price_of(
-        gradient_bytes, plan.shards, ranks, isinstance(plan.within, Shards), device.type == "cpu"
+        gradient_bytes, plan.shards, ranks, layout.way == "shards", device.type == "cpu"
     )
     text = f"{format_count(plan.shards, 'logical shard')}; {price}"
     layout = replace(layout, loss=explain_loss(loss), exact=text)

@@ -73,7 +73,7 @@ class ReplicaSet:
         root = self._mirrors[id(self.module)]
         return [root.copies[device] for device in active]
 
-    def join_kept(self, active: Sequence[int], samples: Sequence[int], dim: int) -> None:
+    def join_attributes(self, active: Sequence[int], samples: Sequence[int], dim: int) -> None:
         """Join what a forward has left in attributes; see `kept_tensors.join_kept`."""
         join_kept(self._mirrors.values(), active, samples, dim)
 
