@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -130,8 +131,12 @@ def test_listing_a_series_skips_what_was_removed_meanwhile(tmp_path: Path) -> No
 
 
 def train(folder: Path, saves: int) -> None:
-    for step in range(1, saves + 1):
-        save(folder, step)
+    try:
+        for step in range(1, saves + 1):
+            save(folder, step)
+    except BaseException:
+        folder.with_name("error.txt").write_text(traceback.format_exc())
+        raise
 
 
 @pytest.mark.parametrize("loads", [30, pytest.param(2000, marks=pytest.mark.sweep)])
@@ -146,6 +151,9 @@ def test_loads_beside_a_process_that_saves(loads: int, tmp_path: Path) -> None:
             number = 0
             while number < loads or before <= 2:  # the other process may be slow to start
                 number += 1
+                if not trainer.is_alive():
+                    error = folder.with_name("error.txt")
+                    pytest.fail(error.read_text() if error.exists() else f"{trainer.exitcode}")
                 found = anyrig.load(folder, model=net)
                 assert found.step is not None
                 assert found.step >= before
