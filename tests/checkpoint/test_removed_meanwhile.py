@@ -143,7 +143,7 @@ def train(folder: Path, saves: int) -> None:
 def test_loads_beside_a_process_that_saves(loads: int, tmp_path: Path) -> None:
     folder, net, before = tmp_path / "runs", nn.Linear(8, 8), 0
     save(folder, 0)
-    trainer = multiprocessing.get_context("fork").Process(target=train, args=(folder, 10**6))
+    trainer = multiprocessing.get_context("spawn").Process(target=train, args=(folder, 10**6))
     trainer.start()
     try:
         with warnings.catch_warnings():
