@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from on_ranks import World, run_cases
 from rank_cases import Pair
 from torch import Tensor, nn
@@ -394,6 +395,18 @@ class Scaled(nn.Linear):
     def __init__(self) -> None:
         super().__init__(WIDTH, 3)
         self.scale = nn.Parameter(torch.ones(()))
+
+
+def case_all_ranks_choose_by_the_smallest_device() -> None:
+    """A module that fits rank 0's device, and not rank 1's."""
+    total = 10**6 if dist.get_rank() == 0 else 100
+    rig = anyrig.Rig((anyrig.Device("cuda", 0, "a GPU", total_bytes=total),), "a GPU")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anyrig.Rig, "detect", lambda: rig)
+        model = anyrig.spread(nn.Linear(WIDTH, WIDTH))
+    layout = anyrig.explain(model)
+    assert layout.plan == Shards()
+    assert "and the smallest device has 100 B; this process is one rank" in layout.reason
 
 
 def case_what_shards_refuse_at_once() -> None:

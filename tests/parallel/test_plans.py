@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from trained_models import first_devices
 
@@ -31,6 +32,18 @@ def test_a_plan_is_validated_when_it_is_made() -> None:
     with pytest.raises(SharesError, match="shares='fast' is not a way"):
         Replicas(shares="fast")
     assert Exact(4, Shards(blocks=[nn.Linear])).within == Shards(blocks=[nn.Linear])
+
+
+def test_a_plan_refuses_what_it_cannot_follow() -> None:
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    for plan, asked, message in (
+        (Shards(), {"accumulate": True}, r"Shards; use plan=Replicas\(\)"),
+        (Shards(mixed_precision=half), {"precision": "bfloat16"}, "use one of the two"),
+        (Exact(4), {}, "so it needs the loss"),
+        (Exact(4), {"loss": nn.MSELoss(), "precision": "float16"}, "gradients would vanish"),
+    ):
+        with pytest.raises(SpreadError, match=message):
+            anyrig.spread(nn.Linear(1, 1), "cpu", plan, **asked)  # type: ignore[arg-type]
 
 
 def test_training_that_does_not_fit_one_device_is_not_replicated() -> None:

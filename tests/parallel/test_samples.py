@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.errors import SpreadError
+from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.batch.samples import count_arguments, count_listed
 from anyrig.parallel.group.given_batches import GivenBatches
 from anyrig.parallel.group.without_samples import compute_without_samples, first_samples
@@ -37,6 +37,15 @@ def test_empty_lists_have_no_samples() -> None:
     assert count_arguments(([], ()), {}, 0) == 0
     assert count_arguments(([], torch.tensor(1.0)), {}, 0) == 0
     assert count_arguments((), {"scale": 2.0}, 0) is None
+
+
+def test_an_object_whose_samples_nothing_counts_is_refused() -> None:
+    class Fields:
+        def __init__(self) -> None:
+            self.x = torch.ones(3, 2)
+
+    with pytest.raises(BatchError, match=r"argument 0 is a Fields with a tensor of shape \(3, 2\)"):
+        count_arguments((Fields(),), {}, 0)
 
 
 def test_parts_of_two_batches_of_a_loader_show_no_number() -> None:

@@ -1,4 +1,4 @@
-"""What `spread` was asked for beside the module, the devices and the plan."""
+"""The arguments of `spread` other than the module, the devices and the plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .losses.loss import Criterion
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of `anyrig.spread` that have the same meaning with each plan."""
+    """What a caller of `anyrig.spread` wants, with any plan."""
 
     loss: Criterion | None = None
     dim: int = 0

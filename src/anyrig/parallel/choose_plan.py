@@ -24,9 +24,10 @@ def choose_plan(
 
     Args:
         module: the module, before it is spread.
-        total_bytes: the memory of each accelerator; None where it is unknown. The memory of a host
-            is not divided by other plans, so hosts are left out.
-        otherwise: the plan that holds less on each device; None if there is none.
+        total_bytes: the memory of each accelerator; None where it is unknown. Hosts are left
+            out: other plans do not divide their memory.
+        otherwise: the plan that puts less on each device; None on a rig of one device, which has no
+            such plan.
 
     Returns:
         The plan, and its reason as the beginning of a layout's reason: empty, or ending in "; ".
@@ -48,13 +49,3 @@ def _training_bytes(state: Tensor) -> int:
     if state.layout is not torch.strided:  # sparse: what FSDP2 and pipelines do not divide
         return 0
     return state.nbytes * (4 if state.requires_grad else 1)
-
-
-def devices_of(module: torch.nn.Module) -> set[torch.device]:
-    """Return the devices of a module's parameters and buffers."""
-    return {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-
-
-def device_types_of(module: torch.nn.Module) -> set[str]:
-    """Return the types of these devices."""
-    return {device.type for device in devices_of(module)}

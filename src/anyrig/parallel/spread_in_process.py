@@ -11,11 +11,12 @@ from ..devices.rig import Rig
 from ..errors import SpreadError
 from .accumulation import check_accumulate
 from .asked import Asked
-from .choose_plan import choose_plan, device_types_of, devices_of
+from .choose_plan import choose_plan
 from .data_parallel import DataParallel
 from .exact.module import ExactModule
 from .exact.spread import spread_exactly
 from .layout import Layout, make_layout
+from .module_devices import device_types_of, devices_of
 from .own_class import move_module, require_frozen
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 from .precision import read_precision

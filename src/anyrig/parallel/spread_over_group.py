@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,18 +10,19 @@ import torch
 
 from ..devices.rig import Rig
 from ..errors import SpreadError
-from ..processes.group.board import board_of
 from ..processes.group.membership import Group
 from ..processes.nccl_class import SECOND, class_of_nccl
 from ..processes.time_limit import limit_or_default
 from .accumulation import check_accumulate
 from .asked import Asked
-from .choose_plan import choose_plan, device_types_of, devices_of
+from .choose_plan import choose_plan
 from .distributed import DistributedModule
 from .exact.module import ExactModule
 from .exact.spread import spread_exactly
+from .group.devices_of_ranks import devices_of_ranks
 from .group.own_class_on_ranks import require_same_kinds
 from .layout import Layout
+from .module_devices import device_types_of, devices_of
 from .own_class import move_module, refuse_own_class, require_frozen
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 from .precision import read_precision
@@ -113,14 +113,12 @@ def _in_replicas(
     return DistributedModule(module, layout, asked.loss, dict(plan.ddp))
 
 
-def _bytes_of_ranks(group: Group) -> Sequence[int | None]:
-    """Return the memory of each rank's accelerator; None where it is unknown or a host."""
-    own = next((each for each in Rig.detect() if each.torch_device == group.device), None)
-    total = None if own is None or own.kind == "cpu" else own.total_bytes
-    texts = board_of(group).exchange(
-        "memory", str(total or "").encode(), limit_or_default(None), "spread()"
-    )
-    return [int(text) if text else None for text in texts]
+def _bytes_of_ranks(group: Group) -> list[int | None]:
+    """Return the memory of each rank's accelerator; None for a host, or where it is unknown."""
+    rig = Rig.detect()
+    own = next((each for each in rig if each.torch_device == group.device), rig.lead)
+    of_ranks = devices_of_ranks(group, own, limit_or_default(None), "spread()")
+    return [None if each.kind == "cpu" else each.total_bytes for each in of_ranks]
 
 
 def _check_own_class(module: torch.nn.Module, plan: Plan, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""Small modules with code, losses and outputs of the kinds in public libraries, and batches."""
+"""Small modules whose code, losses and outputs are like those of public libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which losses are computed exactly, shard by shard."""
+"""The losses that `Exact` takes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
-from ...devices.as_json import read_device, write_device
 from ...devices.rig import Rig
 from ...errors import RankMismatchError, SharesError
 from ...processes.group.board import board_of
@@ -26,6 +25,7 @@ from ...processes.group.membership import Group, current_context
 from ..shares.measure import MemoryMark, StepTime
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import MEASURED_STEPS, WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
+from .devices_of_ranks import devices_of_ranks
 
 # Four times as many as for the devices of one process: ranks that share a node with other programs
 # are slowed down more often.
@@ -168,8 +168,8 @@ def choose_balance(
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     known = current_context().balances
     if wanted not in known:
-        own = write_device((Rig.detect() if rig is None else rig).lead)
-        texts = board_of(group).exchange("devices", own, _TIMEOUT_SECONDS, "distribute()")
-        known[wanted] = Balance(group, choose_shares(wanted, list(map(read_device, texts))))
+        own = (Rig.detect() if rig is None else rig).lead
+        of_ranks = devices_of_ranks(group, own, _TIMEOUT_SECONDS, "distribute()")
+        known[wanted] = Balance(group, choose_shares(wanted, of_ranks))
     balance: Balance = known[wanted]
     return balance

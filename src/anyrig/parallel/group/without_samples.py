@@ -120,7 +120,7 @@ def require_sample(given: Arguments, like: Arguments | None) -> None:
 
 
 def _without_stand_ins(given: Arguments) -> str:
-    """Return what has samples of which no stand-ins can be made; an empty string if nothing has."""
+    """Return what in the arguments has samples but no stand-ins; empty if all of it has them."""
     for leaf, _ in list_leaves(given):
         is_plain = isinstance(leaf, Tensor) or type(leaf) in ATOM_TYPES
         if not is_plain and (is_object(leaf) or has_tensors(leaf)):
@@ -154,9 +154,9 @@ def _compute_empty(
 
 
 def _holder_of_hidden_tensors(output: Any) -> str:
-    """Return the class of an object in an output that has tensors which `_narrow` does not reach.
+    """Return the class of an object that hides tensors of an output from `_narrow`.
 
-    Return an empty string if there is none.
+    The string is empty if `_narrow` reaches every tensor.
     """
     for leaf, _ in list_leaves(output):
         if not isinstance(leaf, Tensor) and tensors_with_gradients(leaf):

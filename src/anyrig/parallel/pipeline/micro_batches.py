@@ -59,10 +59,10 @@ class MicroBatches:
         return 1
 
     def refuse_loss(self, place: str) -> str:
-        """Return why a batch is one micro-batch, if the module computes a loss of the whole batch.
+        """Return why a batch is not cut, if the module computes a loss over all of its samples.
 
         Args:
-            place: the line of code that computes the loss; empty if there is none.
+            place: the line of code that computes such a loss; empty if the module has none.
 
         Raises:
             SpreadError: the caller asked for several.

@@ -78,7 +78,7 @@ def send_all(tree: Any, target: torch.device) -> Any:
 
 
 def follow_device(value: Any, target: torch.device) -> Any:
-    """Return `target` for a device of the same kind, and other values as they are.
+    """Return `target` in place of a device of its kind; return any other value unchanged.
 
     A device among the values of a stage is that of its tensors, such as ``h.device``. The stage
     that reads it has the tensors on its own device.

@@ -152,7 +152,7 @@ def _name_of(cls: type) -> str:
 
 
 def _class_of(name: str) -> Any:
-    """Return a class of a module that is imported already; None if there is none."""
+    """Return the class with this name if its module is imported; None otherwise."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):

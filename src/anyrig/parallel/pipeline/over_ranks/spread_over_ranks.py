@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ....devices.as_json import read_device, write_device
 from ....devices.device import Device
 from ....devices.rig import Rig
 from ....errors import RankMismatchError, SpreadError
@@ -23,6 +22,7 @@ from ....processes.time_limit import limit_or_default
 from ....processes.torch_faults import keep_until_exit
 from ....units import format_count
 from ...compiling import refuse_compiled_root
+from ...group.devices_of_ranks import devices_of_ranks
 from ...layout import Layout
 from ...losses.loss import Criterion
 from ...plans import Pipeline
@@ -160,10 +160,9 @@ def _balance(
 
 def _devices_of_row(layout: Layout, group: Group, row: Row) -> list[Device]:
     """Return the devices of the first pipeline, on every rank."""
-    board = board_of(group)
-    own = write_device(_device_of(layout.lead))
-    texts = board.exchange("devices", own, limit_or_default(None), "spread()")
-    return [read_device(texts[rank]) for rank in row.ranks_of(0)]
+    own = _device_of(layout.lead)
+    of_ranks = devices_of_ranks(group, own, limit_or_default(None), "spread()")
+    return [of_ranks[rank] for rank in row.ranks_of(0)]
 
 
 def _device_of(device: torch.device) -> Device:
