@@ -111,3 +111,10 @@ def test_a_loader_takes_over_what_the_plan_of_its_model_says() -> None:
         anyrig.distribute(data, planned, shares="even")
     with pytest.raises(SpreadError, match="this Linear was not spread"):
         anyrig.distribute(data, nn.Linear(1, 1))
+
+
+@pytest.mark.gpus(2)
+def test_a_batch_that_is_not_cut_has_its_backward_pass_when_the_caller_asks() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model = anyrig.spread(net, first_devices(2), Pipeline(micro_batches=1), loss=nn.MSELoss())
+    assert "schedule gpipe: one micro-batch passes forward" in str(anyrig.explain(model))
