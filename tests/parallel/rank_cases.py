@@ -21,6 +21,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from counted_target_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks,
+    case_a_mean_over_targets_on_one_rank_alone_is_refused,
+    case_replicas_take_means_over_the_targets_of_all_ranks,
+    case_sharded_modules_take_means_over_the_targets_of_all_ranks,
+)
 from exact_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
     case_logical_shards_give_the_numbers_of_one_device,
     case_sums_over_logical_shards_have_one_order,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import anyrig
-from anyrig.errors import ReplicaWaitError
+from anyrig.errors import ReplicaWaitError, SpreadError
 from anyrig.parallel.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
 from anyrig.parallel.replicas.meeting import Meeting, Stopped, current_meeting, is_inside
 
@@ -22,6 +23,10 @@ def network(**options: object) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, **options), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
     ).double()
+
+
+def add(devices: Sequence[torch.device], values: Sequence[int]) -> list[int]:
+    return [sum(values)] * len(devices)
 
 
 def rig(count: int = 3) -> anyrig.Rig:
@@ -136,9 +141,8 @@ def test_a_replica_that_fails_does_not_leave_the_others_waiting() -> None:
 def test_who_does_not_come_is_named() -> None:
     devices = [torch.device("cuda", index) for index in range(3)]
     meeting = Meeting(devices, wait_seconds=0.3)
-    moments = torch.zeros(2, 1, device="cuda:1")
-    with pytest.raises(ReplicaWaitError, match=r"0\.3 s for .* cuda:0, cuda:2; every replica"):
-        meeting.combine(1, moments)
+    with pytest.raises(ReplicaWaitError, match=r"0\.3 s for a sum of cuda:0, cuda:2; every rep"):
+        meeting.combine(devices[1], 1, add, "a sum")
 
 
 def test_waiting_ends_when_another_fails() -> None:
@@ -146,8 +150,29 @@ def test_waiting_ends_when_another_fails() -> None:
     timer = threading.Timer(0.1, meeting.stop)
     timer.start()
     with pytest.raises(Stopped):
-        meeting.combine(1, torch.zeros(2, 1, device="cuda:1"))
+        meeting.combine(torch.device("cuda:1"), 1, add, "a sum")
     timer.join()
+
+
+def test_replicas_that_meet_for_different_things_are_named() -> None:
+    devices = [torch.device("cuda:0"), torch.device("cuda:1")]
+    meeting = Meeting(devices, wait_seconds=30.0)
+    errors: list[BaseException] = []
+
+    def bring(device: torch.device, what: str) -> None:
+        try:
+            meeting.attend(lambda: meeting.combine(device, 1, add, what))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=bring, args=(devices[1], "a sum"))
+    thread.start()
+    bring(devices[0], "a product")
+    thread.join()
+    (error,) = (each for each in errors if not isinstance(each, Stopped))
+    assert len(errors) == 2
+    assert isinstance(error, SpreadError)
+    assert "cuda:0 came to a product, while that on cuda:1 came to a sum" in str(error)
 
 
 def test_a_layer_that_is_used_twice_stays_one() -> None:

@@ -37,6 +37,7 @@ from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
 from .plans import Replicas
 from .replicas.batch_norm import explain_single_sample, needs_several_samples
+from .replicas.counted_targets import count_targets_together
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import ReplicaSet
 from .replicas.side_by_side import SideBySide
@@ -255,6 +256,8 @@ class DataParallel(TransparentModule):
                 partial(compute_loss_part, module, loss, device, count)
                 for module, device, count in zip(modules, meeting.devices, samples, strict=True)
             ]
+        if len(active) > 1:
+            functions = count_targets_together(functions, meeting, samples)
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:

@@ -23,6 +23,7 @@ from .accumulation import Accumulation, no_count, refuse_with_accumulate
 from .backward_callback import queue_callback
 from .batch.samples import count_arguments
 from .compiling import leave_to_modules
+from .group.counted_targets import counted_over_ranks
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
 from .group.inputs import take_input
@@ -33,6 +34,7 @@ from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples, require_sample
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
+from .losses.means_of_parts import computing_part
 from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
 from .replicas.batch_norm import explain_single_sample
@@ -203,11 +205,12 @@ class RankModule(TransparentModule):
         if has_collectives:
             exchange.finish()
         compute = method or self._compute
-        output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
-        if loss is not None:
-            output = whole_loss(loss, output, target, self._device, exchange)
-            if run.accumulation and exchange.divisor is None:
-                raise no_count()
+        with computing_part(counted_over_ranks(exchange)):
+            output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
+            if loss is not None:
+                output = whole_loss(loss, output, target, self._device, exchange)
+        if loss is not None and run.accumulation and exchange.divisor is None:
+            raise no_count()
         if run.passes is not None:
             run.passes.note(forward, output)
         return output

@@ -523,6 +523,41 @@ def case_rows_and_outputs() -> None:
         pair.compare_gradients()
 
 
+def case_rows_with_own_losses() -> None:
+    for name in ("labels_are_shifted", "two_losses"):
+        torch.manual_seed(0)
+        pair = Pair(Tagger(name), example=((), labelled(4)), replicas=2)
+        for rows in ([4, 3], [1, 6], [2, 0], [0, 5]):
+            call = labelled(sum(rows))
+            start = sum(rows[: pair.row])
+            own = {key: each[start : start + rows[pair.row]] for key, each in call.items()}
+            pair.model(**own).loss.backward()
+            pair.one(**dict(zip(call, on_device(*call.values()), strict=True))).loss.backward()
+            pair.compare_gradients()
+            pair.model.zero_grad(), pair.one.zero_grad()
+    with pytest.raises(SpreadError, match=r"pipelines with different samples.*net.weights"):
+        Pair(Tagger("class_weights"), example=((), labelled(4)), micro_batches=1, replicas=2)
+
+
+def _with_another_term(output: Any, labels: Tensor) -> Tensor:
+    logits = output.logits.flatten(0, 1)
+    return nn.functional.cross_entropy(logits, labels.flatten()) + 0.1 * logits.square().mean()
+
+
+def case_rows_refuse_uneven_means() -> None:
+    torch.manual_seed(0)
+    model: Any = anyrig.spread(
+        Tagger("a_mean_over_samples").double(),
+        plan=Pipeline(example=((), labelled(4)), micro_batches=1, replicas=2),
+        loss=_with_another_term,
+    )
+    call = labelled(4)
+    row = dist.get_rank() * 2 // dist.get_world_size()
+    own = {key: each[2 * row : 2 * row + 2] for key, each in call.items()}
+    with pytest.raises(BatchError, match=r"Return \(sum, count\)"):
+        model(**own, target=own["labels"]).backward()
+
+
 def case_rows_with_skip_connections() -> None:
     pair = Pair(Skipping(8), mean_of_tokens, micro_batches=4, replicas=2)
     for rows in ([4, 3], [2, 6]):

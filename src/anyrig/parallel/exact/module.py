@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from ..group.exchange import Exchange, Phase
 from ..group.loaders.agreed_order import mix_seed
 from ..group.without_samples import compute_without_samples, first_samples
 from ..layout import Layout
+from ..losses.even_means import rate_of_targets, require_even
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
 from ..marks import tensors_with_gradients
@@ -246,7 +248,7 @@ class ExactModule(TransparentModule):
                 "the loss returns a loss for each sample, but Exact needs one number: "
                 "return a mean or (sum, count)"
             )
-        return loss.value, LossPart(loss.value.detach(), loss.count, True, loss.dtype)
+        return loss.value, replace(loss, value=loss.value.detach(), shape=None)
 
     def _stand_in(self, given: Any) -> Any:
         """Compute without samples, so that this rank takes part in FSDP2's collectives."""
@@ -264,19 +266,23 @@ class ExactModule(TransparentModule):
         """Return the loss of the global batch, and what its sum was divided by."""
         device = self._layout.lead
         wide = torch.float32 if device.type in ("mps", "xpu") else torch.float64
-        numbers = torch.zeros(len(sizes) // ranks, 4, dtype=wide, device=device)
+        numbers = torch.zeros(len(sizes) // ranks, 5, dtype=wide, device=device)
         for row, part in zip(numbers, found, strict=False):
             if part is not None:
                 row[0] = part.value
                 row[1] = 0 if part.count is None else part.count
                 row[2] = part.count is not None
                 row[3] = _DTYPES.index(part.dtype)
-        of_ranks = join_slices(numbers.view(-1), ranks).view(ranks, -1, 4)
+                rate = rate_of_targets(part)
+                row[4] = 0 if rate is None else rate
+        of_ranks = join_slices(numbers.view(-1), ranks).view(ranks, -1, 5)
         present = sum(size > 0 for size in sizes)
-        in_order = of_ranks.transpose(0, 1).reshape(-1, 4)[:present]
+        in_order = of_ranks.transpose(0, 1).reshape(-1, 5)[:present]
         first = found[0] if found else None
         dtype = _DTYPES[int(in_order[0, 3])] if first is None else first.dtype
-        total, count, divides, _ = in_order.sum(0).unbind()
+        if first is None or first.targets:
+            require_even(in_order[:, 4].tolist())
+        total, count, divides, *_ = in_order.sum(0).unbind()
         divisor = torch.where(divides > 0, count, 1)
         return (total / divisor).to(dtype), divisor
 

@@ -44,6 +44,7 @@ class Phase(IntEnum):
     FORWARD = 1
     BACKWARD = 2
     UNUSED = 3  # the end of a backward pass that left parameters without a gradient
+    MEAN = 4  # a mean over targets that the module or the loss takes
 
 
 class _Announcement(NamedTuple):
@@ -62,6 +63,8 @@ class _Announcement(NamedTuple):
         """Return the call in words."""
         which = f"forward {self.forward}" if self.forward else "a forward"
         without = "" if self.learns else " without gradients"
+        if self.phase == Phase.MEAN:
+            return f"mean over targets {self.forward} in a forward of spread model {self.model}"
         what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
         if self.phase == Phase.UNUSED:
             what = f"parameters without a gradient in {what}"

@@ -68,6 +68,7 @@ _CRITERIONS: tuple[tuple[Count, Any, Any], ...] = (
 _COUNTS: dict[Any, Count] = {criterion: count for count, *both in _CRITERIONS for criterion in both}
 if hasattr(nn, "LinearCrossEntropyLoss"):  # missing in the oldest PyTorch that anyrig supports
     _COUNTS[nn.LinearCrossEntropyLoss] = _count_targets
+    _COUNTS[functional.linear_cross_entropy] = _count_targets
 
 # Arguments with which a function divides by something else: deprecated reductions, and weights.
 _DIVIDES_OTHERWISE = {"size_average", "reduce"}

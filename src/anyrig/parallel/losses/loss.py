@@ -27,7 +27,10 @@ from ..batch.samples import count_samples
 from ..batch.scatter import scatter_samples
 from ..named_arguments import take_target
 from .criterions import Known, recognise
+from .even_means import rate_of_targets, require_even
+from .means_of_parts import noting_means
 from .mistakes import require_criterion
+from .target_means import sum_of_mean
 
 Criterion = Callable[[Any, Any], Any]
 
@@ -48,6 +51,8 @@ class LossPart:
     dtype: torch.dtype  # of the batch's loss
     shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
     skips: bool = False  # whether what does not count has no gradient, whatever the divisor is
+    # What means over targets divide by that are one term of the loss among others.
+    targets: tuple[Tensor, ...] = ()
 
 
 class PartLoss:
@@ -101,7 +106,11 @@ class PartLoss:
             dtype = output.dtype if widens else value.dtype
             count = known.count(output, target, known.settings)
             return LossPart(value, count, True, dtype, skips=True)
-        returned = _call(criterion, criterion, output, target)
+        with noting_means() as means:
+            returned = _call(criterion, criterion, output, target)
+        if len(means) == 1 and returned is means[0][0]:
+            mean, count = means[0]
+            return LossPart(sum_of_mean(mean, count), count, True, mean.dtype, skips=True)
         if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
             value, count = returned
             return LossPart(value.reshape(()), count, True, value.dtype)
@@ -115,7 +124,8 @@ class PartLoss:
         # A half-precision mean times the number of samples may overflow.
         wide = returned.float() if returned.dtype in _HALF else returned
         shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
-        return LossPart(wide * samples, samples, True, returned.dtype, shape)
+        targets = tuple(number for _, number in means)
+        return LossPart(wide * samples, samples, True, returned.dtype, shape, targets=targets)
 
 
 def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
@@ -144,6 +154,9 @@ def compute_loss_part(
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
     """Return the batch's loss on `device`; losses without reduction are joined along `dim`."""
     _require_one_length(parts, dim)
+    rates = [rate for part in parts if (rate := rate_of_targets(part)) is not None]
+    if len(parts) > 1:
+        require_even([float(rate) for rate in rates])
     to = resolve_device(device)
     if len({(part.reduced, part.count is None) for part in parts}) != 1:
         raise BatchError(

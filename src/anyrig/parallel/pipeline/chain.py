@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..losses.means_of_parts import AddUp
 from .micro_batches import MicroBatch
 
 Values = Mapping[str, Any]
@@ -61,8 +63,9 @@ class Chain:
         require_same: raises SpreadError if the module has changed so that the blocks, or the
             stages made of them, would compute something else; called once before each call.
         divide: how the losses that the module itself computes become those of parts:
-            ``divide(values, samples)`` returns values that replace those of each part, given the
-            values of the whole call and the number of samples of each part.
+            ``divide(values, samples, add_up)`` returns values that replace those of each part,
+            given the values of the whole call and the number of samples of each part; `add_up`
+            adds up what a loss divides by over all pipelines.
         whole_loss: the line of code that computes a loss which cannot be divided; else empty.
     """
 
@@ -71,17 +74,24 @@ class Chain:
     build: Callable[[Values], Any]
     result_reads: tuple[str, ...]
     require_same: Callable[[], None]
-    divide: Callable[[Values, Sequence[int]], Sequence[Values]]
+    divide: Callable[[Values, Sequence[int], AddUp], Sequence[Values]]
     whole_loss: str
 
     def bind_parts(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parts: Sequence[MicroBatch]
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        parts: Sequence[MicroBatch],
+        add_up: AddUp | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the values of the arguments of each part of a call, given those of the whole."""
+        """Return the values of the arguments of each part of a call, given those of the whole.
+
+        `add_up` is given if other pipelines compute other samples of the batch.
+        """
         bound = [self.bind(part.args, part.kwargs) for part in parts]
-        if len(parts) > 1:
+        if len(parts) > 1 or add_up is not None:
             samples = [part.samples for part in parts]
-            divided = self.divide(self.bind(args, kwargs), samples)
+            divided = self.divide(self.bind(args, kwargs), samples, add_up or _alone)
             for values, others in zip(bound, divided, strict=True):
                 values.update(others)
         return bound
@@ -109,3 +119,7 @@ class Chain:
         later = {name for block in self.blocks[end:] for name in block.reads}
         later.update(self.result_reads)
         return tuple(name for name in dict.fromkeys(written) if name in later)
+
+
+def _alone(count: Tensor) -> tuple[Tensor, float]:
+    return count, 1.0

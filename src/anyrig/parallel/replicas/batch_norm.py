@@ -4,14 +4,19 @@ sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..batch.cut import cut, join
 from .failure import add_note
 from .meeting import current_meeting
+
+# The number of values for each channel, and their (mean, biased variance), of shape (2, channels).
+Moments = tuple[int, torch.Tensor]
 
 
 class WholeBatchNorm(_BatchNorm):
@@ -36,7 +41,9 @@ class WholeBatchNorm(_BatchNorm):
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         count = input.numel() // input.shape[1]
         variance, mean = torch.var_mean(values, axes, correction=0)
-        total, (mean, variance) = meeting.combine(count, torch.stack([mean, variance]))
+        moments = count, torch.stack([mean, variance])
+        what = "the batch statistics"
+        total, (mean, variance) = meeting.combine(input.device, moments, _combine_moments, what)
         if total < 2:
             raise ValueError(
                 "expected more than 1 value per channel when training, got an input of shape "
@@ -64,6 +71,24 @@ class WholeBatchNorm(_BatchNorm):
                 part = 1.0 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), part or 0.0)
         self.running_var.lerp_(variance.to(self.running_var.dtype), part or 0.0)
+
+
+def _combine_moments(
+    devices: Sequence[torch.device], parts: Sequence[Moments]
+) -> Sequence[Moments]:
+    """Return the moments of all values, as Chan, Golub and LeVeque (1979) combine them.
+
+    `join` and `cut` sum the gradients of all devices in the order of the devices, not of arrival.
+    """
+    total = sum(count for count, _ in parts)
+    moments = join([moments[None] for _, moments in parts], devices[0])
+    weights = moments.new_tensor([count / total for count, _ in parts]).view(-1, 1)
+    means, variances = moments.unbind(1)
+    mean = (weights * means).sum(0)
+    variance = (weights * (variances + (means - mean) ** 2)).sum(0)
+    whole = torch.stack([mean, variance]).expand_as(moments)
+    results = cut(whole, [1] * len(parts), devices)
+    return [(total, result[0]) for result in results]
 
 
 def synchronize_batch_norm(module: torch.nn.Module) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""The replicas of one step, which exchange statistics and stop when one of them fails."""
+"""The replicas of one step, which exchange numbers and stop when one of them fails."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from ...errors import ReplicaWaitError
-from ..batch.cut import cut, join
+from ...errors import ReplicaWaitError, SpreadError
 
 T = TypeVar("T")
-# The number of values for each channel, and their (mean, biased variance).
-Moments = tuple[int, torch.Tensor]
+V = TypeVar("V")
+# Called with the devices and what the replica on each of them brought; returns what each gets.
+Combine = Callable[[Sequence[torch.device], Sequence[V]], Sequence[V]]
 
 
 class Stopped(BaseException):
@@ -36,8 +36,8 @@ class Meeting:
         self.exchanges = exchanges  # whether layers of batch normalization combine statistics
         self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
-        self._brought: dict[torch.device, Moments] = {}
-        self._combined: dict[torch.device, Moments] = {}
+        self._brought: dict[torch.device, tuple[str, Combine[Any], Any]] = {}
+        self._combined: dict[torch.device, Any] = {}
         # The last replica to arrive calls this. A bound method would make a reference cycle.
         combine = partial(_combine, self.devices, self._brought, self._combined)
         self._barrier = threading.Barrier(len(devices), combine, wait_seconds)
@@ -58,13 +58,13 @@ class Meeting:
         self.stopped = True
         self._barrier.abort()
 
-    def combine(self, count: int, moments: torch.Tensor) -> Moments:
-        """Return count and moments of the values of all replicas, given those of this replica.
+    def combine(self, device: torch.device, value: V, by: Combine[V], what: str) -> V:
+        """Return what `by` makes of the values of all replicas, given that of the one on `device`.
 
-        The moments, mean and biased variance, are of shape (2, channels). Raise ReplicaWaitError if
-        a replica does not call `combine` in time, and `Stopped` if another replica has failed.
+        Raise ReplicaWaitError, which names `what`, if a replica does not bring one in time, and
+        `Stopped` if another replica has failed.
         """
-        self._brought[moments.device] = count, moments
+        self._brought[device] = what, by, value
         try:
             self._barrier.wait()
         except threading.BrokenBarrierError:
@@ -72,11 +72,11 @@ class Meeting:
             if self.stopped or not missing:
                 raise Stopped from None
             raise ReplicaWaitError(
-                f"waited {self._wait_seconds:g} s for the batch statistics of "
-                f"{', '.join(missing)}; every replica must call the same layers of batch "
-                "normalization in the same order"
+                f"waited {self._wait_seconds:g} s for {what} of {', '.join(missing)}; every "
+                "replica must compute the same ones in the same order"
             ) from None
-        return self._combined.pop(moments.device)
+        combined: V = self._combined.pop(device)
+        return combined
 
 
 # A context variable, since modules cannot pass the meeting to their layers.
@@ -96,23 +96,18 @@ def current_meeting() -> Meeting | None:
 
 def _combine(
     devices: Sequence[torch.device],
-    brought: dict[torch.device, Moments],
-    combined: dict[torch.device, Moments],
+    brought: dict[torch.device, tuple[str, Combine[Any], Any]],
+    combined: dict[torch.device, Any],
 ) -> None:
-    """Move moments from `brought` to `combined`, as Chan, Golub and LeVeque (1979) combine them.
-
-    `join` and `cut` sum the gradients of all devices in the order of the devices, not of arrival.
-    """
-    parts = [brought[device] for device in devices]
-    total = sum(count for count, _ in parts)
-    moments = join([moments[None] for _, moments in parts], devices[0])
-    weights = moments.new_tensor([count / total for count, _ in parts]).view(-1, 1)
-    means, variances = moments.unbind(1)
-    mean = (weights * means).sum(0)
-    variance = (weights * (variances + (means - mean) ** 2)).sum(0)
-    whole = torch.stack([mean, variance]).expand_as(moments)
-    results = cut(whole, [1] * len(parts), devices)
-    combined.update(
-        {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
-    )
+    """Move values from `brought` to `combined`."""
+    what, by, _ = brought[devices[0]]
+    for device in devices[1:]:
+        other = brought[device][0]
+        if other != what:
+            raise SpreadError(
+                f"the replica on {devices[0]} came to {what}, while that on {device} came to "
+                f"{other}; every replica must compute the same ones in the same order"
+            )
+    results = by(devices, [brought[device][2] for device in devices])
+    combined.update(zip(devices, results, strict=True))
     brought.clear()

@@ -17,9 +17,11 @@ from ....transfer.tree import map_leaves
 from ...accumulation import refuse_with_accumulate
 from ...batch.call import without_trace
 from ...compiling import leave_to_modules
+from ...group.counted_targets import counted_over_ranks
 from ...group.exchange import Exchange
 from ...layout import Layout
 from ...losses.loss import Criterion, PartLoss, criterion_on
+from ...losses.means_of_parts import AddUp
 from ...plans import Pipeline
 from ...replicas.failure import add_note
 from ..chain import Chain
@@ -88,6 +90,13 @@ class PipelineRank(StagedModule):
     ) -> None:
         super().__init__(module, layout, loss, plan, micro_batches)
         self.__dict__.update(_pipeline=pipeline, _schedules={}, _tasks={})
+        if pipeline.links.row.count > 1 and self._chain.whole_loss:
+            raise SpreadError(
+                "the module computes a mean over targets that are not arguments of its call, or "
+                "that have weights, so pipelines with different samples do not show what the mean "
+                f"divides by: {self._chain.whole_loss}. Let the module return what the loss needs, "
+                "and give spread the loss: loss=criterion"
+            )
         self._begin()
 
     @property
@@ -151,7 +160,8 @@ class PipelineRank(StagedModule):
         agreement = self._announce(samples, key, loss is not None)
         if number == 1 or self.module.training not in self._checked_modes:
             agreement.reach()  # as a refused call must not have written buffers
-        bound = self._chain.bind_parts(inputs, kwargs, parts)
+        add_up = None if alone else self._add_up(agreement)
+        bound = self._chain.bind_parts(inputs, kwargs, parts, add_up)
         call = RankCall(
             pipeline,
             agreement,
@@ -180,6 +190,15 @@ class PipelineRank(StagedModule):
             return output
         count = agreement.total_samples if loss is None else call.divisor
         return self._accumulation.note(output, count if is_divided else None, loss is not None)
+
+    def _add_up(self, agreement: Agreement) -> AddUp:
+        add_up = counted_over_ranks(agreement.exchange, len(self.pipeline_row.ranks))
+
+        def add_up_after_agreement(count: Tensor) -> tuple[Tensor, float]:
+            agreement.reach()
+            return add_up(count)
+
+        return add_up_after_agreement
 
     def _compute_call(self, call: RankCall) -> Any:
         count = len(call.micro_batches)

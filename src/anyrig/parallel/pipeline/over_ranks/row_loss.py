@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from ....errors import BatchError
+from ...losses.even_means import rate_of_targets, require_even
 from ...losses.loss import LossPart, combine_counts
 from .links import Links
 
+_CLOSE = 1e-6  # relative; what is left of the difference of two equal squares
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -22,10 +25,12 @@ class LossKind:
     Attributes:
         reduced: whether the loss is one number, and not one for each sample.
         dtype: the dtype of the loss.
+        mixes_means: whether means over targets are one term of the loss among others.
     """
 
     reduced: bool
     dtype: torch.dtype
+    mixes_means: bool
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,15 @@ def begin_adding_losses(
         A function that waits for the other ranks' losses, and returns that of the global batch.
 
     Raises:
-        BatchError: the loss was reduced for some micro-batches only.
+        BatchError: the loss was reduced for some micro-batches only; or raised by the returned
+            function on every rank, see `require_even`.
     """
-    totals = torch.zeros(8, dtype=torch.float64, device=device)
+    totals = torch.zeros(11, dtype=torch.float64, device=device)
+    rates = [rate for part in parts if (rate := rate_of_targets(part)) is not None]
+    if rates:
+        stacked = torch.stack(rates)
+        number = stacked.new_tensor(len(rates))
+        totals[8:] = torch.stack([number, stacked.sum(), (stacked**2).sum()])
     if parts:
         first = parts[0]
         if len({(part.reduced, part.count is None) for part in parts}) != 1:
@@ -87,7 +98,7 @@ def begin_adding_losses(
                 totals[1], totals[2] = count, 1.0
         skips = float(all(part.skips for part in parts))
         facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by, skips]
-        totals[3:] = torch.tensor(facts, dtype=torch.float64)
+        totals[3:8] = torch.tensor(facts, dtype=torch.float64)
     wait = links.begin_sum(totals)
 
     def finish() -> WholeLoss:
@@ -95,7 +106,9 @@ def begin_adding_losses(
         ranks = totals[5].clamp(min=1.0)
         if "loss" not in known or device.type == "cpu":
             dtype = _DTYPES[round(float(totals[4] / ranks))]
-            known["loss"] = LossKind(float(totals[3]) == 0.0, dtype)
+            known["loss"] = LossKind(float(totals[3]) == 0.0, dtype, bool(totals[8] > 0))
+        if known["loss"].mixes_means:
+            _require_even(*totals[8:].tolist())
         divisor = torch.where(totals[2] > 0, totals[1], 1.0)
         # See `divisor_of_gradients`.
         is_empty = (divisor == 0) & (totals[7] == totals[5])
@@ -105,3 +118,11 @@ def begin_adding_losses(
         return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind)
 
     return finish
+
+
+def _require_even(number: float, total: float, squares: float) -> None:
+    """Raise BatchError unless `number` rates with this sum and sum of squares are equal."""
+    mean = total / number
+    deviation = math.sqrt(max(squares / number - mean**2, 0.0))
+    if deviation > _CLOSE * mean:
+        require_even([mean - deviation, mean + deviation])

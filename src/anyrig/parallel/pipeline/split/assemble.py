@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from ...losses.means_of_parts import AddUp
 from ..chain import Block, Chain, Values
 from ..known_layers import list_layers, require_known_layers
 from .one_sample import ONE_SAMPLE, SampleCount
@@ -114,8 +115,8 @@ def assemble(
     def side_of(values: Values) -> Side:
         return by_case[live_mode(), values.get(ONE_SAMPLE)]
 
-    def divide(values: Values, samples: Sequence[int]) -> list[dict[str, Divisor]]:
-        return divisors_of(side_of(values).recording.losses, values, samples)
+    def divide(values: Values, samples: Sequence[int], add_up: AddUp) -> list[dict[str, Divisor]]:
+        return divisors_of(side_of(values).recording.losses, values, samples, add_up)
 
     def build(values: Values) -> Any:
         side = side_of(values)

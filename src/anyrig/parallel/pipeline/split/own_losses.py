@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ....transfer.tree import list_leaves
+from ...losses.means_of_parts import AddUp
 from ...losses.target_means import TargetMean, read_mean
 from .operations import call_node, fill
 from .part_of_loss import Divisor, PartOfLoss
@@ -37,7 +38,7 @@ class OwnLoss:
     mean: TargetMean
     nodes: Sequence[fx.Node] | None
 
-    def count(self, values: Mapping[str, Any]) -> Tensor | float:
+    def count(self, values: Mapping[str, Any]) -> Tensor:
         """Return what the mean divides by, given the values of a call's arguments."""
         assert self.nodes is not None
         made: dict[fx.Node, Any] = {}
@@ -59,8 +60,8 @@ class OwnLoss:
                         fill(each, made.__getitem__) for each in (node.args, node.kwargs)
                     )
                     made[node] = call_node(node, args, kwargs)
-            target, known = made[self.mean.target], self.mean.known
-            return known.count(target, target, known.settings)
+            target = made[self.mean.target]
+            return TargetMean(self.mean.known, target, target).count(target.device)
 
 
 def divide_losses(recording: Recording, module: nn.Module) -> None:
@@ -94,7 +95,10 @@ def divide_losses(recording: Recording, module: nn.Module) -> None:
 
 
 def divisors_of(
-    losses: Sequence[OwnLoss], values: Mapping[str, Any], samples: Sequence[int]
+    losses: Sequence[OwnLoss],
+    values: Mapping[str, Any],
+    samples: Sequence[int],
+    add_up: AddUp,
 ) -> list[dict[str, Divisor]]:
     """Return the divisors of losses by name, for each part of a call.
 
@@ -102,10 +106,14 @@ def divisors_of(
         losses: those that the module computes.
         values: the arguments of the whole call.
         samples: the number of samples of each part.
+        add_up: adds up what a loss divides by over all pipelines.
     """
-    total = sum(samples)
-    counts = {loss.name: loss.count(values) for loss in losses}
-    return [{name: (count, n / total) for name, count in counts.items()} for n in samples]
+    total = sum(samples) or 1
+    counts = {loss.name: add_up(loss.count(values)) for loss in losses}
+    return [
+        {name: (count, share * n / total) for name, (count, share) in counts.items()}
+        for n in samples
+    ]
 
 
 def _made_of_arguments(

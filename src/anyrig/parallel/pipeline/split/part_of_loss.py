@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...losses.target_means import read_mean
+from ...losses.target_means import read_mean, scale_mean
 
 # The number of all targets that count, and the part's share of the samples.
-Divisor = tuple["Tensor | float", float]
+Divisor = tuple[Tensor, float]
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,6 @@ class PartOfLoss:
         if divisor is None or mean is None:
             return criterion(*args, **kwargs)
         count, share = divisor
-        output = mean.output
-        # The sum of many losses in float16 may overflow where their mean does not.
-        widens = output.dtype is torch.float16 and not torch.is_autocast_enabled(output.device.type)
-        total = mean.known.summed(output.float() if widens else output, mean.target)
-        return (total / count / share).to(output.dtype if widens else total.dtype)
+        value = criterion(*args, **kwargs)
+        own = mean.count(value.device)
+        return scale_mean(value, own, count.to(own.device, own.dtype), share)

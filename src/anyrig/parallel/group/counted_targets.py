@@ -1,0 +1,54 @@
+"""The means over targets that ranks compute: the ranks add up the targets that count.
+
+::
+
+    rank 0   2 samples, 12 targets that count ──┐
+    rank 1   2 samples,  3 targets that count ──┴──▶ 15: each rank scales its mean, so that the
+                                                     gradients, weighted by samples, are right
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..losses.means_of_parts import AddUp
+from .exchange import Exchange, Phase
+
+
+def counted_over_ranks(forward: Exchange, ranks_of_part: int = 1) -> AddUp:
+    """Return a function for the means of one forward; all ranks must call it in the same order.
+
+    It takes what a mean of this rank's part divides by, a tensor without dimensions, and returns
+    the same of all parts, and this part's share of all samples. Each part is computed by
+    `ranks_of_part` ranks. If a rank takes no mean where another takes one, both raise
+    RankMismatchError.
+    """
+    calls = 0
+
+    def add_up(count: Tensor) -> tuple[Tensor, float]:
+        nonlocal calls
+        calls += 1
+        forward.finish()
+        own = count if forward.samples else torch.zeros_like(count)  # of stand-ins
+        meeting = Exchange(
+            forward.context,
+            forward.model,
+            forward.samples,
+            own_loss=forward.own_loss,
+            own_reduces=forward.own_reduces,
+            forward=calls,
+        )
+        with forward.waiting():
+            if count.device.type == "cpu":
+                meeting.start(Phase.MEAN, extra=(float(own), 0, 0))
+                meeting.finish()
+                total = count.new_tensor([own for own, *_ in meeting.extra_of_ranks]).sum()
+            else:
+                meeting.meet(Phase.MEAN)
+                total = own.clone()
+                dist.all_reduce(total)
+        return total / ranks_of_part, meeting.part * ranks_of_part
+
+    return add_up

@@ -1,0 +1,135 @@
+"""The means over targets that code computes for one part of a batch.
+
+::
+
+    the part on one device    mean of its 3 targets that count
+    of the whole batch        12 such targets, and the part has half of the samples
+    what the code gets        mean * 3 / 12 / (1/2)
+
+What a module or a loss returns for a part is weighted by samples. With these means, the result is
+the mean over the targets of the whole batch, however unevenly ignored targets are spread, also
+where the code scales the mean or adds other terms.
+
+While a part is computed, PyTorch's functions of such means are replaced. They ask for the total of
+the counts where they are called, so the devices meet there. Where parts are computed one after
+another, as micro-batches are, the functions only note their means.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.nn import functional
+
+from .target_means import read_mean, scale_mean
+
+# Called with what a part's mean divides by; returns the same of all parts, and the part's share of
+# the samples. All parts call it in the same order.
+AddUp = Callable[[Tensor], tuple[Tensor, float]]
+
+_NAMES = [
+    name
+    for name in ("cross_entropy", "nll_loss", "linear_cross_entropy")
+    if hasattr(functional, name)
+]
+
+
+# Called with a mean and what it divides by; returns what the code gets instead.
+_Replace = Callable[[Tensor, Tensor], Tensor]
+
+_current: ContextVar[_Replace | None] = ContextVar("anyrig_means_of_part", default=None)
+
+
+class _Functions:
+    """PyTorch's functions, replaced while any thread computes a part."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._originals: dict[str, Callable[..., Tensor]] = {}
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._originals = {name: getattr(functional, name) for name in _NAMES}
+                for name, original in self._originals.items():
+                    setattr(functional, name, _mean_of_part(original))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    for name, original in self._originals.items():
+                        setattr(functional, name, original)
+
+
+_functions = _Functions()
+
+
+@contextmanager
+def computing_part(add_up: AddUp) -> Iterator[None]:
+    """Let the means over targets in this block, in this thread, be those of one part."""
+
+    def replace(mean: Tensor, own: Tensor) -> Tensor:
+        with torch.no_grad():
+            total, share = add_up(own)
+        return scale_mean(mean, own, total, share)
+
+    with _replacing(replace):
+        yield
+
+
+@contextmanager
+def noting_means() -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Note the means over targets in this block, in this thread, and what they divide by.
+
+    Note nothing within `computing_part`, which sees to them.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def note(mean: Tensor, own: Tensor) -> Tensor:
+        found.append((mean, own))
+        return mean
+
+    if _current.get() is None:
+        with _replacing(note):
+            yield found
+    else:
+        yield found
+
+
+@contextmanager
+def _replacing(replace: _Replace) -> Iterator[None]:
+    token = _current.set(replace)
+    try:
+        with _functions.replaced():
+            yield
+    finally:
+        _current.reset(token)
+
+
+@functools.cache
+def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @_disable_dynamo
+    @functools.wraps(function)
+    def compute(*args: Any, **kwargs: Any) -> Tensor:
+        replace = _current.get()
+        mean = None if replace is None else read_mean(function, args, kwargs)
+        value = function(*args, **kwargs)
+        if replace is None or mean is None:
+            return value
+        with torch.no_grad():
+            own = mean.count(value.device)
+        return replace(value, own)
+
+    return compute

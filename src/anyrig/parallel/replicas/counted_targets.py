@@ -1,0 +1,53 @@
+"""The means over targets that replicas compute: the devices add up the targets that count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...transfer.beside import copy_in_order
+from ..losses.means_of_parts import computing_part
+from .meeting import Meeting
+
+
+def count_targets_together(
+    functions: Sequence[Callable[..., Any]], meeting: Meeting, samples: Sequence[int]
+) -> list[Callable[..., Any]]:
+    """Return functions for the meeting's devices that take means over all devices' targets.
+
+    Args:
+        functions: one for each device; each computes its part of a batch.
+        meeting: the replicas of this step.
+        samples: the number of samples of each part.
+    """
+    total = sum(samples)
+    return [
+        partial(_compute, function, meeting, device, count / total if total else 0.0)
+        for function, device, count in zip(functions, meeting.devices, samples, strict=True)
+    ]
+
+
+def _compute(
+    function: Callable[..., Any],
+    meeting: Meeting,
+    device: torch.device,
+    share: float,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    def add_up(count: Tensor) -> tuple[Tensor, float]:
+        return meeting.combine(device, count, _add, "the number of targets"), share
+
+    with computing_part(add_up):
+        return function(*args, **kwargs)
+
+
+def _add(devices: Sequence[torch.device], counts: Sequence[Tensor]) -> Sequence[Tensor]:
+    lead = devices[0]
+    total = torch.stack([copy_in_order(count, lead) for count in counts]).sum()
+    return [copy_in_order(total, device) for device in devices]

@@ -1,0 +1,131 @@
+"""Means over targets, in the module or in a loss of one's own, are those of the whole batch.
+
+Over ranks, `counted_target_cases.py` tries the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from pipeline.beside_one_device import TOLERANCE, difference, rig_of
+from pipeline.models_with_losses import LOSSES, Tagger, V, batch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import anyrig
+from anyrig.errors import BatchError
+
+pytestmark = pytest.mark.gpus(3)
+
+
+class Beside:
+    """A `Tagger` on one device, and its copy on several."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.one = Tagger(name).double().to("cuda:0")
+        self.several = copy.deepcopy(self.one)
+        self.loss = options.get("loss")
+        self.model: Any = anyrig.spread(self.several, rig_of(3), **options)
+
+    def step(self, samples: int, ignored: str = "unevenly") -> float:
+        """Train both modules on a batch, and return the greatest difference."""
+        call = {name: each.to("cuda:0") for name, each in batch(samples, ignored).items()}
+        alone, labels = self.one(**call), call["labels"]
+        if self.loss is None:
+            losses = alone.loss, self.model(**call).loss
+        else:
+            losses = self.loss(alone, labels), self.model(**call, target=labels)
+        for each in losses:
+            each.backward()
+        pairs = zip(self.one.parameters(), self.several.parameters(), strict=True)
+        gradients = [difference(a.grad, b.grad) for a, b in pairs]
+        self.one.zero_grad(), self.several.zero_grad()
+        if losses[0].isnan():
+            assert losses[1].isnan()
+            return max(gradients)
+        return max(difference(*losses), *gradients)
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "class_weights", "targets_of_a_teacher"])
+def test_a_module_with_a_loss_on_several_devices(name: str) -> None:
+    pair = Beside(name)
+    for samples in (7, 4, 2, 1):
+        assert pair.step(samples) < TOLERANCE, samples
+    assert pair.step(4, "nowhere") < TOLERANCE
+
+
+def test_a_batch_whose_targets_are_all_ignored() -> None:
+    pair = Beside("a_function")
+    assert pair.step(4, "all") < TOLERANCE
+    assert pair.step(4) < TOLERANCE
+
+
+def test_the_loss_without_gradients() -> None:
+    pair = Beside("a_function")
+    call = {name: each.to("cuda:0") for name, each in batch(7).items()}
+    with torch.no_grad():
+        assert difference(pair.model(**call).loss, pair.one(**call).loss) < TOLERANCE
+
+
+def mean_of_tokens(output: Any, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
+
+
+def mean_of_a_criterion(output: Any, labels: Tensor) -> Tensor:
+    found: Tensor = nn.CrossEntropyLoss()(output.logits.transpose(1, 2), labels)
+    return found
+
+
+def with_another_term(output: Any, labels: Tensor) -> Tensor:
+    return 2 * mean_of_tokens(output, labels) + 0.1 * output.logits.square().mean()
+
+
+@pytest.mark.parametrize("loss", [mean_of_tokens, mean_of_a_criterion, with_another_term])
+def test_a_loss_of_ones_own_on_several_devices(loss: Any) -> None:
+    pair = Beside("a_function", loss=loss)
+    for samples in (7, 4, 1):
+        assert pair.step(samples) < TOLERANCE, samples
+    assert pair.step(4, "nowhere") < TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("loss", [mean_of_tokens, mean_of_a_criterion])
+def test_a_loss_of_ones_own_in_a_pipeline(loss: Any, schedule: str) -> None:
+    plan = anyrig.Pipeline(example=((), batch(4)), schedule=schedule)
+    pair = Beside("a_mean_over_samples", loss=loss, plan=plan)
+    for samples in (7, 4, 1):
+        assert pair.step(samples) < TOLERANCE, samples
+    assert pair.step(4, "all") < TOLERANCE
+
+
+def test_a_pipeline_refuses_what_micro_batches_do_not_show() -> None:
+    plan = anyrig.Pipeline(example=((), batch(4)))
+    pair = Beside("a_mean_over_samples", loss=with_another_term, plan=plan)
+    assert pair.step(4, "nowhere") < TOLERANCE
+    with pytest.raises(BatchError, match=r"from 0 to 4 for each sample.*Return \(sum, count\)"):
+        pair.step(7)
+    assert all(each.grad is None for each in pair.several.parameters())
+
+
+def test_functions_of_pytorch_are_as_they_were() -> None:
+    before = functional.cross_entropy, functional.nll_loss
+    seen: list[Any] = []
+
+    class Looking(Tagger):
+        def forward(self, words: Tensor, labels: Tensor) -> Any:
+            seen.append(functional.cross_entropy)
+            if not len(words):
+                raise ArithmeticError
+            return super().forward(words, labels)
+
+    model: Any = anyrig.spread(Looking("a_function").to("cuda:0"), rig_of(3))
+    model(**batch(7))
+    assert before[0] not in seen
+    assert (functional.cross_entropy, functional.nll_loss) == before
+    with pytest.raises(ArithmeticError):
+        model(**batch(0))
+    assert (functional.cross_entropy, functional.nll_loss) == before
