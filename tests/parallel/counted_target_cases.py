@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import anyrig
-from anyrig.errors import RankMismatchError
+from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.plans import Plan, Replicas, Shards
 
 # The rows of the ranks in batches of five samples; the last ranks' targets are all ignored.
@@ -34,7 +34,8 @@ def _learn(plan: Plan, name: str) -> None:
         whole = anyrig.mean_over_ranks(loss, weight=rows[pair.rank])
         torch.testing.assert_close(whole, alone.detach(), rtol=1e-9, atol=0)
         pair.assert_same("gradients")
-        pair.model.zero_grad(), pair.one.zero_grad()
+        for each in (pair.model, pair.one):
+            each.zero_grad()
 
 
 def case_replicas_take_means_over_the_targets_of_all_ranks() -> None:
@@ -48,7 +49,8 @@ def case_sharded_modules_take_means_over_the_targets_of_all_ranks() -> None:
 
 
 def _mean_of_tokens(output: Any, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
+    found: Tensor = functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
+    return found
 
 
 def _with_another_term(output: Any, labels: Tensor) -> Tensor:
@@ -69,7 +71,25 @@ def case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks() -> None:
             whole.backward()
             torch.testing.assert_close(whole, alone, rtol=1e-9, atol=0)
             pair.assert_same("gradients")
-            pair.model.zero_grad(), pair.one.zero_grad()
+            for each in (pair.model, pair.one):
+                each.zero_grad()
+
+
+def case_accumulated_means_over_targets_are_even_or_refused() -> None:
+    from rank_cases import Pair
+
+    pair = Pair(Tagger("a_function"), accumulate=True)
+
+    def step(ignored: int) -> None:
+        call = {key: each.to(pair.device) for key, each in batch(3, "nowhere").items()}
+        call["labels"][:, :ignored] = -100
+        pair.model(**call).loss.backward()
+
+    step(1)
+    step(1)
+    with pytest.raises(BatchError, match="from 3 to 4 for each sample"):
+        step(2)
+    pair.model.zero_grad()
 
 
 class _SomeRanks(Tagger):

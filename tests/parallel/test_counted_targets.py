@@ -43,7 +43,8 @@ class Beside:
             each.backward()
         pairs = zip(self.one.parameters(), self.several.parameters(), strict=True)
         gradients = [difference(a.grad, b.grad) for a, b in pairs]
-        self.one.zero_grad(), self.several.zero_grad()
+        for each in (self.one, self.several):
+            each.zero_grad()
         if losses[0].isnan():
             assert losses[1].isnan()
             return max(gradients)
@@ -72,7 +73,8 @@ def test_the_loss_without_gradients() -> None:
 
 
 def mean_of_tokens(output: Any, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
+    found: Tensor = functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
+    return found
 
 
 def mean_of_a_criterion(output: Any, labels: Tensor) -> Tensor:
@@ -129,3 +131,27 @@ def test_functions_of_pytorch_are_as_they_were() -> None:
     with pytest.raises(ArithmeticError):
         model(**batch(0))
     assert (functional.cross_entropy, functional.nll_loss) == before
+
+
+@pytest.mark.parametrize("loss", [None, with_another_term])
+@pytest.mark.parametrize(("name", "devices"), [("replicas", 1), ("replicas", 3), ("pipeline", 2)])
+def test_accumulated_means_are_even_or_refused(name: str, devices: int, loss: Any) -> None:
+    torch.manual_seed(0)
+    module = Tagger("a_function" if loss is None else "a_mean_over_samples").to("cuda:0")
+    pipeline = anyrig.Pipeline(2, example=((), batch(4)))
+    plan = pipeline if name == "pipeline" else anyrig.Replicas()
+    model: Any = anyrig.spread(module, rig_of(devices), plan=plan, loss=loss, accumulate=True)
+
+    def step(samples: int, ignored: int) -> None:
+        call = batch(samples, "nowhere")
+        call["labels"][:, :ignored] = -100
+        target = {} if loss is None else {"target": call["labels"]}
+        found = model(**call, **target)
+        (found.loss if loss is None else found).backward()
+
+    step(4, 1)
+    step(3, 1)
+    with pytest.raises(BatchError, match=r"from 3 to 4 for each sample"):
+        step(4, 2)
+    model.zero_grad()
+    step(4, 2)

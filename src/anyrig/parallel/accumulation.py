@@ -12,7 +12,8 @@ weighted, so a loss may contain terms of parameters alone, such as a penalty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -24,12 +25,14 @@ from .backward_callback import queue_callback
 from .batch.samples import count_arguments as count_arguments
 from .gradient_hooks import use_in_this_pass
 from .losses.criterions import recognise
+from .losses.even_means import require_even
 from .losses.loss import Criterion, reduction_of
 from .marks import mark_outputs, tensors_with_gradients
 
 # The number of samples, or what a loss was divided by; None if unknown.
 Count = Tensor | float | None
 
+_REMEDY = "Give spread the loss, loss=nn.CrossEntropyLoss() for example, and call it with target="
 _EXPLAIN = "accumulate=True weights each backward pass by its samples, which is impossible with "
 
 
@@ -39,14 +42,16 @@ class Accumulation:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._before, self._by_loss = 0.0, False
+        self._rates: list[float] = []  # of the passes before, see `require_even`
         self._pass = -1  # the number of the last backward pass
         # The gradients at the end of that pass, with their versions.
         self._left: dict[Tensor, tuple[TensorWeakRef, int]] = {}
 
-    def follow(self, by_loss: bool) -> Callable[[Count], float]:
+    def follow(self, by_loss: bool, targets: Sequence[Tensor] = ()) -> Callable[[Count], float]:
         """Return a function that a forward's backward pass must call first, with its count.
 
-        The function returns the weight of the outputs' gradients, which is 1.
+        `targets` has what means over targets in the forward divide by; entries may be added until
+        the backward pass. The function returns the weight of the outputs' gradients, which is 1.
         """
         waiting = [True]
 
@@ -63,24 +68,24 @@ class Accumulation:
                 )
             waiting.clear()
             self._pass = this
-            self._begin(0.0 if new is None else float(new), by_loss)
+            self._begin(0.0 if new is None else float(new), by_loss, targets)
             return 1.0
 
         return begin
 
-    def note(self, output: Any, count: Count, by_loss: bool) -> Any:
+    def note(self, output: Any, count: Count, by_loss: bool, targets: Sequence[Tensor] = ()) -> Any:
         """Return a forward's outputs; their backward pass will be weighted by `count`."""
         tensors = tensors_with_gradients(output)
         if count is None and tensors:
             raise no_count()
-        begin = self.follow(by_loss)
+        begin = self.follow(by_loss, targets)
         mark_outputs(tensors, lambda: begin(count))
         return output
 
     def _gradients(self) -> dict[Tensor, Tensor]:
         return {p: p.grad for p in self._module.parameters() if p.grad is not None}
 
-    def _begin(self, new: float, by_loss: bool) -> None:
+    def _begin(self, new: float, by_loss: bool, targets: Sequence[Tensor]) -> None:
         old, left = self._gradients(), self._left
         self._left = {}  # if this pass fails, the next one is refused
         before = self._before if old else 0.0
@@ -95,6 +100,12 @@ class Accumulation:
                 "zero_grad() after clipping and optimizer.step(), and after an error, without "
                 "set_to_none=False"
             )
+        rates = [float(each) / new for each in targets] if new else []
+        if not before:
+            self._rates = rates
+        elif rates:
+            for one, other in zip_longest(self._rates, rates, fillvalue=0.0):
+                require_even([one, other], _REMEDY)
         # The mean over no samples is NaN, so the gradients of this pass are dropped.
         kept = None if new else {p: grad.clone() for p, grad in old.items()}
         if before and new:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
+from .losses.even_means import targets_of
 from .losses.loss import (
     Criterion,
     LossPart,
@@ -33,6 +34,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
+from .losses.means_of_parts import noting_means
 from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
 from .plans import Replicas
@@ -205,18 +207,26 @@ class DataParallel(TransparentModule):
         if samples is None:
             samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
-            return self._note_backward(self.module(*inputs, **kwargs), samples)
+            with noting_means() as means:
+                output = self.module(*inputs, **kwargs)
+            return self._note_backward(output, samples, [count for _, count in means])
         part = compute_loss_part(self.module, loss, lead, samples or 0, *inputs, **kwargs)
         whole = combine_losses([part], lead, dim)
         return self._note_backward(whole, None if samples is None else [part])
 
-    def _note_backward(self, output: Any, counted: int | list[LossPart] | None) -> Any:
+    def _note_backward(
+        self,
+        output: Any,
+        counted: int | list[LossPart] | None,
+        targets: Sequence[torch.Tensor] = (),
+    ) -> Any:
         accumulation = self._run.accumulation
         if accumulation is None:
             return output
         if isinstance(counted, list):
-            return accumulation.note(output, combine_counts(counted, self._layout.lead), True)
-        return accumulation.note(output, counted, False)
+            count = combine_counts(counted, self._layout.lead)
+            return accumulation.note(output, count, True, [*targets, *targets_of(counted)])
+        return accumulation.note(output, counted, False, targets)
 
     def _call_spread(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool, samples: int | None
@@ -256,8 +266,9 @@ class DataParallel(TransparentModule):
                 partial(compute_loss_part, module, loss, device, count)
                 for module, device, count in zip(modules, meeting.devices, samples, strict=True)
             ]
+        targets: list[torch.Tensor] = []
         if len(active) > 1:
-            functions = count_targets_together(functions, meeting, samples)
+            functions = count_targets_together(functions, meeting, samples, targets)
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:
@@ -271,7 +282,7 @@ class DataParallel(TransparentModule):
             run.replicas.join_attributes(active, samples, layout.dim)
         if loss is not None:
             whole = combine_losses(results, layout.output_device, layout.dim)
-            return self._note_backward(whole, results if divided else None)
+            return self._note_backward(whole, results if divided else None, targets)
         if not gathers:
             return results
         call = Call(
@@ -283,7 +294,7 @@ class DataParallel(TransparentModule):
             lambda: may_pack(self.module, (inputs, kwargs)),
         )
         joined = join_outputs(results, layout.output_device, call)
-        return self._note_backward(joined, None if divided is None else sum(divided))
+        return self._note_backward(joined, None if divided is None else sum(divided), targets)
 
     def _call_lead_once_more(self, call: Any, samples: int, of: int, given: int | None) -> Any:
         """Return the module's output for the first samples of a batch, without side effects.

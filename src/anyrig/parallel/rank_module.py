@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -198,14 +198,15 @@ class RankModule(TransparentModule):
             run.last = exchange
         if samples and (loss is not None) not in run.sample_of:
             run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
-        forward = self._new_forward(run, exchange, loss is not None)
+        targets: list[Tensor] = []
+        forward = self._new_forward(run, exchange, loss is not None, targets)
         if run.accumulation and counted is None:
             raise no_count()
         target = take_target(self.module, inputs, kwargs) if loss is not None else None
         if has_collectives:
             exchange.finish()
         compute = method or self._compute
-        with computing_part(counted_over_ranks(exchange)):
+        with computing_part(counted_over_ranks(exchange, targets)):
             output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
             if loss is not None:
                 output = whole_loss(loss, output, target, self._device, exchange)
@@ -215,9 +216,11 @@ class RankModule(TransparentModule):
             run.passes.note(forward, output)
         return output
 
-    def _new_forward(self, run: Run, exchange: Exchange, by_loss: bool) -> Forward:
+    def _new_forward(
+        self, run: Run, exchange: Exchange, by_loss: bool, targets: Sequence[Tensor]
+    ) -> Forward:
         moves_buffers = self.module.training and self._reduces and bool(run.buffers)
-        accumulate = run.accumulation.follow(by_loss) if run.accumulation else None
+        accumulate = run.accumulation.follow(by_loss, targets) if run.accumulation else None
 
         def met() -> None:
             if accumulate is not None:

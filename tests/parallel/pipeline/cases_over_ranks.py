@@ -442,7 +442,8 @@ def case_own_losses() -> None:
             for each in (found, alone):
                 each.loss.backward()
             pair.compare_gradients()
-            pair.model.zero_grad(), pair.one.zero_grad()
+            for each in (pair.model, pair.one):
+                each.zero_grad()
 
 
 def case_a_device_that_a_later_stage_reads() -> None:
@@ -534,7 +535,8 @@ def case_rows_with_own_losses() -> None:
             pair.model(**own).loss.backward()
             pair.one(**dict(zip(call, on_device(*call.values()), strict=True))).loss.backward()
             pair.compare_gradients()
-            pair.model.zero_grad(), pair.one.zero_grad()
+            for each in (pair.model, pair.one):
+                each.zero_grad()
     with pytest.raises(SpreadError, match=r"pipelines with different samples.*net.weights"):
         Pair(Tagger("class_weights"), example=((), labelled(4)), micro_batches=1, replicas=2)
 
@@ -644,7 +646,8 @@ def case_rows_of_a_distributed_loader() -> None:
             assert of_ranks == [row for row in rows for _ in range(size)]
             whole = [number for row in rows for number in row]
             alone.append(whole)
-            pair.model.zero_grad(), pair.one.zero_grad()
+            for each in (pair.model, pair.one):
+                each.zero_grad()
             pair.model(u, target=v).backward()
             pair.alone(*on_device(x[whole], y[whole])).backward()
             pair.compare_gradients()

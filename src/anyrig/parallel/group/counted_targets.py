@@ -17,19 +17,16 @@ from ..losses.means_of_parts import AddUp
 from .exchange import Exchange, Phase
 
 
-def counted_over_ranks(forward: Exchange, ranks_of_part: int = 1) -> AddUp:
+def counted_over_ranks(forward: Exchange, totals: list[Tensor], ranks_of_part: int = 1) -> AddUp:
     """Return a function for the means of one forward; all ranks must call it in the same order.
 
     It takes what a mean of this rank's part divides by, a tensor without dimensions, and returns
-    the same of all parts, and this part's share of all samples. Each part is computed by
-    `ranks_of_part` ranks. If a rank takes no mean where another takes one, both raise
-    RankMismatchError.
+    the same of all parts, and this part's share of all samples. `totals` gets the sums, too. Each
+    part is computed by `ranks_of_part` ranks. If a rank takes no mean where another takes one, both
+    raise RankMismatchError.
     """
-    calls = 0
 
     def add_up(count: Tensor) -> tuple[Tensor, float]:
-        nonlocal calls
-        calls += 1
         forward.finish()
         own = count if forward.samples else torch.zeros_like(count)  # of stand-ins
         meeting = Exchange(
@@ -38,7 +35,7 @@ def counted_over_ranks(forward: Exchange, ranks_of_part: int = 1) -> AddUp:
             forward.samples,
             own_loss=forward.own_loss,
             own_reduces=forward.own_reduces,
-            forward=calls,
+            forward=len(totals) + 1,
         )
         with forward.waiting():
             if count.device.type == "cpu":
@@ -49,6 +46,7 @@ def counted_over_ranks(forward: Exchange, ranks_of_part: int = 1) -> AddUp:
                 meeting.meet(Phase.MEAN)
                 total = own.clone()
                 dist.all_reduce(total)
-        return total / ranks_of_part, meeting.part * ranks_of_part
+        totals.append(total / ranks_of_part)
+        return totals[-1], meeting.part * ranks_of_part
 
     return add_up

@@ -21,6 +21,10 @@ from ...errors import BatchError
 if TYPE_CHECKING:
     from .loss import LossPart
 
+_REMEDY = (
+    "Return (sum, count) from the loss; or compute it in the module's forward, which gets the "
+    "targets as an argument"
+)
 _CLOSE = 1e-6  # relative; class weights are sums in float32
 
 
@@ -35,15 +39,20 @@ def rate_of_targets(part: LossPart) -> torch.Tensor | None:
     return torch.as_tensor(total / part.count)
 
 
-def require_even(rates: Sequence[float]) -> None:
-    """Raise BatchError unless the rates of a batch's parts are equal."""
+def targets_of(parts: Sequence[LossPart]) -> list[torch.Tensor]:
+    """Return what each mean over targets divides by in all parts together."""
+    device = parts[0].value.device
+    columns = zip(*(part.targets for part in parts), strict=True)
+    return [torch.stack([each.to(device) for each in column]).sum() for column in columns]
+
+
+def require_even(rates: Sequence[float], remedy: str = _REMEDY) -> None:
+    """Raise BatchError, with `remedy`, unless the rates of a batch's parts are equal."""
     low, high = min(rates, default=0.0), max(rates, default=0.0)
     if math.isclose(low, high, rel_tol=_CLOSE):
         return
     raise BatchError(
-        "the loss adds other terms to a mean over targets that are not ignored, and the parts of "
-        f"the batch differ in how many there are: from {low:g} to {high:g} for each sample. Parts "
-        "are weighted by samples, which would not be right for this mean. Return (sum, count) "
-        "from the loss; or compute it in the module's forward, which gets the targets as an "
-        "argument"
+        "a mean over targets that are not ignored is one term of what is computed, and the parts "
+        f"of a batch differ in how many there are: from {low:g} to {high:g} for each sample. Parts "
+        f"are weighted by samples, which would not be right for this mean. {remedy}"
     )

@@ -14,6 +14,7 @@ from ..accumulation import refuse_with_accumulate
 from ..batch.call import without_trace
 from ..compiling import refuse_pipeline
 from ..layout import Layout
+from ..losses.even_means import targets_of
 from ..losses.loss import (
     Criterion,
     LossPart,
@@ -123,9 +124,16 @@ class PipelineModule(StagedModule):
     ) -> Any:
         layout = self._fixed_layout
         parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
-        bound = self._chain.bind_parts(inputs, kwargs, parts)
+        targets: list[torch.Tensor] = []
+
+        def note(count: torch.Tensor) -> tuple[torch.Tensor, float]:
+            targets.append(count)
+            return count, 1.0
+
+        add_up = None if self._accumulation is None else note
+        bound = self._chain.bind_parts(inputs, kwargs, parts, add_up)
         if loss is not None:
-            return self._compute_loss(loss, parts, bound, is_divided)
+            return self._compute_loss(loss, parts, bound, is_divided, targets)
         outputs = self._run_with_graph(parts, bound, None)
         samples = [part.samples for part in parts]
         joined = self._join(
@@ -135,7 +143,7 @@ class PipelineModule(StagedModule):
             kwargs,
             lambda count: self._call_once_more(inputs, kwargs, count, sum(samples)),
         )
-        return self._note_backward(joined, sum(samples) if is_divided else None, False)
+        return self._note_backward(joined, sum(samples) if is_divided else None, False, targets)
 
     def _compute_loss(
         self,
@@ -143,6 +151,7 @@ class PipelineModule(StagedModule):
         parts: Sequence[MicroBatch],
         bound: Sequence[dict[str, Any]],
         is_divided: bool,
+        targets: Sequence[torch.Tensor],
     ) -> torch.Tensor:
         layout = self._fixed_layout
         order = self._order_of(self._table.schedule.name, len(parts))
@@ -156,7 +165,8 @@ class PipelineModule(StagedModule):
             whole, losses = compute_loss(run, layout.output_device, layout.dim)
             self.__dict__["_has_run"] = True
         count = combine_counts(losses, layout.output_device) if is_divided else None
-        noted: torch.Tensor = self._note_backward(whole, count, True)
+        targets = [*targets, *targets_of(losses)]
+        noted: torch.Tensor = self._note_backward(whole, count, True, targets)
         return noted
 
     def _scheduled_run(
@@ -239,10 +249,12 @@ class PipelineModule(StagedModule):
     def refresh(self) -> None:
         """Do nothing: stages compute with the module itself. See `DataParallel.refresh`."""
 
-    def _note_backward(self, output: Any, count: Any, by_loss: bool) -> Any:
+    def _note_backward(
+        self, output: Any, count: Any, by_loss: bool, targets: Sequence[torch.Tensor]
+    ) -> Any:
         if self._accumulation is None:
             return output
-        return self._accumulation.note(output, count, by_loss)
+        return self._accumulation.note(output, count, by_loss, targets)
 
     def __getstate__(self) -> dict[str, Any]:
         # `_start` makes these again in the process that unpickles the model.

@@ -15,7 +15,10 @@ from .meeting import Meeting
 
 
 def count_targets_together(
-    functions: Sequence[Callable[..., Any]], meeting: Meeting, samples: Sequence[int]
+    functions: Sequence[Callable[..., Any]],
+    meeting: Meeting,
+    samples: Sequence[int],
+    totals: list[Tensor],
 ) -> list[Callable[..., Any]]:
     """Return functions for the meeting's devices that take means over all devices' targets.
 
@@ -23,10 +26,18 @@ def count_targets_together(
         functions: one for each device; each computes its part of a batch.
         meeting: the replicas of this step.
         samples: the number of samples of each part.
+        totals: gets what each mean divides by.
     """
     total = sum(samples)
     return [
-        partial(_compute, function, meeting, device, count / total if total else 0.0)
+        partial(
+            _compute,
+            function,
+            meeting,
+            device,
+            count / total if total else 0.0,
+            totals if device == meeting.devices[0] else [],
+        )
         for function, device, count in zip(functions, meeting.devices, samples, strict=True)
     ]
 
@@ -36,12 +47,14 @@ def _compute(
     meeting: Meeting,
     device: torch.device,
     share: float,
+    totals: list[Tensor],
     /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     def add_up(count: Tensor) -> tuple[Tensor, float]:
-        return meeting.combine(device, count, _add, "the number of targets"), share
+        totals.append(meeting.combine(device, count, _add, "the number of targets"))
+        return totals[-1], share
 
     with computing_part(add_up):
         return function(*args, **kwargs)

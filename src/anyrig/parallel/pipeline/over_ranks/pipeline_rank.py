@@ -160,7 +160,9 @@ class PipelineRank(StagedModule):
         agreement = self._announce(samples, key, loss is not None)
         if number == 1 or self.module.training not in self._checked_modes:
             agreement.reach()  # as a refused call must not have written buffers
-        add_up = None if alone else self._add_up(agreement)
+        targets: list[Tensor] = []
+        counts = self._accumulation is not None or not alone
+        add_up = self._add_up(agreement, targets) if counts else None
         bound = self._chain.bind_parts(inputs, kwargs, parts, add_up)
         call = RankCall(
             pipeline,
@@ -189,10 +191,13 @@ class PipelineRank(StagedModule):
         if self._accumulation is None or not torch.is_grad_enabled():
             return output
         count = agreement.total_samples if loss is None else call.divisor
-        return self._accumulation.note(output, count if is_divided else None, loss is not None)
+        targets.extend(call.targets)
+        return self._accumulation.note(
+            output, count if is_divided else None, loss is not None, targets
+        )
 
-    def _add_up(self, agreement: Agreement) -> AddUp:
-        add_up = counted_over_ranks(agreement.exchange, len(self.pipeline_row.ranks))
+    def _add_up(self, agreement: Agreement, totals: list[Tensor]) -> AddUp:
+        add_up = counted_over_ranks(agreement.exchange, totals, len(self.pipeline_row.ranks))
 
         def add_up_after_agreement(count: Tensor) -> tuple[Tensor, float]:
             agreement.reach()

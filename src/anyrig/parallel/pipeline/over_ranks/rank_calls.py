@@ -89,6 +89,7 @@ class RankCall:
         row = self.pipeline.links.row
         self.is_last = row.place == self.pipeline.stages.traffic.device_of_stage[-1]
         self.divisor: Tensor | None = None  # of the loss, once it was computed
+        self.targets: Sequence[Tensor] = ()  # see `WholeLoss`
         # Without samples there is no loss, and the gradients of outputs count for nothing.
         self.is_empty = not any(part.samples for part in self.micro_batches)
         self._passes_before = self.pipeline.passes
@@ -156,6 +157,7 @@ class RankCall:
         def finish() -> WholeLoss:
             whole = wait()
             self.divisor = whole.divisor if whole.kind.reduced else None
+            self.targets = whole.targets
             return whole
 
         return finish

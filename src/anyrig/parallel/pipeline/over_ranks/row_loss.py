@@ -43,12 +43,15 @@ class WholeLoss:
         left: what divides the gradients: the divisor over the one that `begin_adding_losses` was
             given.
         kind: the kind of the loss.
+        targets: what means over targets divide by that are one term of the loss among others; if
+            there are several, a number for all.
     """
 
     value: Tensor
     divisor: Tensor
     left: Tensor
     kind: LossKind
+    targets: Sequence[Tensor]
 
 
 def begin_adding_losses(
@@ -115,7 +118,8 @@ def begin_adding_losses(
         left = torch.where(is_empty, 1.0, divisor)
         left = left / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
         kind = known["loss"]
-        return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind)
+        targets = [totals[9] / totals[8] * divisor] if kind.mixes_means else []
+        return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind, targets)
 
     return finish
 
