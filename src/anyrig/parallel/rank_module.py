@@ -52,8 +52,8 @@ class RankModule(TransparentModule):
                    one rank's buffers go to all ranks     while gradients are computed
 
     Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
-    it has collectives: for the loss of the global batch, for shards, and for synchronized batch
-    normalization in training mode.
+    it has collectives: for the loss of the global batch, for means over targets, for shards, and
+    for synchronized batch normalization in training mode.
     """
 
     _layout: Layout

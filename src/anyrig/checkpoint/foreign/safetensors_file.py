@@ -11,6 +11,10 @@ from ...errors import CheckpointDamagedError
 from ...regular_file import open_regular, path_to_open_again
 from ..safetensors_header import read_open_header
 
+# What PyTorch makes of an exception of a signal's handler, such as KeyboardInterrupt, that comes
+# while it asks the file's storage for its length: findings/interrupt_while_safetensors_reads.sh.
+_INTERRUPTED = "could not determine the shape of object type 'torch.storage.UntypedStorage'"
+
 
 def read_safetensors(
     path: Path, *, follow_links: bool = False
@@ -24,6 +28,7 @@ def read_safetensors(
     Raises:
         CheckpointDamagedError: the file is truncated or altered.
         OSError: the file is not regular, or cannot be read.
+        KeyboardInterrupt: a handler of a signal has raised an exception meanwhile.
     """
     with open_regular(path, follow_links=follow_links) as opened:
         header = read_open_header(opened, path)
@@ -33,6 +38,8 @@ def read_safetensors(
         except (FileNotFoundError, PermissionError):
             raise
         except (SafetensorError, AttributeError, RuntimeError, ValueError, TypeError) as error:
+            if _INTERRUPTED in str(error):
+                raise KeyboardInterrupt from None
             # The file is damaged, or has an element type that this PyTorch does not have.
             raise CheckpointDamagedError(
                 f"{path} cannot be read: {type(error).__name__}: {error}"
