@@ -7,12 +7,15 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
 from anyrig.checkpoint.foreign.safetensors_file import read_safetensors
 
 
+# An interrupt between the opening of a file and its `with` leaves it to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_come_out_of_a_read(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({f"layer {index}": torch.ones(3) for index in range(10)}, path)
