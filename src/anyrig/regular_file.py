@@ -60,18 +60,22 @@ def open_regular(path: str | os.PathLike[str], *, follow_links: bool = False) ->
         OSError: there is no such file, or it cannot be opened.
     """
     _require_regular(path, Path(path).stat(follow_symlinks=follow_links))
+    flags = _READ | (0 if follow_links else _NO_FOLLOW)
     try:
-        descriptor = os.open(path, _READ | (0 if follow_links else _NO_FOLLOW))
+        # The file owns its descriptor from the beginning, whenever an interrupt comes.
+        file = FileIO(os.fspath(path), "rb", opener=lambda name, _: os.open(name, flags))
     except OSError as error:
         if error.errno == errno.ELOOP and not follow_links:  # it became a link after the check
             raise UnfitFileError(path, "it is a link, not a regular file") from None
+        if error.errno == errno.EISDIR:
+            raise UnfitFileError(path, "it is a folder, not a regular file") from None
         raise
     try:
-        _require_regular(path, os.fstat(descriptor))
-        return _NamedFile(descriptor, os.fspath(path))
+        _require_regular(path, os.fstat(file.fileno()))
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
 
 
 def read_regular(
@@ -120,14 +124,6 @@ def opened_folder(path: str | os.PathLike[str]) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-class _NamedFile(FileIO):
-    """A file whose name is its path, not the number of its descriptor."""
-
-    def __init__(self, descriptor: int, path: str) -> None:
-        super().__init__(descriptor, "rb")
-        self.name = path
 
 
 def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
