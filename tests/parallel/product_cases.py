@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
 EQUAL = "equal"
 NO_MEANING = "one device fails, too"
 
+UNEVEN_MEANS = "a mean over targets .* is one term of what is computed, and the parts .* differ"
 _BETWEEN = "even"  # the rows of the second step
 
 
@@ -94,8 +96,9 @@ def run_case(case: Case) -> str:
                 mine = [_batch(case, *each, several.lead, rows) for each in data]
                 found = several.step(mine)
             except AnyrigError as error:
-                # A single sample is not divided.
-                if step > (sum(ROWS[case.rows]) < 2):
+                # A single sample is not divided, and ignored targets are uneven in some steps.
+                is_uneven = re.search(UNEVEN_MEANS, str(error))
+                if not is_uneven and step > (sum(ROWS[case.rows]) < 2):
                     raise WrongNumbersError(f"refused in step {step + 1}: {error}") from error
                 return f"{type(error).__name__}: {error}"
             _compare(found, expected, f"step {step + 1}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from product_axes import DEVICES, TRAININGS
-from product_cases import Case
+from product_cases import UNEVEN_MEANS, Case
 
 
 class Reason(NamedTuple):
@@ -19,11 +19,15 @@ class Reason(NamedTuple):
 
 
 def _is_several(case: Case) -> bool:
-    return DEVICES[case.devices] is not None and case.devices != "1"
+    return DEVICES[case.devices] is not None and case.devices not in ("1", "pipeline")
 
 
 def _in_ranks(case: Case) -> bool:
     return case.devices in ("ranks", "shards")
+
+
+def _in_pipeline(case: Case) -> bool:
+    return case.devices.startswith("pipeline")
 
 
 _NO_SAMPLE = ("one", "none", "nothing")
@@ -81,6 +85,46 @@ REASONS = (
         r"in shards has not come through a tensor that the module returned",
         "shards: the loss is computed of what the module did not return",
         lambda case: case.devices == "shards",
+    ),
+    Reason(
+        r"cannot be divided into stages: .* holds values of a call, and only tuples, lists, dicts",
+        "pipelines: the output is an object whose tensors are not followed",
+        lambda case: (
+            _in_pipeline(case)
+            and case.output in ("own class", "own class with cat", "set", "generator", "closure")
+        ),
+    ),
+    Reason(
+        r"cannot be divided into stages: forward changes the attribute 'kept'",
+        "pipelines: the forward keeps a value in an attribute",
+        lambda case: _in_pipeline(case) and "attribute" in case.output,
+    ),
+    Reason(
+        r"cannot be divided into stages: an operation does not work on values that are not known",
+        "pipelines: a packed sequence or a nested tensor cannot be recorded",
+        lambda case: _in_pipeline(case) and case.batch in ("packed sequence", "nested tensor"),
+    ),
+    Reason(
+        r"divided with an example of different shapes, dtypes or devices, on which its code dep",
+        "pipelines: the code depends on values, or on the number of samples",
+        lambda case: (
+            _in_pipeline(case) and case.batch in ("strings beside a tensor", "list of dicts")
+        ),
+    ),
+    Reason(
+        r"an argument is a Hidden with a tensor on cpu in \.x, where the module on cuda:\d cannot",
+        "pipelines: an object without `to` is not moved",
+        lambda case: _in_pipeline(case) and case.batch.startswith("own class"),
+    ),
+    Reason(
+        r"a Hidden that cannot be divided: it has a tensor .* nothing says which samples",
+        "pipelines: an object of a class of its own is not divided",
+        lambda case: _in_pipeline(case) and case.batch.startswith("own class"),
+    ),
+    Reason(
+        UNEVEN_MEANS,
+        "pipelines: a mean over unevenly ignored targets is one term of the loss",
+        lambda case: _in_pipeline(case) and case.training == "loss= over targets",
     ),
     Reason(
         r"^RankMismatchError: rank \d waits at .* last reached a barrier at product_ranks",

@@ -15,9 +15,9 @@ from product_cases import EQUAL, NO_MEANING, Case, pairwise, run_case, sample
 from product_ranks import FAILED, outcomes
 from product_reasons import fault_of, reason_of
 
-IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1")
+IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1", "pipeline")
 OVER_RANKS = ("ranks", "shards")
-SWEPT = {"1": 300, "2": 500, "3 as 3:2:1": 500, "ranks": 400, "shards": 200}
+SWEPT = {"1": 300, "2": 500, "3 as 3:2:1": 500, "pipeline": 350, "ranks": 400, "shards": 200}
 
 
 def _run(case: Case) -> list[str]:
@@ -56,7 +56,8 @@ def _print(devices: str, counts: Counter[str]) -> None:
 @pytest.mark.parametrize("devices", IN_ONE_PROCESS)
 def test_pairs_in_one_process(devices: str) -> None:
     cases = [case for case in pairwise() if case.devices == devices and not fault_of(case)]
-    assert _check({case: _run(case) for case in cases})[EQUAL] > len(cases) / 2
+    least = len(cases) / (5 if devices == "pipeline" else 2)  # pipelines refuse many outputs
+    assert _check({case: _run(case) for case in cases})[EQUAL] > least
 
 
 @pytest.mark.parametrize("devices", OVER_RANKS)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...transfer.tree import list_leaves, map_leaves
-from .parcel import Parcel, follow_device, send
+from .parcel import Parcel, send, send_other
 from .stage import Stage
 
 
@@ -81,7 +81,7 @@ class GraphMailbox:
 
         def start(leaf: Any, target: torch.device) -> Any:
             if not isinstance(leaf, Tensor):
-                return follow_device(leaf, target)
+                return send_other(leaf, target)
             transit = Transit(leaf, target)
             if leaf.requires_grad and torch.is_grad_enabled():
                 leaving.append((transit, leaf))

@@ -124,15 +124,18 @@ def cut_call(
     target: Any,
     split: Callable[[int], Sequence[int]],
     dim: int,
+    given: int | None = None,
 ) -> tuple[list[MicroBatch], bool]:
     """Cut the arguments of a call into micro-batches; ``split(total)`` returns their samples.
 
-    Tensors stay on their devices; without a graph, the parts are views.
+    Tensors stay on their devices; without a graph, the parts are views. `given` is what the caller
+    gave as ``samples=``.
 
     Returns:
         The micro-batches, and whether the arguments have samples.
     """
-    values, samples = divide((args, dict(kwargs), target), None, split, dim, _name, is_call=True)
+    call = args, dict(kwargs), target
+    values, samples = divide(call, None, split, dim, _name, is_call=True, expected=given)
     counts = samples or (1,)
     parts = [
         MicroBatch(args_part, kwargs_part, target_part, count)
@@ -147,6 +150,7 @@ def cut_evenly(
     target: Any,
     number: int,
     dim: int,
+    given: int | None = None,
     alone: bool = True,
 ) -> tuple[list[MicroBatch], bool]:
     """Cut as `cut_call` does, into at most `number` equal parts; one part is the batch as it is.
@@ -155,9 +159,11 @@ def cut_evenly(
     so it may have arguments without samples.
     """
     if number > 1:
-        return cut_call(args, kwargs, target, lambda total: split_evenly(total, number), dim)
+        return cut_call(args, kwargs, target, lambda total: split_evenly(total, number), dim, given)
     try:
-        samples = count_arguments(args, {**kwargs, "target": target}, dim)
+        samples = (
+            given if given is not None else count_arguments(args, {**kwargs, "target": target}, dim)
+        )
     except BatchError:
         if not alone:
             raise

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...transfer.arguments import move_object
 from ...transfer.pin import is_plain_host_tensor, pinning_helps
 from ...transfer.streams import copy_stream, using
-from ...transfer.tree import map_leaves
+from ...transfer.tree import ATOM_TYPES, map_leaves
 
 
 class Parcel:
@@ -72,18 +73,23 @@ def send_all(tree: Any, target: torch.device) -> Any:
     return map_leaves(
         tree,
         lambda leaf, _: (
-            send(leaf, target) if isinstance(leaf, Tensor) else follow_device(leaf, target)
+            send(leaf, target) if isinstance(leaf, Tensor) else send_other(leaf, target)
         ),
     )
 
 
-def follow_device(value: Any, target: torch.device) -> Any:
-    """Return `target` in place of a device of its kind; return any other value unchanged.
+def send_other(value: Any, target: torch.device) -> Any:
+    """Return a leaf that is not a tensor as the stage on `target` needs it.
 
     A device among the values of a stage is that of its tensors, such as ``h.device``. The stage
-    that reads it has the tensors on its own device.
+    that reads it has the tensors on its own device, so it gets that one. An object that hides
+    tensors is moved by its method `to`. Raise MoveError if it has none.
     """
-    return target if isinstance(value, torch.device) and value.type == target.type else value
+    if isinstance(value, torch.device):
+        return target if value.type == target.type else value
+    if type(value) in ATOM_TYPES:
+        return value
+    return move_object(value, target, lambda: "an argument")
 
 
 @cache

@@ -121,9 +121,10 @@ class PipelineModule(StagedModule):
         target: Any,
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
+        given: int | None,
     ) -> Any:
         layout = self._fixed_layout
-        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim)
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim, given)
         targets: list[torch.Tensor] = []
 
         def note(count: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...errors import AnyrigError, SpreadError
 from ..accumulation import Accumulation
 from ..batch.call import Call, describe_call, may_pack
 from ..batch.divided_dimension import Answer
@@ -16,7 +19,7 @@ from ..batch.outputs import join_outputs
 from ..layout import Layout
 from ..losses.loss import Criterion, explain_loss, loss_for_target
 from ..losses.mistakes import explain_call
-from ..named_arguments import take_target
+from ..named_arguments import take_samples, take_target
 from ..plans import Pipeline
 from ..replicas.transparent import TransparentModule
 from .chain import Chain
@@ -34,6 +37,9 @@ class StagedModule(TransparentModule):
           └─ _compute  in the precision of the layout
                └─ _call  known layers; loss and target; the number of micro-batches
                     └─ _call_in_parts  once more as a whole if the forward pass writes a buffer
+
+    A method of the module is called with this object as ``self``, so that ``self(x)`` in it
+    computes in stages.
 
     Args:
         module: the module in stages.
@@ -101,6 +107,7 @@ class StagedModule(TransparentModule):
             raise
 
     def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        samples = take_samples(self.module, kwargs)
         loss, target = loss_for_target(self.module, self._loss, kwargs), None
         if loss is not None:
             kwargs = kwargs.copy()
@@ -109,16 +116,38 @@ class StagedModule(TransparentModule):
         inputs, kwargs, target = self._bring(inputs, kwargs, target)
         number = self._micro_batches.number_for(self.module)
         if number == 1 or self._whole or self.module.training in self._checked_modes:
-            return self._call_in_parts(1 if self._whole else number, loss, target, inputs, kwargs)
+            number = 1 if self._whole else number
+            return self._call_in_parts(number, loss, target, inputs, kwargs, samples)
         watch = BufferWatch(self.module)
-        result = self._call_watched(watch, number, loss, target, inputs, kwargs)
+        result = self._call_watched(watch, number, loss, target, inputs, kwargs, samples)
         written = self._find_written(watch)
         if written is None:
             self._checked_modes.add(self.module.training)
             return result
         watch.restore()
         self.__dict__["_whole"] = self._micro_batches.refuse_writes(written)
-        return self._call_in_parts(1, loss, target, inputs, kwargs)
+        return self._call_in_parts(1, loss, target, inputs, kwargs, samples)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        is_own = inspect.ismethod(found) and found.__self__ is self.__dict__.get("module")
+        if not is_own or hasattr(torch.nn.Module, name):
+            return found
+
+        @functools.wraps(found)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return found.__func__(self, *args, **kwargs)
+            except RuntimeError as error:
+                if isinstance(error, AnyrigError) or "device" not in str(error):
+                    raise
+                raise SpreadError(
+                    f"{name}() of a {type(self.module).__name__} in stages has called layers that "
+                    f"lie on different devices ({error}). Call the whole module in it, as "
+                    "self(x), or spread the module with loss= and call model(x, target=y)"
+                ) from error
+
+        return call
 
     @property
     @abstractmethod
@@ -147,8 +176,12 @@ class StagedModule(TransparentModule):
         target: Any,
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
+        samples: int | None,
     ) -> Any:
-        """Return what a call with at most `number` micro-batches returns."""
+        """Return what a call with at most `number` micro-batches returns.
+
+        `samples` is what the caller gave as ``samples=``.
+        """
 
     def _join(
         self,

@@ -148,10 +148,11 @@ class PipelineRank(StagedModule):
         target: Any,
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
+        given: int | None,
     ) -> Any:
         layout = self._fixed_layout
         alone = self.pipeline_row.count == 1
-        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim, alone)
+        parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim, given, alone)
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
         layers = list(self.module.modules())
