@@ -39,9 +39,7 @@ def counted_over_ranks(forward: Exchange, totals: list[Tensor], ranks_of_part: i
         )
         with forward.waiting():
             if count.device.type == "cpu":
-                meeting.start(Phase.MEAN, extra=(float(own), 0, 0))
-                meeting.finish()
-                total = count.new_tensor([own for own, *_ in meeting.extra_of_ranks]).sum()
+                total = count.new_tensor(meeting.add(Phase.MEAN, float(own))[0])
             else:
                 meeting.meet(Phase.MEAN)
                 total = own.clone()

@@ -149,6 +149,12 @@ class Exchange:
         self.start(phase)
         self.finish()
 
+    def add(self, phase: Phase, *numbers: float) -> list[float]:
+        """Announce that this rank has reached `phase`; return the sums of the ranks' numbers."""
+        self.start(phase, extra=[*numbers, *[0.0] * (3 - len(numbers))])
+        self.finish()
+        return [sum(column) for column in zip(*self.extra_of_ranks, strict=True)][: len(numbers)]
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Leave the time spent in the block out of `time`."""

@@ -72,15 +72,11 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
     if part.count is not None:
         totals[1], totals[2] = part.count, 1
     if not exchange.number:  # the ranks meet here, and one message carries all numbers
-        exchange.start(Phase.FORWARD, extra=totals.tolist())
-        exchange.finish()
-        return totals.new_tensor(exchange.extra_of_ranks).sum(0)
+        return totals.new_tensor(exchange.add(Phase.FORWARD, *totals.tolist()))
     if totals.device.type == "cpu":  # if a rank has failed, the error names it
         again = Exchange(exchange.context, exchange.model, exchange.samples)
-        again.start(Phase.FORWARD, extra=totals.tolist())
         with exchange.waiting():
-            again.finish()
-        return totals.new_tensor(again.extra_of_ranks).sum(0)
+            return totals.new_tensor(again.add(Phase.FORWARD, *totals.tolist()))
     with exchange.waiting():
         dist.all_reduce(totals)
     return totals
