@@ -18,7 +18,8 @@ from torch import nn
 import anyrig
 from anyrig.checkpoint import BackgroundSaver
 from anyrig.checkpoint.savable_names import ARGUMENTS_OF_LOAD
-from anyrig.errors import CheckpointError
+from anyrig.checkpoint.values_file import decode_values
+from anyrig.errors import CheckpointError, UnsafeFileError
 
 
 def sgd(rate: float) -> torch.optim.Optimizer:
@@ -228,6 +229,21 @@ def test_a_parameter_named_like_one_of_no_model_is_refused(tmp_path: Path) -> No
         anyrig.save(tmp_path / "a", model=net, optimizer=optimizer)
 
 
+READS_JAGGED = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+
+
+@pytest.mark.skipif(READS_JAGGED, reason="PyTorch reads jagged nested tensors from files to 2.14")
+def test_a_jagged_nested_tensor_is_refused_with_what_to_save(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    with pytest.raises(CheckpointError, match=r"value prompts .*jagged .*its values\(\) and"):
+        anyrig.save(tmp_path / "a", prompts=nested)
+    assert not (tmp_path / "a").exists()
+    torch.save({"prompts": nested}, tmp_path / "values.pt")  # as an older PyTorch has saved it
+    with pytest.raises(UnsafeFileError, match=r"values\.pt has a jagged .*PyTorch 2\.14"):
+        decode_values(tmp_path / "values.pt")
+
+
+@pytest.mark.skipif(not READS_JAGGED, reason="PyTorch 2.15 reads no jagged nested tensors")
 def test_a_jagged_nested_tensor_is_loaded_by_a_new_process(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
     anyrig.save(tmp_path / "a", prompts=nested)

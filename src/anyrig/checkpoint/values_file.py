@@ -22,6 +22,11 @@ _REMEDY = (
     "the values from which the object can be made again"
 )
 
+# PyTorch took its classes from those that it reads with pull request 194380.
+_JAGGED = (
+    "a jagged nested tensor, which PyTorch does not read from files since 2.15; its values() and "
+    "offsets() are tensors, from which torch.nested.nested_tensor_from_jagged makes it again"
+)
 # Where the classes for jagged nested tensors lie; `_decode` imports these modules.
 _OF_NESTED = ("torch.nested.", "torch._dynamo.")
 
@@ -87,6 +92,10 @@ def _decode(source: Any, path: Path) -> dict[str, Any]:
             source.seek(0)
             values = _load(source)
     except pickle.UnpicklingError as error:
+        if "torch.nested" in str(error):
+            raise UnsafeFileError(
+                f"{path} has {_JAGGED}. Load it with PyTorch 2.14, and save these instead"
+            ) from None
         raise UnsafeFileError(
             f"{path} would run code, and anyrig has not written it: {_first_line(error)}"
         ) from None
@@ -159,6 +168,8 @@ def _culprit(value: Any, name: str = "") -> tuple[str, str]:
     kind = type(value)
     if hasattr(value, "full_tensor"):
         return name, "it is a tensor in shards; only those of models and optimizers are gathered"
+    if isinstance(value, torch.Tensor) and value.layout is torch.jagged:
+        return name, f"it is {_JAGGED}"
     return name, f"it is of type {kind.__module__}.{kind.__qualname__}"
 
 
