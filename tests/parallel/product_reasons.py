@@ -176,6 +176,16 @@ FAULTS = (
         ),
     ),
     Fault(
+        "shards: PyTorch's error, on a rank without samples, for a penalty on what the module did "
+        "not return",
+        lambda case: (
+            case.devices == "shards"
+            and case.rows in _NO_SAMPLE
+            and "attribute" in case.output
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Fault(
         "shards: torch.autograd.grad with respect to shards, which are not in the graph",
         lambda case: case.devices == "shards" and case.training == "autograd.grad",
     ),

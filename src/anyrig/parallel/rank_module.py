@@ -185,7 +185,10 @@ class RankModule(TransparentModule):
         inputs, kwargs = self._bring(inputs, kwargs, exchange)
         samples = 1 if counted is None else counted
         if not samples and not run.synchronized:  # before the ranks meet
-            require_sample((inputs, kwargs), run.sample_of.get(loss is not None))
+            given = kwargs.copy()
+            if loss is not None:
+                take_target(self.module, inputs, given)
+            require_sample((inputs, given), run.sample_of.get(loss is not None))
         if not has_left:
             exchange.samples = samples
             if run.context.measuring is not None:
