@@ -14,9 +14,10 @@ from pipeline.beside_one_device import TOLERANCE, difference, rig_of
 from pipeline.models_with_losses import LOSSES, Tagger, V, batch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import anyrig
-from anyrig.errors import BatchError
+from anyrig.errors import BatchError, SpreadError
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -70,6 +71,40 @@ def test_the_loss_without_gradients() -> None:
     call = {name: each.to("cuda:0") for name, each in batch(7).items()}
     with torch.no_grad():
         assert difference(pair.model(**call).loss, pair.one(**call).loss) < TOLERANCE
+
+
+class Recomputing(Tagger):
+    """Computes the head and the loss again in the backward pass."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__("a_function")
+        self.reentrant = reentrant
+
+    def forward(self, words: Tensor, labels: Tensor) -> Any:
+        def loss(h: Tensor) -> Tensor:
+            return functional.cross_entropy(self.head(h).flatten(0, 1), labels.flatten())
+
+        return checkpoint(loss, self.embedding(words), use_reentrant=self.reentrant)
+
+
+def test_a_mean_in_a_checkpoint() -> None:
+    torch.manual_seed(0)
+    one = Recomputing(reentrant=False).double().to("cuda:0")
+    several = copy.deepcopy(one)
+    model: Any = anyrig.spread(several, rig_of(3))
+    call = {name: each.to("cuda:0") for name, each in batch(7).items()}
+    losses = one(**call), model(**call)
+    for each in losses:
+        each.backward()
+    assert difference(*losses) < TOLERANCE
+    for alone, spread in zip(one.head.parameters(), several.head.parameters(), strict=True):
+        assert difference(alone.grad, spread.grad) < TOLERANCE
+
+
+def test_a_mean_in_a_reentrant_checkpoint_is_refused() -> None:
+    model: Any = anyrig.spread(Recomputing(reentrant=True).to("cuda:0"), rig_of(3))
+    with pytest.raises(SpreadError, match=r"again in the backward pass.*use_reentrant=False"):
+        model(**batch(7))
 
 
 def mean_of_tokens(output: Any, labels: Tensor) -> Tensor:

@@ -13,22 +13,30 @@ where the code scales the mean or adds other terms.
 While a part is computed, PyTorch's functions of such means are replaced. They ask for the total of
 the counts where they are called, so the devices meet there. Where parts are computed one after
 another, as micro-batches are, the functions only note their means.
+
+A checkpoint computes its block again in the backward pass, with PyTorch's own functions. If it
+restores the tensors that the first computation saved, the scale of a mean must save none. If it
+differentiates the second computation, there is no scale, so the mean is refused.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
+from torch.utils.checkpoint import CheckpointFunction
 
+from ...errors import SpreadError
 from .target_means import read_mean, scale_mean
 
 # Called with what a part's mean divides by; returns the same of all parts, and the part's share of
@@ -78,15 +86,43 @@ _functions = _Functions()
 
 @contextmanager
 def computing_part(add_up: AddUp) -> Iterator[None]:
-    """Let the means over targets in this block, in this thread, be those of one part."""
+    """Let the means over targets in this block, in this thread, be those of one part.
+
+    In this block, a mean in a reentrant checkpoint raises SpreadError.
+    """
 
     def replace(mean: Tensor, own: Tensor) -> Tensor:
+        if not torch.is_grad_enabled() and _is_in_reentrant_checkpoint():
+            raise SpreadError(
+                "a mean over targets is computed in checkpoint(…, use_reentrant=True), which "
+                "computes the mean again in the backward pass, where the targets of the other "
+                "devices are not counted. Use checkpoint(…, use_reentrant=False), or compute the "
+                "loss outside the checkpoint"
+            )
         with torch.no_grad():
             total, share = add_up(own)
-        return scale_mean(mean, own, total, share)
+        with _unseen_by_checkpoints():
+            return scale_mean(mean, own, total, share)
 
     with _replacing(replace):
         yield
+
+
+def _is_in_reentrant_checkpoint() -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is CheckpointFunction.forward.__code__:
+            return True
+    return False
+
+
+def _unseen_by_checkpoints() -> AbstractContextManager[object]:
+    """Return a context whose operations save their tensors as outside any checkpoint."""
+    # Private; transforms such as torch.func.grad refuse hooks.
+    if torch._C._are_functorch_transforms_active():
+        return nullcontext()
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 @contextmanager
