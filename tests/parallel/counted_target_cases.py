@@ -9,9 +9,10 @@ import torch
 from pipeline.models_with_losses import LOSSES, Tagger, V, batch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 import anyrig
-from anyrig.errors import BatchError, RankMismatchError
+from anyrig.errors import BatchError, RankMismatchError, SpreadError
 from anyrig.parallel.plans import Plan, Replicas, Shards
 
 # The rows of the ranks in batches of five samples; the last ranks' targets are all ignored.
@@ -90,6 +91,20 @@ def case_accumulated_means_over_targets_are_even_or_refused() -> None:
     with pytest.raises(BatchError, match="from 3 to 4 for each sample"):
         step(2)
     pair.model.zero_grad()
+
+
+class _ByItsName(Tagger):
+    def forward(self, words: Tensor, labels: Tensor) -> Any:
+        return cross_entropy(self.head(self.embedding(words)).flatten(0, 1), labels.flatten())
+
+
+def case_a_mean_by_an_imported_name_is_refused() -> None:
+    from rank_cases import Pair
+
+    pair = Pair(_ByItsName("a_function"))
+    call = {key: each.to(pair.device) for key, each in batch(3).items()}
+    with pytest.raises(SpreadError, match="by cross_entropy under a name of its own"):
+        pair.model(**call)
 
 
 class _SomeRanks(Tagger):

@@ -756,7 +756,7 @@ def case_a_single_sample_is_explained() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
         model(torch.ones(1, 4, dtype=torch.float64))
     text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-    assert "sync_batch_norm=True" in text
+    assert "plan=Replicas(sync_batch_norm=True)" in text
     assert "drop_last=True" in text
 
 

@@ -73,7 +73,7 @@ REASONS = (
         lambda case: case.devices == "shards" and case.rows in _NO_SAMPLE,
     ),
     Reason(
-        r"the ranks differ in which parameters have no gradient .*find_unused_parameters=True",
+        r"which parameters have no gradient .*plan=Replicas\(ddp=dict\(find_unused_parameters=True",
         "ranks: a rank without samples has no gradients of gradients",
         lambda case: (
             case.devices == "ranks"

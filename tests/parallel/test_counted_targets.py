@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from pipeline.beside_one_device import TOLERANCE, difference, rig_of
-from pipeline.models_with_losses import LOSSES, Tagger, V, batch
+from pipeline.models_with_losses import LOSSES, Tagged, Tagger, V, batch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 import anyrig
-from anyrig.errors import BatchError
+from anyrig.errors import BatchError, SpreadError
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -72,6 +74,40 @@ def test_the_loss_without_gradients() -> None:
         assert difference(pair.model(**call).loss, pair.one(**call).loss) < TOLERANCE
 
 
+class Recomputing(Tagger):
+    """Computes the head and the loss again in the backward pass."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__("a_function")
+        self.reentrant = reentrant
+
+    def forward(self, words: Tensor, labels: Tensor) -> Any:
+        def loss(h: Tensor) -> Tensor:
+            return functional.cross_entropy(self.head(h).flatten(0, 1), labels.flatten())
+
+        return checkpoint(loss, self.embedding(words), use_reentrant=self.reentrant)
+
+
+def test_a_mean_in_a_checkpoint() -> None:
+    torch.manual_seed(0)
+    one = Recomputing(reentrant=False).double().to("cuda:0")
+    several = copy.deepcopy(one)
+    model: Any = anyrig.spread(several, rig_of(3))
+    call = {name: each.to("cuda:0") for name, each in batch(7).items()}
+    losses = one(**call), model(**call)
+    for each in losses:
+        each.backward()
+    assert difference(*losses) < TOLERANCE
+    for alone, spread in zip(one.head.parameters(), several.head.parameters(), strict=True):
+        assert difference(alone.grad, spread.grad) < TOLERANCE
+
+
+def test_a_mean_in_a_reentrant_checkpoint_is_refused() -> None:
+    model: Any = anyrig.spread(Recomputing(reentrant=True).to("cuda:0"), rig_of(3))
+    with pytest.raises(SpreadError, match=r"again in the backward pass.*use_reentrant=False"):
+        model(**batch(7))
+
+
 def mean_of_tokens(output: Any, labels: Tensor) -> Tensor:
     found: Tensor = functional.cross_entropy(output.logits.view(-1, V), labels.flatten())
     return found
@@ -111,6 +147,53 @@ def test_a_pipeline_refuses_what_micro_batches_do_not_show() -> None:
     with pytest.raises(BatchError, match=r"from 0 to 4 for each sample.*Return \(sum, count\)"):
         pair.step(7)
     assert all(each.grad is None for each in pair.several.parameters())
+
+
+class Marked(Tensor):
+    """A subclass whose functions PyTorch calls through `__torch_function__`."""
+
+
+def test_a_subclass_of_tensor() -> None:
+    pair = Beside("a_function", loss=mean_of_marked)
+    assert pair.step(7) < TOLERANCE
+
+
+def mean_of_marked(output: Any, labels: Tensor) -> Tensor:
+    logits = output.logits.as_subclass(Marked)
+    return mean_of_tokens(Tagged(output.loss, logits), labels).as_subclass(Tensor)
+
+
+class ByItsName(Tagger):
+    def forward(self, words: Tensor, labels: Tensor) -> Any:
+        logits = self.head(self.embedding(words))
+        return cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def mean_by_its_name(output: Any, labels: Tensor) -> Tensor:
+    found: Tensor = cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    return found
+
+
+REFUSED = r"by cross_entropy under a name of its own.*as torch\.nn\.functional\.cross_entropy"
+
+
+def test_a_function_that_was_imported_by_its_name_is_refused() -> None:
+    model: Any = anyrig.spread(ByItsName("a_function").to("cuda:0"), rig_of(3))
+    with pytest.raises(SpreadError, match=REFUSED):
+        model(**batch(7))
+    model = anyrig.spread(ByItsName("a_function").to("cuda:0"), rig_of(1))
+    model(**batch(7)).backward()
+
+
+@pytest.mark.parametrize("name", ["replicas", "pipeline"])
+def test_a_loss_that_was_imported_by_its_name_is_refused(name: str) -> None:
+    pipeline = anyrig.Pipeline(2, example=((), batch(4)))
+    plan = pipeline if name == "pipeline" else anyrig.Replicas()
+    module = Tagger("a_mean_over_samples").to("cuda:0")
+    model: Any = anyrig.spread(module, rig_of(2), plan=plan, loss=mean_by_its_name)
+    call = batch(7)
+    with pytest.raises(SpreadError, match=REFUSED):
+        model(**call, target=call["labels"])
 
 
 def test_functions_of_pytorch_are_as_they_were() -> None:

@@ -256,6 +256,58 @@ def test_forward_hooks_run_on_every_replica(net: Net, x: Tensor) -> None:
     assert len(seen) == 8
 
 
+class Capturing(Net):
+    """Returns what a layer computed, as its hook saw; the first forward registers the hook."""
+
+    has_hook = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        first: Any = self.first
+        first.captured = []
+        if not self.has_hook:
+            first.register_forward_hook(self.capture, with_kwargs=self.with_kwargs)
+            self.has_hook = True
+        super().forward(x)
+        return torch.cat(first.captured, 1)
+
+    @staticmethod
+    def capture(layer: Any, *arguments: Any) -> None:
+        layer.captured.append(arguments[-1])
+
+    with_kwargs = False
+
+
+class CapturingWithKwargs(Capturing):
+    with_kwargs = True
+
+
+@pytest.mark.parametrize("kind", [Capturing, CapturingWithKwargs])
+def test_a_forward_that_registers_hooks(kind: type[Capturing], x: Tensor) -> None:
+    net = on_lead(kind())
+    alone = copy.deepcopy(net)
+    model = spread(net)
+    for _ in range(3):
+        found = model(x)
+        torch.testing.assert_close(found, alone(x))
+    assert len(net.first._forward_hooks) == 1
+
+
+def test_a_forward_that_registers_and_removes_a_hook(x: Tensor) -> None:
+    class Observing(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            seen: list[Tensor] = []
+            handle = self.first.register_forward_hook(lambda *arguments: seen.append(arguments[-1]))
+            super().forward(x)
+            handle.remove()
+            return torch.cat(seen, 1)
+
+    net = on_lead(Observing())
+    alone = copy.deepcopy(net)
+    model = spread(net)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), alone(x))
+
+
 def test_a_hook_of_the_wrapper_runs_once_with_the_whole_batch(net: Net, x: Tensor) -> None:
     model = spread(net)
     seen: list[int] = []

@@ -34,7 +34,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
-from .losses.means_of_parts import noting_means
+from .losses.means_of_parts import CheckedCalls, noting_means
 from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
 from .plans import Replicas
@@ -56,6 +56,7 @@ class Run:
     accumulation: Accumulation | None  # if the model was spread with `accumulate`
     # Which dimension of each output has the samples, known from earlier calls.
     known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
+    checked: CheckedCalls = field(default_factory=CheckedCalls)
     clock: StepClock | None = None  # times the current step, if shares are being measured
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while replicas compute
     asked: threading.local = field(default_factory=threading.local)  # options for `forward`
@@ -268,7 +269,8 @@ class DataParallel(TransparentModule):
             ]
         targets: list[torch.Tensor] = []
         if len(active) > 1:
-            functions = count_targets_together(functions, meeting, samples, targets)
+            checks = torch.is_grad_enabled() and run.checked.needs_check(self.module, kwargs)
+            functions = count_targets_together(functions, meeting, samples, targets, checks)
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:

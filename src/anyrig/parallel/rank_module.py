@@ -209,7 +209,8 @@ class RankModule(TransparentModule):
         if has_collectives:
             exchange.finish()
         compute = method or self._compute
-        with computing_part(counted_over_ranks(exchange, targets)):
+        add_up = counted_over_ranks(exchange, targets)
+        with computing_part(add_up, run.checked.needs_check(self.module, kwargs)):
             output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
             if loss is not None:
                 output = whole_loss(loss, output, target, self._device, exchange)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import itertools
 import random
@@ -179,6 +180,41 @@ def test_a_module_that_draws_itself_is_refused(name: str) -> None:
 
     with pytest.raises(SpreadError, match="forward changes the attribute 'source'"):
         chain_of(Whole().double())
+
+
+_collected: contextvars.ContextVar[Any] = contextvars.ContextVar("collected", default=None)
+
+
+class Collecting(nn.Module):
+    """Returns the sum of what hooks of its layers collect, if it has a key for it."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(D, D)) for _ in range(4)])
+        self.keys = keys
+        for layer in self.layers:
+            layer.register_forward_hook(self.collect)
+
+    @staticmethod
+    def collect(layer: nn.Module, _: Any, output: Tensor) -> None:
+        for values in (_collected.get() or {}).values():
+            values.append(output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        collected: dict[str, list[Tensor]] = {key: [] for key in self.keys}
+        token = _collected.set(collected)
+        try:
+            x = self.layers(x)
+        finally:
+            _collected.reset(token)
+        return sum(itertools.chain(*collected.values()), x)
+
+
+def test_hooks_that_collect_values_for_forward_are_refused() -> None:
+    with pytest.raises(SpreadError, match=r"variable 'collected', in which hooks of Sequential"):
+        chain_of(Collecting(("hidden",)).double())
+    module, x = Collecting(()).double(), samples(3)
+    assert torch.equal(chain_of(module).compute(x), module(x))
 
 
 def test_hooks_that_a_forward_registers_are_taken_back() -> None:

@@ -36,7 +36,7 @@ from .passes import BackwardPass, Passes
 # torch/csrc/distributed/c10d/reducer.cpp: ensure_prior_reduction_finished.
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _MOST_NAMED = 5
-_OPTION = "ddp=dict(find_unused_parameters=True)"
+_OPTION = "plan=Replicas(ddp=dict(find_unused_parameters=True))"
 
 
 class ReplicaPasses(Passes):

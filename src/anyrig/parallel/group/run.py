@@ -9,6 +9,7 @@ import torch
 
 from ...processes.group.membership import Context
 from ..accumulation import Accumulation
+from ..losses.means_of_parts import CheckedCalls
 from .exchange import Exchange
 from .fixed_parameters import FixedParameters
 from .passes import Passes
@@ -29,5 +30,6 @@ class Run:
     forwards: int = 0  # the number of forwards in which ranks met
     # The arguments of one sample, with a target and without.
     sample_of: dict[bool, Any] = field(default_factory=dict)
+    checked: CheckedCalls = field(default_factory=CheckedCalls)
     joining: bool = False  # whether a loop in `join` is running
     last: Exchange | None = None  # the exchange of the last forward in that loop

@@ -28,8 +28,10 @@ def refuse_other_leaves(outputs: Iterable[Tensor], known: Iterable[Tensor], stag
             raise SpreadError(
                 f"stage {stage} computes with a tensor of shape {tuple(leaf.shape)} that requires "
                 "grad and is neither a parameter of its layers nor an argument, such as a "
-                "parameter in a penalty that the loss adds. Make the tensor a parameter of a layer "
-                'and add penalties outside of the loss; in one process, schedule="gpipe" computes '
+                "parameter in a penalty that the loss adds, or a value whose requires_grad forward "
+                "sets. Make the tensor a parameter of a layer, add penalties outside of the loss, "
+                "and let forward set no requires_grad: the models of transformers for audio have "
+                'freeze_feature_encoder() for this. In one process, schedule="gpipe" computes '
                 "such gradients, too"
             )
         waiting += [following for following, _ in node.next_functions]

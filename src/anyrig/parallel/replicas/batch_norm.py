@@ -121,9 +121,10 @@ def explain_single_sample(error: ValueError) -> None:
         add_note(
             error,
             "batch normalization needs two samples on each device or rank that has any. "
-            "spread(…, sync_batch_norm=True) computes statistics over the samples of all devices "
-            "(over ranks on GPUs only); anyrig.distribute(loader) gives no rank a single sample "
-            "of several; DataLoader(…, drop_last=True) drops a last batch that is too small",
+            "spread(…, plan=Replicas(sync_batch_norm=True)) computes statistics over the samples "
+            "of all devices (over ranks on GPUs only); anyrig.distribute(loader) gives no rank a "
+            "single sample of several; DataLoader(…, drop_last=True) drops a last batch that is "
+            "too small",
         )
 
 

@@ -19,6 +19,7 @@ def count_targets_together(
     meeting: Meeting,
     samples: Sequence[int],
     totals: list[Tensor],
+    checks: bool,
 ) -> list[Callable[..., Any]]:
     """Return functions for the meeting's devices that take means over all devices' targets.
 
@@ -27,6 +28,7 @@ def count_targets_together(
         meeting: the replicas of this step.
         samples: the number of samples of each part.
         totals: gets what each mean divides by.
+        checks: see `computing_part`.
     """
     total = sum(samples)
     return [
@@ -37,6 +39,7 @@ def count_targets_together(
             device,
             count / total if total else 0.0,
             totals if device == meeting.devices[0] else [],
+            checks,
         )
         for function, device, count in zip(functions, meeting.devices, samples, strict=True)
     ]
@@ -48,6 +51,7 @@ def _compute(
     device: torch.device,
     share: float,
     totals: list[Tensor],
+    checks: bool,
     /,
     *args: Any,
     **kwargs: Any,
@@ -56,7 +60,7 @@ def _compute(
         totals.append(meeting.combine(device, count, _add, "the number of targets"))
         return totals[-1], share
 
-    with computing_part(add_up):
+    with computing_part(add_up, checks):
         return function(*args, **kwargs)
 
 

@@ -30,7 +30,9 @@ class Mirror:
     """A module, and a copy of it for each of `readers`.
 
     A copy has the module's class and attributes, the copies of its children, and parameters and
-    buffers that it reads through its `Reader`. Hooks are shared, even if registered later.
+    buffers that it reads through its `Reader`. It has the module's hooks, also those registered
+    between two steps, in dicts of its own: a forward that registers hooks registers them once for
+    the module and once for each copy.
     """
 
     def __init__(self, module: torch.nn.Module, readers: Sequence[Reader]) -> None:
@@ -56,7 +58,7 @@ class Mirror:
         self._whole_copies.forget()
 
     def has_changed(self) -> bool:
-        """Return whether attributes, children or tensors were replaced or renamed since `build`."""
+        """Return whether attributes, children, hooks or tensors were replaced since `build`."""
         return self._names_and_ids != _names_and_ids(self.module) or any(
             seen() is None for seen in self._tensors_seen
         )
@@ -90,6 +92,7 @@ class Mirror:
         ]
         for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
             new = {name: state[name] for name in own}
+            new.update({name: state[name].copy() for name in _HOOKS if name in state})
             for name in ("_parameters", "_buffers"):
                 tensors = state[name].items()
                 new[name] = ReplicaTensors(
@@ -171,12 +174,14 @@ class _Translation:
 
 
 def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
-    """Return the names and ids of a module's attributes, tensors and children."""
+    """Return names and ids of a module's attributes, tensors and children, and ids of its hooks."""
     state = module.__dict__
     found: list[str | int] = [*state, *map(id, state.values())]
     for kind in _TENSORS_AND_CHILDREN:
         found += state[kind]
         found += map(id, state[kind].values())
+    for kind in _HOOKS_OF_CALLS:
+        found += state.get(kind, ())
     return found
 
 
@@ -200,6 +205,8 @@ def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
 _SHARED = frozenset(
     name for name, value in torch.nn.Module().__dict__.items() if isinstance(value, (dict, set))
 )
+_HOOKS = tuple(name for name in _SHARED if "hooks" in name)
+_HOOKS_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def inner_module(module: Any) -> Any:

@@ -28,7 +28,9 @@ PARALLEL = (
     PrivateName("torch.Tensor._post_accumulate_grad_hooks", _HOOKS),
     PrivateName("torch.Tensor._version", _VERSIONS),
     PrivateName("torch.UntypedStorage._cdata", "pipelines and replicas: tensors that share memory"),
-    PrivateName("torch._C._are_functorch_transforms_active", "zero-bubble pipelines"),
+    PrivateName(
+        "torch._C._are_functorch_transforms_active", "means over targets; zero-bubble pipelines"
+    ),
     PrivateName("torch._C._autograd._get_current_graph_task_keep_graph", _STEPS),
     PrivateName("torch._C._autograd._top_saved_tensors_default_hooks", _MODES),
     PrivateName("torch._C._current_graph_task_id", _ACCUMULATION),

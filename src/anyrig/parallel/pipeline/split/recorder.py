@@ -43,6 +43,7 @@ from .side_effects import (
     find_change,
     has_hooks,
     place_of,
+    read_collections,
     read_random_state,
     restore_attributes,
     restore_random_state,
@@ -110,6 +111,7 @@ class Recorder(fx.Tracer):
             recorded_functions(self.create_proxy, lambda: not self.is_computing_known),
         ):
             self._base_context = _read_context()
+            self._collections = read_collections()
             before = [(m, copy_attributes(m)) for m in self._module.modules()]
             try:
                 graph = self.trace(self._module)
@@ -156,6 +158,7 @@ class Recorder(fx.Tracer):
         self._open.append((name, number))
         try:
             if self._is_leaf(m):
+                self._refuse_collecting(m)
                 return self.create_proxy("call_module", name, args, kwargs)
             last = next(iter(reversed(self.graph.nodes)), None)
             assumed, facts = set(self.recording.assumed), self.recording.facts.copy()
@@ -345,6 +348,17 @@ class Recorder(fx.Tracer):
 
     def _noting(self) -> AbstractContextManager[None]:
         return self.recording.facts.noting(lambda: not self.is_computing_known)
+
+    def _refuse_collecting(self, m: nn.Module) -> None:
+        """Refuse hooks that may give forward their values: hooks run with the graph, and later."""
+        for variable, value in read_collections().items():
+            known = self._collections.get(variable) is value
+            if not known and any(has_hooks(each) for each in m.modules()):
+                raise CannotTraceError(
+                    f"forward sets the context variable {variable.name!r}, in which hooks of "
+                    f"{type(m).__name__} may collect values",
+                    find_caller(),
+                )
 
     def _is_leaf(self, m: nn.Module) -> bool:
         kind = type(m)

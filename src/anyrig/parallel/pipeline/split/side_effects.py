@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextvars
 import copy
 import itertools
 import random
@@ -23,6 +24,18 @@ def has_hooks(m: nn.Module) -> bool:
     return bool(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
     )
+
+
+def read_collections() -> dict[contextvars.ContextVar[Any], Any]:
+    """Return the lists, sets and dicts that context variables hold.
+
+    An empty dict names nothing to collect: the models of transformers set one in each call.
+    """
+    return {
+        variable: value
+        for variable, value in contextvars.copy_context().items()
+        if isinstance(value, (list, set)) or (isinstance(value, dict) and value)
+    }
 
 
 def copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
