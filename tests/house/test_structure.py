@@ -21,6 +21,7 @@ KEPT = {
     "processes/group/membership.py: _contexts": "the one context of each process group",
     "processes/group/membership.py: _numbers": "names in the store are never given twice",
     "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
+    "parallel/losses/means_of_parts.py: _current": "modules call PyTorch's functions likewise",
     "processes/torch_faults.py: _kept": "for a fault of PyTorch, see the file",
 }
 ROOMS = ("parallel", "processes")
