@@ -56,7 +56,6 @@ _NAMES = [
 _Replace = Callable[[Tensor, Tensor], Tensor]
 
 _current: ContextVar[_Replace | None] = ContextVar("anyrig_means_of_part", default=None)
-_is_replaced: ContextVar[bool] = ContextVar("anyrig_is_replaced", default=False)
 
 
 class _Functions:
@@ -145,7 +144,7 @@ class _CheckNames(TorchFunctionMode):
         kwargs = kwargs or {}
         # PyTorch's functions pass on what they find under their own name.
         original = inspect.unwrap(func)
-        is_unseen = original in _functions.originals and not _is_replaced.get()
+        is_unseen = original in _functions.originals and _current.get() is not None
         if is_unseen and read_mean(original, args, kwargs) is not None:
             raise SpreadError(
                 f"a mean over targets is computed by {original.__name__} under a name of its own, "
@@ -207,14 +206,14 @@ def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @_disable_dynamo
     @functools.wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Tensor:
-        # PyTorch calls this again within the function for a mode, or for a subclass of Tensor.
-        replace = None if _is_replaced.get() else _current.get()
+        replace = _current.get()
         mean = None if replace is None else read_mean(function, args, kwargs)
-        token = _is_replaced.set(True)
+        # PyTorch calls this again within the function for a mode, or for a subclass of Tensor.
+        token = _current.set(None)
         try:
             value = function(*args, **kwargs)
         finally:
-            _is_replaced.reset(token)
+            _current.reset(token)
         if replace is None or mean is None:
             return value
         with torch.no_grad():
