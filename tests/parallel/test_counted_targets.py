@@ -26,12 +26,12 @@ pytestmark = pytest.mark.gpus(3)
 class Beside:
     """A `Tagger` on one device, and its copy on several."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, devices: int = 3, **options: Any) -> None:
         torch.manual_seed(0)
         self.one = Tagger(name).double().to("cuda:0")
         self.several = copy.deepcopy(self.one)
         self.loss = options.get("loss")
-        self.model: Any = anyrig.spread(self.several, rig_of(3), **options)
+        self.model: Any = anyrig.spread(self.several, rig_of(devices), **options)
 
     def step(self, samples: int, ignored: str = "unevenly") -> float:
         """Train both modules on a batch, and return the greatest difference."""
@@ -238,3 +238,13 @@ def test_accumulated_means_are_even_or_refused(name: str, devices: int, loss: An
         step(4, 2)
     model.zero_grad()
     step(4, 2)
+
+
+def test_logical_shards_take_the_mean_over_all_targets() -> None:
+    pair = Beside("a_mean_over_samples", loss=mean_of_tokens, plan=anyrig.Exact(3), devices=1)
+    for samples in (7, 4):
+        assert pair.step(samples) < TOLERANCE
+    pair = Beside("a_mean_over_samples", loss=with_another_term, plan=anyrig.Exact(3), devices=1)
+    assert pair.step(6, "nowhere") < TOLERANCE
+    with pytest.raises(BatchError, match=r"from 0 to 4 for each sample.*Return \(sum"):
+        pair.step(7)
