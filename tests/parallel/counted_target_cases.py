@@ -107,6 +107,15 @@ def case_a_mean_by_an_imported_name_is_refused() -> None:
         pair.model(**call)
 
 
+def case_a_contrast_between_the_samples_of_one_rank_is_refused() -> None:
+    from rank_cases import Pair
+
+    pair = Pair(Tagger("a_contrast_between_samples"))
+    call = {key: each.to(pair.device) for key, each in batch(3).items()}
+    with pytest.raises(SpreadError, match="compares the 3 samples of one part"):
+        pair.model(**call)
+
+
 class _SomeRanks(Tagger):
     """Takes a mean over targets on rank 0 alone."""
 

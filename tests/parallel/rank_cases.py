@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from counted_target_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_a_contrast_between_the_samples_of_one_rank_is_refused,
     case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks,
     case_a_mean_by_an_imported_name_is_refused,
     case_a_mean_over_targets_on_one_rank_alone_is_refused,

@@ -149,6 +149,28 @@ def test_a_pipeline_refuses_what_micro_batches_do_not_show() -> None:
     assert all(each.grad is None for each in pair.several.parameters())
 
 
+@pytest.mark.parametrize("name", ["a_contrast_between_samples", "a_contrast_between_labels"])
+def test_a_contrast_between_the_samples_of_a_part_is_refused(name: str) -> None:
+    pair = Beside(name, devices=2)
+    with pytest.raises(
+        SpreadError, match=r"compares the 4 samples of one part .*gather_over_ranks"
+    ):
+        pair.step(8)
+
+
+def test_labels_that_are_numbers_in_order_are_no_contrast() -> None:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            return functional.cross_entropy(self.layer(x), labels.view(-1))
+
+    model: Any = anyrig.spread(Classifier().to("cuda:0"), rig_of(2))
+    model(torch.randn(8, 3), labels=torch.arange(4).repeat(2)[:, None]).backward()
+
+
 class Marked(Tensor):
     """A subclass whose functions PyTorch calls through `__torch_function__`."""
 

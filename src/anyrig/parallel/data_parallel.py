@@ -24,6 +24,7 @@ from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
+from .losses.checked_means import CheckedCalls
 from .losses.even_means import targets_of
 from .losses.loss import (
     Criterion,
@@ -34,7 +35,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
-from .losses.means_of_parts import CheckedCalls, noting_means
+from .losses.means_of_parts import noting_means
 from .losses.mistakes import explain_call, refuse_scattered_loss
 from .named_arguments import take_samples, take_target
 from .plans import Replicas

@@ -9,7 +9,7 @@ import torch
 
 from ...processes.group.membership import Context
 from ..accumulation import Accumulation
-from ..losses.means_of_parts import CheckedCalls
+from ..losses.checked_means import CheckedCalls
 from .exchange import Exchange
 from .fixed_parameters import FixedParameters
 from .passes import Passes

@@ -22,24 +22,23 @@ differentiates the second computation, there is no scale, so the mean is refused
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from ...errors import SpreadError
-from .target_means import read_mean, scale_mean
+from .checked_means import CheckNames, FirstCall
+from .target_means import TargetMean, read_mean, scale_mean
 
 # Called with what a part's mean divides by; returns the same of all parts, and the part's share of
 # the samples. All parts call it in the same order.
@@ -52,8 +51,8 @@ _NAMES = [
 ]
 
 
-# Called with a mean and what it divides by; returns what the code gets instead.
-_Replace = Callable[[Tensor, Tensor], Tensor]
+# Called with a call, its mean and what that divides by; returns what the code gets instead.
+_Replace = Callable[[TargetMean, Tensor, Tensor], Tensor]
 
 _current: ContextVar[_Replace | None] = ContextVar("anyrig_means_of_part", default=None)
 
@@ -92,14 +91,16 @@ _functions = _Functions()
 
 
 @contextmanager
-def computing_part(add_up: AddUp, checks: bool = False) -> Iterator[None]:
+def computing_part(add_up: AddUp, first: FirstCall | None = None) -> Iterator[None]:
     """Let the means over targets in this block, in this thread, be those of one part.
 
-    In this block, a mean in a reentrant checkpoint raises SpreadError; if it `checks`, so does a
-    function that was not called by its name in `torch.nn.functional`. The check takes some time.
+    In this block, a mean in a reentrant checkpoint raises SpreadError. `first` is given for a call
+    that is checked for other means that parts do not show, which takes some time.
     """
 
-    def replace(mean: Tensor, own: Tensor) -> Tensor:
+    def replace(call: TargetMean, mean: Tensor, own: Tensor) -> Tensor:
+        if first is not None:
+            first.refuse_contrast(call)
         if not torch.is_grad_enabled() and _is_in_reentrant_checkpoint():
             raise SpreadError(
                 "a mean over targets is computed in checkpoint(…, use_reentrant=True), which "
@@ -112,47 +113,8 @@ def computing_part(add_up: AddUp, checks: bool = False) -> Iterator[None]:
         with _unseen_by_checkpoints():
             return scale_mean(mean, own, total, share)
 
-    with _replacing(replace), _CheckNames() if checks else nullcontext():
+    with _replacing(replace), nullcontext() if first is None else _names():
         yield
-
-
-class CheckedCalls:
-    """The calls of one model in which the names of functions were checked."""
-
-    def __init__(self) -> None:
-        self._seen: set[frozenset[str]] = set()
-
-    def needs_check(self, module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether no call with the same keyword arguments was checked yet.
-
-        Calls of modules that are compiled are not checked, since they would be compiled twice.
-        """
-        names = frozenset(name for name, value in kwargs.items() if value is not None)
-        if names in self._seen:
-            return False
-        self._seen.add(names)
-        return not any(
-            layer._compiled_call_impl is not None or "_orig_mod" in layer._modules
-            for layer in module.modules()
-        )
-
-
-class _CheckNames(TorchFunctionMode):
-    """Sees the calls of functions under any name, of which the replaced ones are refused."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        # PyTorch's functions pass on what they find under their own name.
-        original = inspect.unwrap(func)
-        is_unseen = original in _functions.originals and _current.get() is not None
-        if is_unseen and read_mean(original, args, kwargs) is not None:
-            raise SpreadError(
-                f"a mean over targets is computed by {original.__name__} under a name of its own, "
-                "so its targets are not counted with those of the other parts of the batch. Call "
-                f"it as torch.nn.functional.{original.__name__}, not by a name that was imported "
-                "or kept before"
-            )
-        return func(*args, **kwargs)
 
 
 def _is_in_reentrant_checkpoint() -> bool:
@@ -180,15 +142,19 @@ def noting_means() -> Iterator[list[tuple[Tensor, Tensor]]]:
     """
     found: list[tuple[Tensor, Tensor]] = []
 
-    def note(mean: Tensor, own: Tensor) -> Tensor:
+    def note(call: TargetMean, mean: Tensor, own: Tensor) -> Tensor:
         found.append((mean, own))
         return mean
 
     if _current.get() is None:
-        with _replacing(note), _CheckNames():
+        with _replacing(note), _names():
             yield found
     else:
         yield found
+
+
+def _names() -> CheckNames:
+    return CheckNames(_functions.originals, lambda: _current.get() is None)
 
 
 @contextmanager
@@ -218,6 +184,6 @@ def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return value
         with torch.no_grad():
             own = mean.count(value.device)
-        return replace(value, own)
+        return replace(mean, value, own)
 
     return compute

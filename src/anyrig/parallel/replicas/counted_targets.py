@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...transfer.beside import copy_in_order
+from ..losses.checked_means import FirstCall
 from ..losses.means_of_parts import computing_part
 from .meeting import Meeting
 
@@ -28,7 +29,7 @@ def count_targets_together(
         meeting: the replicas of this step.
         samples: the number of samples of each part.
         totals: gets what each mean divides by.
-        checks: see `computing_part`.
+        checks: whether the call is checked; see `FirstCall`.
     """
     total = sum(samples)
     return [
@@ -39,7 +40,7 @@ def count_targets_together(
             device,
             count / total if total else 0.0,
             totals if device == meeting.devices[0] else [],
-            checks,
+            count if checks else None,
         )
         for function, device, count in zip(functions, meeting.devices, samples, strict=True)
     ]
@@ -51,7 +52,7 @@ def _compute(
     device: torch.device,
     share: float,
     totals: list[Tensor],
-    checks: bool,
+    checked_samples: int | None,
     /,
     *args: Any,
     **kwargs: Any,
@@ -60,7 +61,8 @@ def _compute(
         totals.append(meeting.combine(device, count, _add, "the number of targets"))
         return totals[-1], share
 
-    with computing_part(add_up, checks):
+    first = None if checked_samples is None else FirstCall(checked_samples, (args, kwargs))
+    with computing_part(add_up, first):
         return function(*args, **kwargs)
 
 
