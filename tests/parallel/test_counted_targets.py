@@ -169,6 +169,26 @@ def test_labels_that_are_numbers_in_order_are_no_contrast() -> None:
     model(torch.randn(8, 3), labels=torch.arange(4).repeat(2)[:, None]).backward()
 
 
+class Summing(Tagger):
+    def forward(self, words: Tensor, labels: Tensor, count: int = 1) -> Any:
+        logits = self.head(self.embedding(words)).flatten(0, 1)
+        return functional.cross_entropy(logits, labels.flatten(), reduction="sum") / count
+
+
+def test_a_sum_over_targets_in_the_module_is_refused() -> None:
+    model: Any = anyrig.spread(Summing("a_function").to("cuda:0"), rig_of(2))
+    with pytest.raises(SpreadError, match=r"sums the losses of targets.*\(sum, count"):
+        model(**batch(7))
+    with torch.no_grad():
+        model(**batch(7))
+    loss = nn.CrossEntropyLoss(reduction="sum")
+    module = Tagger("a_mean_over_samples").to("cuda:0")
+    model = anyrig.spread(
+        module, rig_of(2), loss=lambda o, t: loss(o.logits.flatten(0, 1), t.flatten())
+    )
+    model(**batch(7), target=batch(7)["labels"]).backward()
+
+
 class Marked(Tensor):
     """A subclass whose functions PyTorch calls through `__torch_function__`."""
 

@@ -271,7 +271,8 @@ class DataParallel(TransparentModule):
         targets: list[torch.Tensor] = []
         if len(active) > 1:
             checks = torch.is_grad_enabled() and run.checked.needs_check(self.module, kwargs)
-            functions = count_targets_together(functions, meeting, samples, targets, checks)
+            has_loss = loss is not None if checks else None
+            functions = count_targets_together(functions, meeting, samples, targets, has_loss)
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:

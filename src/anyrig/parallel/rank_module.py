@@ -212,7 +212,7 @@ class RankModule(TransparentModule):
         compute = method or self._compute
         add_up = counted_over_ranks(exchange, targets)
         is_first = run.checked.needs_check(self.module, kwargs)
-        first = FirstCall(samples, (inputs, kwargs)) if is_first else None
+        first = FirstCall(samples, (inputs, kwargs), loss is not None) if is_first else None
         with computing_part(add_up, first):
             output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
             if loss is not None:

@@ -44,10 +44,12 @@ class FirstCall:
     Attributes:
         samples: the number of samples of this part.
         given: the arguments of this part.
+        has_loss: whether the model was given a loss, which sees to sums.
     """
 
     samples: int
     given: Any
+    has_loss: bool
 
     def refuse_contrast(self, mean: TargetMean) -> None:
         """Raise SpreadError if a mean compares the samples of this part with each other.
@@ -78,27 +80,42 @@ class FirstCall:
         return targets.tolist() == [*range(self.samples)]
 
 
-class CheckNames(TorchFunctionMode):
+class CheckFunctions(TorchFunctionMode):
     """Sees the calls of functions under any name.
 
     Args:
         originals: functions that were replaced under their own names.
         is_replaced: whether a function that replaces one of these is being called.
+        refuses_sums: whether sums over targets are refused.
     """
 
     def __init__(
-        self, originals: Collection[Callable[..., Any]], is_replaced: Callable[[], bool]
+        self,
+        originals: Collection[Callable[..., Any]],
+        is_replaced: Callable[[], bool],
+        refuses_sums: bool,
     ) -> None:
         super().__init__()
         self._originals, self._is_replaced = originals, is_replaced
+        self._refuses_sums = refuses_sums
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, or raise SpreadError if it is an original that takes a mean."""
+        """Call a function, or raise SpreadError if it is an original that takes a mean or sum."""
         kwargs = kwargs or {}
         # PyTorch's functions pass on what they find under their own name.
         original = inspect.unwrap(func)
-        is_unseen = original in self._originals and not self._is_replaced()
-        if is_unseen and read_mean(original, args, kwargs) is not None:
+        is_meant = original in self._originals
+        total = read_mean(original, args, kwargs, "sum") if is_meant else None
+        if total is not None and self._refuses_sums and total.output.requires_grad:
+            raise SpreadError(
+                f"the module sums the losses of targets, {original.__name__}(…, reduction='sum'), "
+                "and what it divides the sum by is not known: the number of one part's targets, or "
+                "that of the whole batch, as num_items_in_batch is. Parts are weighted by samples. "
+                "Let the module take the mean, which is over the targets of all parts (in "
+                "transformers, leave num_items_in_batch out); or give spread a loss= that returns "
+                "(sum, count)"
+            )
+        if is_meant and not self._is_replaced() and read_mean(original, args, kwargs) is not None:
             raise SpreadError(
                 f"a mean over targets is computed by {original.__name__} under a name of its own, "
                 "so its targets are not counted with those of the other parts of the batch. Call "

@@ -37,7 +37,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointFunction
 
 from ...errors import SpreadError
-from .checked_means import CheckNames, FirstCall
+from .checked_means import CheckFunctions, FirstCall
 from .target_means import TargetMean, read_mean, scale_mean
 
 # Called with what a part's mean divides by; returns the same of all parts, and the part's share of
@@ -113,7 +113,7 @@ def computing_part(add_up: AddUp, first: FirstCall | None = None) -> Iterator[No
         with _unseen_by_checkpoints():
             return scale_mean(mean, own, total, share)
 
-    with _replacing(replace), nullcontext() if first is None else _names():
+    with _replacing(replace), nullcontext() if first is None else _checking(not first.has_loss):
         yield
 
 
@@ -147,14 +147,14 @@ def noting_means() -> Iterator[list[tuple[Tensor, Tensor]]]:
         return mean
 
     if _current.get() is None:
-        with _replacing(note), _names():
+        with _replacing(note), _checking(False):
             yield found
     else:
         yield found
 
 
-def _names() -> CheckNames:
-    return CheckNames(_functions.originals, lambda: _current.get() is None)
+def _checking(refuses_sums: bool) -> CheckFunctions:
+    return CheckFunctions(_functions.originals, lambda: _current.get() is None, refuses_sums)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Calls of PyTorch's criterions that take the mean over the targets that are not ignored."""
+"""Calls of PyTorch's criterions whose mean is over the targets that are not ignored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from .criterions import Known, recognise
 
 @dataclass(frozen=True)
 class TargetMean:
-    """A call of a criterion that takes the mean over the targets that count."""
+    """A call of a criterion whose mean is over the targets that count."""
 
     known: Known
     output: Any
@@ -30,8 +30,16 @@ class TargetMean:
         return torch.as_tensor(number, dtype=wide, device=device)
 
 
-def read_mean(criterion: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TargetMean | None:
-    """Return what a call computes if it is a mean over the targets that count, else None."""
+def read_mean(
+    criterion: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reduction: Literal["mean", "sum"] = "mean",
+) -> TargetMean | None:
+    """Return what a call computes if it is a mean over the targets that count, else None.
+
+    With ``reduction="sum"``, return it if it is a sum over these targets.
+    """
     known = recognise(criterion)
     if known is None or not known.by_targets:
         return None
@@ -44,7 +52,7 @@ def read_mean(criterion: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if not isinstance(criterion, nn.Module):
         settings = {name: value for name, value in given.items() if value is not None}
         known = recognise(functools.partial(criterion, **settings))
-    if known is None or known.settings["reduction"] != "mean":
+    if known is None or known.settings["reduction"] != reduction:
         return None
     return TargetMean(known, output, target)
 

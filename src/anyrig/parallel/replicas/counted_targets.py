@@ -20,7 +20,7 @@ def count_targets_together(
     meeting: Meeting,
     samples: Sequence[int],
     totals: list[Tensor],
-    checks: bool,
+    has_loss: bool | None,
 ) -> list[Callable[..., Any]]:
     """Return functions for the meeting's devices that take means over all devices' targets.
 
@@ -29,7 +29,7 @@ def count_targets_together(
         meeting: the replicas of this step.
         samples: the number of samples of each part.
         totals: gets what each mean divides by.
-        checks: whether the call is checked; see `FirstCall`.
+        has_loss: see `FirstCall`; None if the call is not checked.
     """
     total = sum(samples)
     return [
@@ -40,7 +40,7 @@ def count_targets_together(
             device,
             count / total if total else 0.0,
             totals if device == meeting.devices[0] else [],
-            count if checks else None,
+            None if has_loss is None else (count, has_loss),
         )
         for function, device, count in zip(functions, meeting.devices, samples, strict=True)
     ]
@@ -52,7 +52,7 @@ def _compute(
     device: torch.device,
     share: float,
     totals: list[Tensor],
-    checked_samples: int | None,
+    checked: tuple[int, bool] | None,
     /,
     *args: Any,
     **kwargs: Any,
@@ -61,7 +61,7 @@ def _compute(
         totals.append(meeting.combine(device, count, _add, "the number of targets"))
         return totals[-1], share
 
-    first = None if checked_samples is None else FirstCall(checked_samples, (args, kwargs))
+    first = None if checked is None else FirstCall(checked[0], (args, kwargs), checked[1])
     with computing_part(add_up, first):
         return function(*args, **kwargs)
 
