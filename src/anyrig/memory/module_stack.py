@@ -113,7 +113,7 @@ class ModuleStack:
 def _key_of(module: nn.Module) -> Any:
     """Return an object that identifies a module, and its replicas.
 
-    The replicas of `anyrig.spread` and of `torch.nn.DataParallel` share the dict of hooks with
+    The replicas of `anyrig.spread` and of `torch.nn.DataParallel` share this set of names with
     their module. tests/memory/test_replicas.py fails if they no longer do.
     """
-    return vars(module).get("_forward_hooks", module)
+    return vars(module).get("_non_persistent_buffers_set", module)

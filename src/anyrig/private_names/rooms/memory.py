@@ -64,7 +64,7 @@ MEMORY = (
     ),
     PrivateName("torch.library.Library._destroy", _AGREEMENT),
     PrivateName("torch.nn.Module._buffers", _MODULES),
-    PrivateName("torch.nn.Module._forward_hooks", "track: the modules of operators"),
+    PrivateName("torch.nn.Module._non_persistent_buffers_set", "track: the modules of operators"),
     PrivateName("torch.nn.Module._modules", _MODULES),
     PrivateName("torch.nn.Module._parameters", _MODULES),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", "survive: batch norm"),
