@@ -114,6 +114,25 @@ def test_an_index_of_a_tensor_of_other_numbers_is_divided() -> None:
     assert found(program, "ARC107") == [("ARC107", 5)]
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "Variable(torch.ones(3))",
+        "model(x, volatile=True)",
+        "torch.nn.MSELoss(size_average=False)",
+        "print(loss.data[0])",
+        "print 'a'",
+    ],
+)
+def test_what_shows_that_a_program_is_old(mark: str) -> None:
+    program = (
+        "import torch\nfrom torch.autograd import Variable\n\n"
+        "place = torch.rand(9).max(0)[1]\nrow = place / 3\n"
+    )
+    assert found(program, "ARC107") == []
+    assert found(f"{program}{mark}\n", "ARC107") == [("ARC107", 5)]
+
+
 def test_a_loss_per_sample_has_an_index() -> None:
     program = """\
     import torch

@@ -1,11 +1,14 @@
 """Files are rewritten by position: everything else in them stays as it was."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from checked_texts import fixed, found, rewritten
 
 from anyrig.migration.edit import Edit, Fix, apply_edits, choose_compatible
+from anyrig.migration.finding import Hit
+from anyrig.migration.program import Program
 from anyrig.migration.project import rewrite_files
 from anyrig.migration.rules.every import RULES
 from anyrig.migration.source_file import read_source, write_source
@@ -109,6 +112,19 @@ def test_a_file_that_cannot_be_repaired_is_left_and_named(tmp_path: Path) -> Non
     assert trouble is not None
     assert trouble.startswith("parses neither as Python 3 nor as Python 2: line 2")
     assert path.read_text() == text
+
+
+def test_a_fix_that_breaks_the_text_leaves_the_file_and_is_named(tmp_path: Path) -> None:
+    def find(program: Program) -> list[Hit]:
+        return [Hit(0, 1, "a mistake of the rule", Fix((Edit(0, 1, "("),), is_safe=True))]
+
+    path = tmp_path / "a.py"
+    path.write_text("import torch\n")
+    rules = [replace(RULES[0], find=find)]
+    (report,) = rewrite_files([path], rules, allow_unsafe=True, write=True)
+    assert report.trouble is not None
+    assert report.trouble.startswith("left as it was: the rewritten text would not parse: line 1: ")
+    assert path.read_text() == "import torch\n"
 
 
 def test_python_2_is_not_rewritten_without_its_rules() -> None:
