@@ -165,7 +165,10 @@ def test_marked_functions() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "first"),
-    [([], 0), ([1], 1), ([9, 1], 1), ([9, 1, 1, 1], 1), ([9, 2, 1, 1, 1, 1], 2), ([1] * 4, 1)],
+    [
+        *[([], 0), ([1], 1), ([9, 1], 1), ([9, 1, 1, 1], 1), ([9, 2, 1, 1, 1, 1], 2), ([1] * 4, 1)],
+        *[([9, 1.04, 1, 1, 1, 1], 1), ([9, 1.06, 1, 1, 1, 1], 2)],  # within 5 %, or not
+    ],
 )
 def test_the_first_steps(seconds: list[float], first: int) -> None:
     assert count_first_steps(seconds) == first
