@@ -161,6 +161,12 @@ def test_noqa(comment: str, codes: list[str]) -> None:
     assert (fixed(program) == program) is silenced
 
 
+def test_noqa_at_the_end_of_any_line_of_a_finding() -> None:
+    program = "import torch\nfrom torch.autograd import Variable\nx = Variable(\n    torch.ones(3))"
+    assert found(program) == [("ARC101", 3)]
+    assert found(f"{program}  # noqa: ARC101\n") == []
+
+
 def test_edits() -> None:
     assert apply_edits("abcdef", [Edit(4, 5, "X"), Edit(1, 2), Edit(2, 2, "--")]) == "a--cdXf"
     shared = Edit(0, 0, "import torch\n")
