@@ -24,6 +24,7 @@ from trainings import prepare
 
 from anyrig.errors import MemoryTrackingError
 from anyrig.memory import DeviceFootprint, Footprint, Kind, track
+from anyrig.memory.moment import Holding, Moment
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -366,6 +367,20 @@ def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
     with pytest.raises(MemoryTrackingError, match="needs a CUDA device"):
         Footprint().save(tmp_path / "snapshot.pickle")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sums_are_in_the_order_of_their_sizes() -> None:
+    sizes = {"a": (5,), "b": (4, 3), "c": (1, 2, 3)}
+    moment = Moment(
+        *(18, None, None, None, None, None),
+        tuple(
+            Holding(size, Kind.OTHER, name, name, None, None)
+            for name, of_name in sizes.items()
+            for size in of_name
+        ),
+    )
+    expected = [("b", 7), ("c", 6), ("a", 5)]
+    assert [*moment.by_name().items()] == [*moment.by_module().items()] == expected
 
 
 def test_the_curve_keeps_the_highest_point() -> None:

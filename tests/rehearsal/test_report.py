@@ -190,6 +190,18 @@ def test_a_summary_without_steps_says_so() -> None:
     assert "--step-marker" not in failed
 
 
+def test_the_summary_has_the_three_findings_that_save_most() -> None:
+    from anyrig.rehearsal.facts import Facts, Finding
+
+    seconds = {"R04": 1.0, "R02": 3.0, "R13": None, "R09": 2.0, "R08": 0.5}
+    findings = tuple(
+        Finding(code, "", None, saved, None, "", "") for code, saved in seconds.items()
+    )
+    text = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0", findings=findings))
+    assert re.findall(r"^  (R\d\d) ", text, re.MULTILINE) == ["R02", "R09", "R04"]
+    assert text.endswith("2 more findings are in the files of --report and --json")
+
+
 RANKS = """
 import os
 import torch
