@@ -387,15 +387,22 @@ def test_what_grows_for_fewer_steps_is_no_leak(device: str) -> None:
                 kept.append(output.detach().exp())
             training.backward(output.mean())
     assert footprint.leaks == ()
-    with track(every="step") as short:
-        for _ in range(3):
-            output = training.forward()
-            kept.append(output.detach().exp())
-            training.backward(output.mean())
-    assert short.leaks == ()
     with track() as whole:
         training.forward()
     assert whole.leaks == ()
+
+
+@DEVICES
+@pytest.mark.parametrize("growths", [2, 3])
+def test_a_leak_has_grown_after_each_of_three_steps(growths: int, device: str) -> None:
+    training = Training(device)
+    kept = []
+    with track(every="step") as footprint:
+        for _ in range(1 + growths):
+            output = training.forward()
+            kept.append(output.detach().exp())
+            training.backward(output.mean())
+    assert [leak.steps for leak in footprint.leaks] == [growths] * (growths == 3)
 
 
 def test_the_garbage_of_the_program_is_collected_and_its_settings_stay() -> None:

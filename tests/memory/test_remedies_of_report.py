@@ -90,8 +90,9 @@ def test_fragments_can_be_joined() -> None:
     ] == (777)
 
 
-def test_half_precision_is_no_remedy_for_a_model_that_has_it() -> None:
-    remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model().bfloat16()], 1)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_no_remedy_for_a_model_that_has_it(dtype: torch.dtype) -> None:
+    remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model().to(dtype)], 1)
     assert "mixed precision" not in {each.name for each in remedies}
 
 

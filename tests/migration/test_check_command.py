@@ -188,6 +188,20 @@ def test_settings(project: Path) -> None:
         call("check")
 
 
+def test_the_nearest_table_of_settings_counts(project: Path) -> None:
+    (project / "src").mkdir()
+    (project / "src" / "a.py").write_text(FOUND)
+    (project / "pyproject.toml").write_text('[tool.anyrig]\nignore = ["ARC101"]\n')
+
+    def codes() -> list[str]:
+        return [each["code"] for each in json.loads(call("check", "--json", "src")[1])["findings"]]
+
+    (project / "src" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
+    assert codes() == ["ARC103"]  # a file without the table does not count
+    (project / "src" / "pyproject.toml").write_text('[tool.anyrig]\nignore = ["ARC103"]\n')
+    assert codes() == ["ARC101"]
+
+
 def test_wrong_arguments(project: Path) -> None:
     with pytest.raises(SourceError, match="'nowhere' is neither a file nor a folder") as caught:
         call("check", "nowhere")

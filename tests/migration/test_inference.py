@@ -114,16 +114,46 @@ def test_an_index_of_a_tensor_of_other_numbers_is_divided() -> None:
     assert found(program, "ARC107") == [("ARC107", 5)]
 
 
-def test_a_loss_per_sample_has_an_index() -> None:
-    program = """\
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "Variable(torch.ones(3))",
+        "model(x, volatile=True)",
+        "torch.nn.MSELoss(size_average=False)",
+        "print(loss.data[0])",
+        "print 'a'",
+    ],
+)
+def test_what_shows_that_a_program_is_old(mark: str) -> None:
+    program = (
+        "import torch\nfrom torch.autograd import Variable\n\n"
+        "place = torch.rand(9).max(0)[1]\nrow = place / 3\n"
+    )
+    assert found(program, "ARC107") == []
+    assert found(f"{program}{mark}\n", "ARC107") == [("ARC107", 5)]
+
+
+@pytest.mark.parametrize("name", ["each", "loss"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        'nn.MSELoss(reduction="none")(x, y)',
+        "nn.MSELoss(reduce=False)(x, y)",
+        'nn.functional.mse_loss(x, y, reduction="none")',
+    ],
+)
+def test_a_loss_per_sample_has_an_index(call: str, name: str) -> None:
+    program = f"""\
     import torch
     from torch import nn
 
-    criterion = nn.MSELoss(reduction="none")
-    each = criterion(torch.ones(3), torch.ones(3))
-    print(each.data[0])
+    x, y = torch.ones(3), torch.ones(3)
+    {name} = {call}
+    print({name}.data[0])
     """
-    assert found(program) == []
+    assert found(program, "ARC103") == []
+    program = program.replace(".data[0]", ".mean().data[0]")
+    assert found(program, "ARC103") == [("ARC103", 6)]
 
 
 def test_names_in_circles_end() -> None:

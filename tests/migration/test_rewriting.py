@@ -1,11 +1,14 @@
 """Files are rewritten by position: everything else in them stays as it was."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from checked_texts import fixed, found, rewritten
 
 from anyrig.migration.edit import Edit, Fix, apply_edits, choose_compatible
+from anyrig.migration.finding import Hit
+from anyrig.migration.program import Program
 from anyrig.migration.project import rewrite_files
 from anyrig.migration.rules.every import RULES
 from anyrig.migration.source_file import read_source, write_source
@@ -111,6 +114,19 @@ def test_a_file_that_cannot_be_repaired_is_left_and_named(tmp_path: Path) -> Non
     assert path.read_text() == text
 
 
+def test_a_fix_that_breaks_the_text_leaves_the_file_and_is_named(tmp_path: Path) -> None:
+    def find(program: Program) -> list[Hit]:
+        return [Hit(0, 1, "a mistake of the rule", Fix((Edit(0, 1, "("),), is_safe=True))]
+
+    path = tmp_path / "a.py"
+    path.write_text("import torch\n")
+    rules = [replace(RULES[0], find=find)]
+    (report,) = rewrite_files([path], rules, allow_unsafe=True, write=True)
+    assert report.trouble is not None
+    assert report.trouble.startswith("left as it was: the rewritten text would not parse: line 1: ")
+    assert path.read_text() == "import torch\n"
+
+
 def test_python_2_is_not_rewritten_without_its_rules() -> None:
     done = rewritten("import torch\nprint 'a'\nx = torch.cuda.FloatTensor([1])\n", "ARC112")
     assert done.problem == "it is Python 2, and cannot be rewritten without ARC001"
@@ -143,6 +159,12 @@ def test_noqa(comment: str, codes: list[str]) -> None:
     assert [code for code, _ in found(program)] == codes
     silenced = "# noqa" in comment and len(codes) == 0
     assert (fixed(program) == program) is silenced
+
+
+def test_noqa_at_the_end_of_any_line_of_a_finding() -> None:
+    program = "import torch\nfrom torch.autograd import Variable\nx = Variable(\n    torch.ones(3))"
+    assert found(program) == [("ARC101", 3)]
+    assert found(f"{program}  # noqa: ARC101\n") == []
 
 
 def test_edits() -> None:

@@ -30,6 +30,18 @@ def test_all_rules_together_agree_on_the_example(rule: Rule) -> None:
         assert rule.code not in {code for code, _ in found(once.text)}
 
 
+def test_safe_fixes_are_those_that_leave_the_results() -> None:
+    safe = [
+        rule.code
+        for rule in RULES
+        if rewritten(rule.fires, rule.code, allow_unsafe=False).is_changed
+    ]
+    assert " ".join(safe) == (
+        "ARC001 ARC002 ARC003 ARC004 ARC005 ARC101 ARC103 ARC104 ARC106 ARC108 ARC109 ARC110 "
+        "ARC112 ARC301"
+    )
+
+
 def test_codes_and_names_are_unique_and_in_order() -> None:
     codes = [rule.code for rule in RULES]
     assert codes == sorted(set(codes))

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -41,6 +43,24 @@ def rehearse(tmp_path: Path, *flags: str) -> tuple[subprocess.CompletedProcess[s
     running = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
     assert not any(str(facts) in line for line in running)
     return done, json.loads(facts.read_text())["fault"]
+
+
+@contextmanager
+def injected(fault: str, events: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process be rank 0 of a group, one rank of which fails, within the block."""
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+    for name, value in {FAULT_VARIABLE: fault, EVENTS_VARIABLE: str(events), "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    all_hooks = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    before = [dict(hooks) for hooks in all_hooks]
+    inject_fault()
+    try:
+        yield
+    finally:
+        for hooks, kept in zip(all_hooks, before, strict=True):
+            hooks.clear()
+            hooks.update(kept)
 
 
 @LINUX
@@ -82,18 +102,8 @@ def test_a_slow_rank_computes_longer_by_its_factor(
 ) -> None:
     from anyrig.virtual.clock_reading import clock
 
-    for name, value in {
-        FAULT_VARIABLE: "rank=0,step=4,slow=2.5",
-        EVENTS_VARIABLE: str(tmp_path / "events"),
-        "RANK": "0",
-    }.items():
-        monkeypatch.setenv(name, value)
-    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-
-    before = [dict(hooks) for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)]
-    inject_fault()
     seconds = []
-    try:
+    with injected("rank=0,step=4,slow=2.5", tmp_path / "events", monkeypatch):
         weight = torch.ones(512, 512, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight])
         done = clock().done_seconds
@@ -104,16 +114,21 @@ def test_a_slow_rank_computes_longer_by_its_factor(
             optimizer.zero_grad()
             seconds.append(clock().done_seconds - done)
             done = clock().done_seconds
-    finally:
-        for hooks, kept in zip(
-            (_global_optimizer_pre_hooks, _global_optimizer_post_hooks), before, strict=True
-        ):
-            hooks.clear()
-            hooks.update(kept)
     usual = seconds[2]
     assert seconds[1] == pytest.approx(usual, rel=0.02)
     assert seconds[4:] == pytest.approx([2.5 * usual] * 3, rel=0.3)
     assert [event.what for event in read_events(tmp_path / "events")] == [STEPPED, FAILED]
+
+
+def test_after_a_restart_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with injected("rank=0,step=2,slow=2.5", tmp_path / "events", monkeypatch):
+        weight = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([weight])
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+    assert [event.what for event in read_events(tmp_path / "events")] == [STEPPED]
 
 
 @LINUX

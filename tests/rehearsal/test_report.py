@@ -165,7 +165,10 @@ def test_marked_functions() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "first"),
-    [([], 0), ([1], 1), ([9, 1], 1), ([9, 1, 1, 1], 1), ([9, 2, 1, 1, 1, 1], 2), ([1] * 4, 1)],
+    [
+        *[([], 0), ([1], 1), ([9, 1], 1), ([9, 1, 1, 1], 1), ([9, 2, 1, 1, 1, 1], 2), ([1] * 4, 1)],
+        *[([9, 1.04, 1, 1, 1, 1], 1), ([9, 1.06, 1, 1, 1, 1], 2)],  # within 5 %, or not
+    ],
 )
 def test_the_first_steps(seconds: list[float], first: int) -> None:
     assert count_first_steps(seconds) == first
@@ -185,6 +188,18 @@ def test_a_summary_without_steps_says_so() -> None:
     failed = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0", error=error))
     assert "none: the script ended before the end of its first one" in failed
     assert "--step-marker" not in failed
+
+
+def test_the_summary_has_the_three_findings_that_save_most() -> None:
+    from anyrig.rehearsal.facts import Facts, Finding
+
+    seconds = {"R04": 1.0, "R02": 3.0, "R13": None, "R09": 2.0, "R08": 0.5}
+    findings = tuple(
+        Finding(code, "", None, saved, None, "", "") for code, saved in seconds.items()
+    )
+    text = describe(Facts("train.py", (), "T4", False, "2.13.0", "0.1.0", findings=findings))
+    assert re.findall(r"^  (R\d\d) ", text, re.MULTILINE) == ["R02", "R09", "R04"]
+    assert text.endswith("2 more findings are in the files of --report and --json")
 
 
 RANKS = """

@@ -16,6 +16,8 @@ class Kind(Flag):
     """A tensor without a graph, that nothing else refers to."""
     LOSS = auto()
     """A tensor with a graph, from a loss function, or with `backward()` called on it."""
+    PER_SAMPLE = auto()
+    """A loss that is not reduced: it has an entry for each sample."""
     MASK = auto()
     """A tensor of booleans."""
     WHOLE = auto()

@@ -270,7 +270,7 @@ class Kinds:
                 return _T | Kind.LEAF
         callee = self.of(node.func)
         if Kind.CRITERION in callee:
-            return _T | Kind.LOSS | (Kind.UNKNOWN if Kind.BATCH in callee else Kind.SCALAR)
+            return _T | Kind.LOSS | (Kind.PER_SAMPLE if Kind.BATCH in callee else Kind.SCALAR)
         if callee == _ITSELF:
             return Kind.UNKNOWN
         if callee & (Kind.MODULE | Kind.PARALLEL | Kind.DISTRIBUTED):
@@ -313,8 +313,9 @@ class Kinds:
             kept = Kind.SCALAR | Kind.WHOLE | Kind.MASK | Kind.BATCH
             return inner if inner == _ITSELF else _T | Kind.FRESH | (inner & kept) | leaf
         if room == "nn.functional":
-            is_whole = last in LOSS_FUNCTIONS and not _is_unreduced(keywords)
-            return _T | (Kind.LOSS | Kind.SCALAR if is_whole else Kind.UNKNOWN)
+            if last not in LOSS_FUNCTIONS:
+                return _T
+            return _T | Kind.LOSS | (Kind.PER_SAMPLE if _is_unreduced(keywords) else Kind.SCALAR)
         if room == "nn":
             if last in LOSSES:
                 mark = Kind.BATCH if _is_unreduced(keywords) else Kind.UNKNOWN

@@ -105,6 +105,12 @@ def test_a_layer_slightly_larger_than_its_tiles() -> None:
     assert finding.remedy.startswith("Use 2048 instead of 2056")
 
 
+@pytest.mark.parametrize(("width", "is_found"), [(1080, False), (1072, True)])
+def test_a_layer_is_rounded_by_at_most_5_percent(width: int, is_found: bool) -> None:
+    found = rehearse(training(Narrow(width), on_gpu(4096, 4096))).findings
+    assert [finding.code for finding in found] == ["R11"] * is_found
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -437,6 +437,9 @@ RIGHT: dict[str, dict[str, str]] = {
         "after": "with torch.no_grad(): model(torch.ones(4, 4, device=device))",
         "evaluate": "model.eval()" + textwrap.dedent(EVALUATION.format(mark="")),
     },
+    "called once without gradients before each backward pass": {
+        "loss": "with torch.no_grad(): model(x)",
+    },
     "unused": {"after": "model.spare = nn.Linear(4, 4).to(device)"},
     "teacher": {
         "after": "import copy; teacher = copy.deepcopy(model)",

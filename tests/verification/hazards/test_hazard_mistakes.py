@@ -67,6 +67,13 @@ def test_another_model_with_gradients_is_no_replacement() -> None:
     assert [hazard.kind for hazard in hazards] == [HazardKind.NO_GRADIENT]
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_three_steps_in_a_row_add_to_gradients_that_are_never_cleared(steps: int) -> None:
+    source = source_of(MISTAKES["never cleared"][0]).replace("range(4)", f"range({steps})")
+    hazards, _ = run(source, f"{steps} steps, never cleared", "cpu")
+    assert [hazard.kind for hazard in hazards] == [HazardKind.ACCUMULATED] * (steps == 3)
+
+
 @DEVICES
 def test_a_scaler_that_skips_every_step_is_found(device: str) -> None:
     hazards, marked = run(textwrap.dedent(SKIPPED), f"skipped {device}", device)
