@@ -209,9 +209,9 @@ class DataParallel(TransparentModule):
         if samples is None:
             samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
-            with noting_means() as means:
+            with noting_means() as noted:
                 output = self.module(*inputs, **kwargs)
-            return self._note_backward(output, samples, [count for _, count in means])
+            return self._note_backward(output, samples, [count for _, count in noted.means])
         part = compute_loss_part(self.module, loss, lead, samples or 0, *inputs, **kwargs)
         whole = combine_losses([part], lead, dim)
         return self._note_backward(whole, None if samples is None else [part])
@@ -270,7 +270,7 @@ class DataParallel(TransparentModule):
             ]
         targets: list[torch.Tensor] = []
         if len(active) > 1:
-            checks = torch.is_grad_enabled() and run.checked.needs_check(self.module, kwargs)
+            checks = torch.is_grad_enabled() and run.checked.needs_check(kwargs)
             has_loss = loss is not None if checks else None
             functions = count_targets_together(functions, meeting, samples, targets, has_loss)
         try:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from ...errors import SpreadError
 from ...transfer.tree import list_leaves
+from ..marks import tensors_with_gradients
 from .target_means import TargetMean, read_mean
+
+# The nodes of the graph that cross_entropy and nll_loss make.
+_OF_TARGETS = "NllLoss"
+# A loss is computed from a few others, with scales and sums.
+_MOST_NODES = 64
 
 
 class CheckedCalls:
@@ -22,19 +26,12 @@ class CheckedCalls:
     def __init__(self) -> None:
         self._seen: set[frozenset[str]] = set()
 
-    def needs_check(self, module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether no call with the same keyword arguments was checked yet.
-
-        Calls of modules that are compiled are not checked, since they would be compiled twice.
-        """
+    def needs_check(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return whether no call with the same keyword arguments was checked yet."""
         names = frozenset(name for name, value in kwargs.items() if value is not None)
-        if names in self._seen:
-            return False
+        is_new = names not in self._seen
         self._seen.add(names)
-        return not any(
-            layer._compiled_call_impl is not None or "_orig_mod" in layer._modules
-            for layer in module.modules()
-        )
+        return is_new
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,31 @@ class FirstCall:
         samples: the number of samples of this part.
         given: the arguments of this part.
         has_loss: whether the model was given a loss, which sees to sums.
+        seen: the nodes of the graph that the replaced functions have made.
     """
 
     samples: int
     given: Any
     has_loss: bool
+    seen: list[Any] = field(default_factory=list)
 
-    def refuse_contrast(self, mean: TargetMean) -> None:
+    def check(self, function: Callable[..., Any], args: Any, kwargs: Any, value: Tensor) -> None:
+        """Note a call of a function that was replaced; raise SpreadError if it is refused."""
+        self.seen.append(value.grad_fn)
+        mean = read_mean(function, args, kwargs)
+        if mean is not None:
+            self._refuse_contrast(mean)
+        if value.requires_grad and not self.has_loss and read_mean(function, args, kwargs, "sum"):
+            raise SpreadError(
+                f"the module sums the losses of targets, {function.__name__}(…, reduction='sum'), "
+                "and what it divides the sum by is not known: the number of one part's targets, or "
+                "that of the whole batch, as num_items_in_batch is. Parts are weighted by samples. "
+                "Let the module take the mean, which is over the targets of all parts (in "
+                "transformers, leave num_items_in_batch out); or give spread a loss= that returns "
+                "(sum, count)"
+            )
+
+    def _refuse_contrast(self, mean: TargetMean) -> None:
         """Raise SpreadError if a mean compares the samples of this part with each other.
 
         Its targets are the numbers of the samples, and no argument has them.
@@ -80,46 +95,29 @@ class FirstCall:
         return targets.tolist() == [*range(self.samples)]
 
 
-class CheckFunctions(TorchFunctionMode):
-    """Sees the calls of functions under any name.
+def refuse_unseen(returned: Any, seen: Collection[Any]) -> None:
+    """Raise SpreadError if a number was computed by a function that was not replaced.
 
     Args:
-        originals: functions that were replaced under their own names.
-        is_replaced: whether a function that replaces one of these is being called.
-        refuses_sums: whether sums over targets are refused.
+        returned: what a module or a loss has returned.
+        seen: the nodes of the graph that the replaced functions have made.
     """
-
-    def __init__(
-        self,
-        originals: Collection[Callable[..., Any]],
-        is_replaced: Callable[[], bool],
-        refuses_sums: bool,
-    ) -> None:
-        super().__init__()
-        self._originals, self._is_replaced = originals, is_replaced
-        self._refuses_sums = refuses_sums
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, or raise SpreadError if it is an original that takes a mean or sum."""
-        kwargs = kwargs or {}
-        # PyTorch's functions pass on what they find under their own name.
-        original = inspect.unwrap(func)
-        is_meant = original in self._originals
-        total = read_mean(original, args, kwargs, "sum") if is_meant else None
-        if total is not None and self._refuses_sums and total.output.requires_grad:
+    numbers = [each for each in tensors_with_gradients(returned) if not each.dim()]
+    left = [each.grad_fn for each in numbers]
+    known = {None, *seen}
+    for _ in range(_MOST_NODES):
+        node = left.pop(0) if left else None
+        if node in known:
+            if not left:
+                return
+            continue
+        known.add(node)
+        assert node is not None
+        if node.name().startswith(_OF_TARGETS):
             raise SpreadError(
-                f"the module sums the losses of targets, {original.__name__}(…, reduction='sum'), "
-                "and what it divides the sum by is not known: the number of one part's targets, or "
-                "that of the whole batch, as num_items_in_batch is. Parts are weighted by samples. "
-                "Let the module take the mean, which is over the targets of all parts (in "
-                "transformers, leave num_items_in_batch out); or give spread a loss= that returns "
-                "(sum, count)"
+                "a number is computed by cross_entropy or nll_loss under a name of its own, so the "
+                "targets that it counts are not added to those of the other parts of the batch. "
+                "Call it as torch.nn.functional.cross_entropy, not by a name that was imported or "
+                "kept before"
             )
-        if is_meant and not self._is_replaced() and read_mean(original, args, kwargs) is not None:
-            raise SpreadError(
-                f"a mean over targets is computed by {original.__name__} under a name of its own, "
-                "so its targets are not counted with those of the other parts of the batch. Call "
-                f"it as torch.nn.functional.{original.__name__}, not by a name that was imported "
-                "or kept before"
-            )
-        return func(*args, **kwargs)
+        left += [each for each, _ in node.next_functions]

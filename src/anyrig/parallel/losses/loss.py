@@ -26,6 +26,7 @@ from ..batch.gather import gather
 from ..batch.samples import count_samples
 from ..batch.scatter import scatter_samples
 from ..named_arguments import take_target
+from .checked_means import refuse_unseen
 from .criterions import Known, recognise
 from .even_means import rate_of_targets, require_even
 from .means_of_parts import noting_means
@@ -72,6 +73,7 @@ class PartLoss:
 
     def __init__(self, criterion: Criterion) -> None:
         self._criterion, self._known = criterion, recognise(criterion)
+        self._is_checked = False
 
     def __call__(self, output: Any, target: Any, samples: int) -> LossPart:
         """Return the loss of one part, which has `samples` samples.
@@ -106,8 +108,12 @@ class PartLoss:
             dtype = output.dtype if widens else value.dtype
             count = known.count(output, target, known.settings)
             return LossPart(value, count, True, dtype, skips=True)
-        with noting_means() as means:
+        with noting_means() as noted:
             returned = _call(criterion, criterion, output, target)
+        means = noted.means
+        if noted.seen is not None and self._known is None and not self._is_checked:
+            self._is_checked = True
+            refuse_unseen(returned, noted.seen)
         if len(means) == 1 and returned is means[0][0]:
             mean, count = means[0]
             return LossPart(sum_of_mean(mean, count), count, True, mean.dtype, skips=True)

@@ -24,9 +24,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointFunction
 
 from ...errors import SpreadError
-from .checked_means import CheckFunctions, FirstCall
-from .target_means import TargetMean, read_mean, scale_mean
+from .checked_means import FirstCall
+from .target_means import read_mean, scale_mean
 
 # Called with what a part's mean divides by; returns the same of all parts, and the part's share of
 # the samples. All parts call it in the same order.
@@ -51,10 +52,19 @@ _NAMES = [
 ]
 
 
-# Called with a call, its mean and what that divides by; returns what the code gets instead.
-_Replace = Callable[[TargetMean, Tensor, Tensor], Tensor]
+# Called with a function, its arguments and its value; returns what the code gets instead.
+_Take = Callable[[Callable[..., Tensor], Any, Any, Tensor], Tensor]
 
-_current: ContextVar[_Replace | None] = ContextVar("anyrig_means_of_part", default=None)
+
+@dataclass(frozen=True)
+class _Part:
+    """What replaced functions do, and the nodes of the graph that they make, if these are noted."""
+
+    take: _Take
+    seen: list[Any] | None
+
+
+_current: ContextVar[_Part | None] = ContextVar("anyrig_part_of_batch", default=None)
 
 
 class _Functions:
@@ -63,11 +73,6 @@ class _Functions:
     def __init__(self) -> None:
         self._lock, self._users = threading.Lock(), 0
         self._originals: dict[str, Callable[..., Tensor]] = {}
-
-    @property
-    def originals(self) -> Collection[Callable[..., Tensor]]:
-        """The functions that are replaced."""
-        return self._originals.values()
 
     @contextmanager
     def replaced(self) -> Iterator[None]:
@@ -98,9 +103,12 @@ def computing_part(add_up: AddUp, first: FirstCall | None = None) -> Iterator[No
     that is checked for other means that parts do not show, which takes some time.
     """
 
-    def replace(call: TargetMean, mean: Tensor, own: Tensor) -> Tensor:
+    def take(function: Callable[..., Tensor], args: Any, kwargs: Any, value: Tensor) -> Tensor:
         if first is not None:
-            first.refuse_contrast(call)
+            first.check(function, args, kwargs, value)
+        mean = read_mean(function, args, kwargs)
+        if mean is None:
+            return value
         if not torch.is_grad_enabled() and _is_in_reentrant_checkpoint():
             raise SpreadError(
                 "a mean over targets is computed in checkpoint(…, use_reentrant=True), which "
@@ -109,11 +117,12 @@ def computing_part(add_up: AddUp, first: FirstCall | None = None) -> Iterator[No
                 "loss outside the checkpoint"
             )
         with torch.no_grad():
+            own = mean.count(value.device)
             total, share = add_up(own)
         with _unseen_by_checkpoints():
-            return scale_mean(mean, own, total, share)
+            return scale_mean(value, own, total, share)
 
-    with _replacing(replace), nullcontext() if first is None else _checking(not first.has_loss):
+    with _replacing(_Part(take, None if first is None else first.seen)):
         yield
 
 
@@ -134,32 +143,47 @@ def _unseen_by_checkpoints() -> AbstractContextManager[object]:
     return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
+@dataclass
+class Noted:
+    """What the functions of a loss have computed.
+
+    Attributes:
+        means: the means over targets, and what they divide by.
+        seen: the nodes of the graph that the functions have made; None if they were not noted.
+    """
+
+    means: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    seen: list[Any] | None = None
+
+
 @contextmanager
-def noting_means() -> Iterator[list[tuple[Tensor, Tensor]]]:
+def noting_means() -> Iterator[Noted]:
     """Note the means over targets in this block, in this thread, and what they divide by.
 
-    Note nothing within `computing_part`, which sees to them.
+    Note no means within `computing_part`, which sees to them.
     """
-    found: list[tuple[Tensor, Tensor]] = []
+    outer = _current.get()
+    if outer is not None:
+        yield Noted(seen=outer.seen)
+        return
+    seen: list[Any] = []
+    noted = Noted(seen=seen)
 
-    def note(call: TargetMean, mean: Tensor, own: Tensor) -> Tensor:
-        found.append((mean, own))
-        return mean
+    def take(function: Callable[..., Tensor], args: Any, kwargs: Any, value: Tensor) -> Tensor:
+        seen.append(value.grad_fn)
+        mean = read_mean(function, args, kwargs)
+        if mean is not None:
+            with torch.no_grad():
+                noted.means.append((value, mean.count(value.device)))
+        return value
 
-    if _current.get() is None:
-        with _replacing(note), _checking(False):
-            yield found
-    else:
-        yield found
-
-
-def _checking(refuses_sums: bool) -> CheckFunctions:
-    return CheckFunctions(_functions.originals, lambda: _current.get() is None, refuses_sums)
+    with _replacing(_Part(take, seen)):
+        yield noted
 
 
 @contextmanager
-def _replacing(replace: _Replace) -> Iterator[None]:
-    token = _current.set(replace)
+def _replacing(part: _Part) -> Iterator[None]:
+    token = _current.set(part)
     try:
         with _functions.replaced():
             yield
@@ -172,18 +196,13 @@ def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @_disable_dynamo
     @functools.wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Tensor:
-        replace = _current.get()
-        mean = None if replace is None else read_mean(function, args, kwargs)
+        part = _current.get()
         # PyTorch calls this again within the function for a mode, or for a subclass of Tensor.
         token = _current.set(None)
         try:
             value = function(*args, **kwargs)
         finally:
             _current.reset(token)
-        if replace is None or mean is None:
-            return value
-        with torch.no_grad():
-            own = mean.count(value.device)
-        return replace(mean, value, own)
+        return value if part is None else part.take(function, args, kwargs, value)
 
     return compute

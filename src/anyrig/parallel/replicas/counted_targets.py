@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...transfer.beside import copy_in_order
-from ..losses.checked_means import FirstCall
+from ..losses.checked_means import FirstCall, refuse_unseen
 from ..losses.means_of_parts import computing_part
 from .meeting import Meeting
 
@@ -63,7 +63,10 @@ def _compute(
 
     first = None if checked is None else FirstCall(checked[0], (args, kwargs), checked[1])
     with computing_part(add_up, first):
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+    if first is not None and not first.has_loss:
+        refuse_unseen(result, first.seen)
+    return result
 
 
 def _add(devices: Sequence[torch.device], counts: Sequence[Tensor]) -> Sequence[Tensor]:
