@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,12 @@ from ..private_names import refuse_missing
 from ..transfer.arguments import move_arguments, move_tensors
 from .accumulation import Accumulation, refuse_with_accumulate
 from .batch.call import Call, describe_call, may_pack, without_trace
-from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import count_arguments, name_argument
 from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
-from .losses.checked_means import CheckedCalls
 from .losses.even_means import targets_of
 from .losses.loss import (
     Criterion,
@@ -43,24 +40,10 @@ from .replicas.batch_norm import explain_single_sample, needs_several_samples
 from .replicas.counted_targets import count_targets_together
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import ReplicaSet
+from .replicas.run import Run
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
-
-
-@dataclass(eq=False)
-class Run:
-    """The state of one model in one process; a copy of the model has its own."""
-
-    replicas: ReplicaSet  # the copies of the module on the other devices
-    side_by_side: SideBySide  # calls the replicas
-    accumulation: Accumulation | None  # if the model was spread with `accumulate`
-    # Which dimension of each output has the samples, known from earlier calls.
-    known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
-    checked: CheckedCalls = field(default_factory=CheckedCalls)
-    clock: StepClock | None = None  # times the current step, if shares are being measured
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while replicas compute
-    asked: threading.local = field(default_factory=threading.local)  # options for `forward`
 
 
 class DataParallel(TransparentModule):

@@ -1,9 +1,11 @@
-"""A module that computes the samples of one rank as a part of a global batch."""
+"""A module that computes the samples of one rank as a part of a global batch.
+
+More than 400 lines: a call, its exchange with the other ranks and its backward pass share one state.
+"""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -248,18 +250,12 @@ class RankModule(TransparentModule):
             met=met,
         )
 
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        module = self.__dict__.get("module")
-        is_own = inspect.ismethod(found) and found.__self__ is module
-        if not is_own or hasattr(torch.nn.Module, name):
-            return found
-
-        @functools.wraps(found)
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
         def call(*inputs: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-                return found(*inputs, **kwargs)
-            return self._call_method(found, inputs, kwargs)
+                return method(*inputs, **kwargs)
+            return self._call_method(method, inputs, kwargs)
 
         return call
 

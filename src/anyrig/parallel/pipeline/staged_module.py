@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -128,23 +127,18 @@ class StagedModule(TransparentModule):
         self.__dict__["_whole"] = self._micro_batches.refuse_writes(written)
         return self._call_in_parts(1, loss, target, inputs, kwargs, samples)
 
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        is_own = inspect.ismethod(found) and found.__self__ is self.__dict__.get("module")
-        if not is_own or hasattr(torch.nn.Module, name):
-            return found
-
-        @functools.wraps(found)
+    def _method(self, method: Any) -> Callable[..., Any]:
+        @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                return found.__func__(self, *args, **kwargs)
+                return method.__func__(self, *args, **kwargs)
             except RuntimeError as error:
                 if isinstance(error, AnyrigError) or "device" not in str(error):
                     raise
                 raise SpreadError(
-                    f"{name}() of a {type(self.module).__name__} in stages has called layers that "
-                    f"lie on different devices ({error}). Call the whole module in it, as "
-                    "self(x), or spread the module with loss= and call model(x, target=y)"
+                    f"{method.__name__}() of a {type(self.module).__name__} in stages has called "
+                    f"layers that lie on different devices ({error}). Call the whole module in it, "
+                    "as self(x), or spread the module with loss= and call model(x, target=y)"
                 ) from error
 
         return call

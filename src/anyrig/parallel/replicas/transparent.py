@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -71,7 +72,13 @@ class TransparentModule(torch.nn.Module):
         module = self.__dict__.get("module")
         if module is None:  # while a copy is built
             raise AttributeError(name)
-        return getattr(module, name)
+        found = getattr(module, name)
+        is_own = inspect.ismethod(found) and found.__self__ is module
+        return self._method(found) if is_own and not hasattr(torch.nn.Module, name) else found
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a caller gets as a method that the inner module's class has defined."""
+        return method
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "module":
