@@ -1,6 +1,6 @@
 """A module that computes the samples of one rank as a part of a global batch.
 
-More than 400 lines: a call, its exchange with the other ranks and its backward pass share one state.
+More than 400 lines: calls, exchanges with other ranks and backward passes share one state.
 """
 
 from __future__ import annotations

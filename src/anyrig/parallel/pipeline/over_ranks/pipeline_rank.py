@@ -1,6 +1,6 @@
 """A module in stages on the ranks of a group: what `spread(plan=Pipeline())` returns in a rank.
 
-More than 400 lines: what all calls of a model share, from the agreement to the end, is in one class.
+More than 400 lines: what all calls of a model share, from agreement to end, is in one class.
 """
 
 from __future__ import annotations
