@@ -25,6 +25,7 @@ from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.samples import count_samples
 from ..batch.scatter import scatter_samples
+from ..marks import tensors_with_gradients
 from ..named_arguments import take_target
 from .checked_means import refuse_unseen
 from .criterions import Known, recognise
@@ -113,7 +114,9 @@ class PartLoss:
         means = noted.means
         if noted.seen is not None and self._known is None and not self._is_checked:
             self._is_checked = True
-            refuse_unseen(returned, noted.seen)
+            # What the module has computed is not the loss's.
+            given = [each.grad_fn for each in tensors_with_gradients(output)]
+            refuse_unseen(returned, [*noted.seen, *given])
         if len(means) == 1 and returned is means[0][0]:
             mean, count = means[0]
             return LossPart(sum_of_mean(mean, count), count, True, mean.dtype, skips=True)

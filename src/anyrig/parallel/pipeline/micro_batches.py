@@ -72,12 +72,12 @@ class MicroBatches:
         if self.is_given:
             raise SpreadError(
                 f"micro_batches={self.number} was given, but the module computes a mean over "
-                "targets that are not arguments of its call, or that have weights, so the parts "
-                f"of a batch do not show what the mean divides by: {place}. Use micro_batches=1, "
-                "or let the module return what the loss needs, and give spread the loss: "
-                "loss=criterion"
+                "targets that are not arguments of its call, or that have weights, or a sum over "
+                "targets, so the parts of a batch do not show what the mean divides by: "
+                f"{place}. Use micro_batches=1, or let the module return what the loss needs, and "
+                "give spread the loss: loss=criterion"
             )
-        return f"1, as the module computes a mean over targets that no argument shows: {place}"
+        return f"1, as the module computes a mean or sum over targets for the whole batch: {place}"
 
     def refuse_writes(self, written: str) -> str:
         """Return why a batch is one micro-batch, if a forward pass writes a buffer.

@@ -96,9 +96,9 @@ class PipelineRank(StagedModule):
         if pipeline.links.row.count > 1 and self._chain.whole_loss:
             raise SpreadError(
                 "the module computes a mean over targets that are not arguments of its call, or "
-                "that have weights, so pipelines with different samples do not show what the mean "
-                f"divides by: {self._chain.whole_loss}. Let the module return what the loss needs, "
-                "and give spread the loss: loss=criterion"
+                "that have weights, or a sum over targets, so pipelines with different samples do "
+                f"not show what the mean divides by: {self._chain.whole_loss}. Let the module "
+                "return what the loss needs, and give spread the loss: loss=criterion"
             )
         self._begin()
 

@@ -73,11 +73,14 @@ def divide_losses(recording: Recording, module: nn.Module) -> None:
             criterion = module.get_submodule(str(node.target))
         elif node.op != "call_function":
             continue
-        mean = read_mean(criterion, node.args, node.kwargs)
+        total = read_mean(criterion, node.args, node.kwargs, "sum")
+        mean = total or read_mean(criterion, node.args, node.kwargs)
         if mean is None or not isinstance(mean.target, fx.Node):
             continue
         is_weighted = mean.known.settings.get("weight") is not None
-        nodes = None if is_weighted else _made_of_arguments(mean.target, graph, module)
+        # What the module divides a sum by is not known.
+        needs_all = is_weighted or total is not None
+        nodes = None if needs_all else _made_of_arguments(mean.target, graph, module)
         name = f"loss {len(recording.losses)}"
         recording.losses.append(OwnLoss(name, node.meta["place"], mean, nodes))
         if nodes is None:
