@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...errors import SpreadError
+from ...errors import MoveError, SpreadError
 from ...transfer.tree import list_leaves
 from ..marks import tensors_with_gradients
 from .target_means import TargetMean, read_mean
@@ -102,7 +103,9 @@ def refuse_unseen(returned: Any, seen: Collection[Any]) -> None:
         returned: what a module or a loss has returned.
         seen: the nodes of the graph that the replaced functions have made.
     """
-    numbers = [each for each in tensors_with_gradients(returned) if not each.dim()]
+    numbers: list[Tensor] = []
+    with suppress(MoveError):  # of what contains itself, which is refused where outputs are joined
+        numbers = [each for each in tensors_with_gradients(returned) if not each.dim()]
     left = [each.grad_fn for each in numbers]
     known = {None, *seen}
     for _ in range(_MOST_NODES):
