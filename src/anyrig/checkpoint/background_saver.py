@@ -146,11 +146,16 @@ class BackgroundSaver:
 
 
 class _Writing:
-    """The thread that writes one checkpoint, or this rank's part of it."""
+    """The thread that writes one checkpoint, or this rank's part of it.
+
+    Waits are for an event: if an interrupt comes within `Thread.join`, Python takes a thread for
+    ended that still runs (before 3.13), and ends the process while the thread writes.
+    """
 
     def __init__(self, prepared: PreparedSave) -> None:
         self.folder = ""
         self._failed: BaseException | None = None
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         if prepared.ranks.rank == 0 or prepared.parallel is not None:
             # Not a daemon: the end of the process waits for it.
@@ -162,12 +167,12 @@ class _Writing:
 
     @property
     def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._ended.is_set()
 
     def wait(self, timeout_seconds: float) -> BaseException | None:
         """Wait until the checkpoint is written; return the error if it was not written."""
         if self._thread is not None:
-            self._thread.join(timeout_seconds)
+            self._ended.wait(timeout_seconds)
         if self.is_running:
             return CheckpointError(
                 f"{_SAVE} has not ended after {timeout_seconds:.0f} s, and continues. The disk may "
@@ -181,6 +186,8 @@ class _Writing:
             self.folder = prepared.write()
         except BaseException as error:
             self._failed = error
+        finally:
+            self._ended.set()
 
     def _report(self) -> None:
         """Print a failure that no call has raised, at the end of the process."""
