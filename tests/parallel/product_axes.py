@@ -325,7 +325,7 @@ def _grad(model: Any, value: Any, batches: list[Batch]) -> Any:
 
 
 def _mean_over_targets(value: Callable[[Any], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Return a loss that ignores some targets, if the value is none itself."""
+    """Return a loss that ignores some targets; a value that is a number already is the loss."""
 
     def loss(output: Any, target: Tensor) -> Tensor:
         found = value(output)

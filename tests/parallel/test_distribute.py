@@ -28,7 +28,7 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
-from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
+from anyrig.parallel.group.loaders.given_loader import allows_singles, global_batches_of
 from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sample
 from anyrig.parallel.group.loaders.sampled import RankBatches
 from anyrig.parallel.group.loaders.streamed import decode_empty, encode_empty, fingerprint

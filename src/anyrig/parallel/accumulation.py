@@ -32,7 +32,10 @@ from .marks import mark_outputs, tensors_with_gradients
 # The number of samples, or what a loss was divided by; None if unknown.
 Count = Tensor | float | None
 
-_REMEDY = "Give spread the loss, loss=nn.CrossEntropyLoss() for example, and call it with target="
+_REMEDY = (
+    "Give spread a loss= that returns (sum, count), or a criterion such as nn.CrossEntropyLoss(), "
+    "and call the model with target="
+)
 _EXPLAIN = "accumulate=True weights each backward pass by its samples, which is impossible with "
 
 

@@ -22,6 +22,7 @@ from .batch.scatter import divide, exactly
 from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
+from .losses.checked_means import FirstCall
 from .losses.even_means import targets_of
 from .losses.loss import (
     Criterion,
@@ -253,9 +254,9 @@ class DataParallel(TransparentModule):
             ]
         targets: list[torch.Tensor] = []
         if len(active) > 1:
-            checks = torch.is_grad_enabled() and run.checked.needs_check(kwargs)
-            has_loss = loss is not None if checks else None
-            functions = count_targets_together(functions, meeting, samples, targets, has_loss)
+            is_first = torch.is_grad_enabled() and run.checked.note(kwargs)
+            check = partial(FirstCall, has_loss=loss is not None) if is_first else None
+            functions = count_targets_together(functions, meeting, samples, targets, check)
         try:
             results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:

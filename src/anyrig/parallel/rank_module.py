@@ -35,7 +35,7 @@ from .group.states import Buffers
 from .group.whole_loss import whole_loss
 from .group.without_samples import compute_without_samples, first_samples, require_sample
 from .layout import Layout
-from .losses.checked_means import FirstCall, refuse_unseen
+from .losses.checked_means import FirstCall
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.means_of_parts import computing_part
 from .losses.mistakes import explain_call, refuse_scattered_loss
@@ -213,14 +213,14 @@ class RankModule(TransparentModule):
             exchange.finish()
         compute = method or self._compute
         add_up = counted_over_ranks(exchange, targets)
-        is_first = run.checked.needs_check(kwargs)
+        is_first = run.checked.note(kwargs)
         first = FirstCall(samples, (inputs, kwargs), loss is not None) if is_first else None
         with computing_part(add_up, first):
             output = self._compute_samples(compute, inputs, kwargs, samples, loss is not None)
             if loss is not None:
                 output = whole_loss(loss, output, target, self._device, exchange)
-        if first is not None and loss is None:
-            refuse_unseen(output, first.seen)
+        if first is not None:
+            first.check_output(output)
         if loss is not None and run.accumulation and exchange.divisor is None:
             raise no_count()
         if run.passes is not None:

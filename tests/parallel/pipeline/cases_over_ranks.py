@@ -537,7 +537,7 @@ def case_rows_with_own_losses() -> None:
             pair.compare_gradients()
             for each in (pair.model, pair.one):
                 each.zero_grad()
-    with pytest.raises(SpreadError, match=r"pipelines with different samples.*net.weights"):
+    with pytest.raises(SpreadError, match=r"replicas=2 was given.*net.weights"):
         Pair(Tagger("class_weights"), example=((), labelled(4)), micro_batches=1, replicas=2)
 
 

@@ -27,8 +27,8 @@ class CheckedCalls:
     def __init__(self) -> None:
         self._seen: set[frozenset[str]] = set()
 
-    def needs_check(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether no call with the same keyword arguments was checked yet."""
+    def note(self, kwargs: Mapping[str, Any]) -> bool:
+        """Note a call; return whether it is the first with these keyword arguments."""
         names = frozenset(name for name, value in kwargs.items() if value is not None)
         is_new = names not in self._seen
         self._seen.add(names)
@@ -42,7 +42,7 @@ class FirstCall:
     Attributes:
         samples: the number of samples of this part.
         given: the arguments of this part.
-        has_loss: whether the model was given a loss, which sees to sums.
+        has_loss: whether the model computes a given loss, which is checked by itself.
         seen: the nodes of the graph that the replaced functions have made.
     """
 
@@ -66,6 +66,14 @@ class FirstCall:
                 "transformers, leave num_items_in_batch out); or give spread a loss= that returns "
                 "(sum, count)"
             )
+
+    def check_output(self, output: Any) -> None:
+        """Raise SpreadError if the module has computed `output` by a function of another name.
+
+        A loss is checked where it is computed.
+        """
+        if not self.has_loss:
+            refuse_unseen(output, self.seen)
 
     def _refuse_contrast(self, mean: TargetMean) -> None:
         """Raise SpreadError if a mean compares the samples of this part with each other.

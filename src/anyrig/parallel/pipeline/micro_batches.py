@@ -58,24 +58,26 @@ class MicroBatches:
             )
         return 1
 
-    def refuse_loss(self, place: str) -> str:
+    def refuse_loss(self, place: str, pipelines: int) -> str:
         """Return why a batch is not cut, if the module computes a loss over all of its samples.
 
         Args:
             place: the line of code that computes such a loss; empty if the module has none.
+            pipelines: the number of pipelines, each of which computes a part of the batch.
 
         Raises:
-            SpreadError: the caller asked for several.
+            SpreadError: the caller asked for several micro-batches or pipelines.
         """
-        if not place or self.number == 1:
+        if not place or self.number == pipelines == 1:
             return ""
-        if self.is_given:
+        if self.is_given or pipelines > 1:
+            several = f"replicas={pipelines}" if pipelines > 1 else f"micro_batches={self.number}"
             raise SpreadError(
-                f"micro_batches={self.number} was given, but the module computes a mean over "
-                "targets that are not arguments of its call, or that have weights, or a sum over "
-                "targets, so the parts of a batch do not show what the mean divides by: "
-                f"{place}. Use micro_batches=1, or let the module return what the loss needs, and "
-                "give spread the loss: loss=criterion"
+                f"{several} was given, but the module computes a mean over targets that are not "
+                "arguments of its call, or that have weights, or a sum over targets, so the parts "
+                f"of a batch do not show what the mean divides by: {place}. Use micro_batches=1 "
+                "and one pipeline, or let the module return what the loss needs, and give spread "
+                "the loss: loss=criterion"
             )
         return f"1, as the module computes a mean or sum over targets for the whole batch: {place}"
 

@@ -79,7 +79,7 @@ class StagedModule(TransparentModule):
         self.__dict__.update(
             _known_dimensions={},
             _checked_modes=set(),
-            _whole=self._micro_batches.refuse_loss(self._chain.whole_loss),
+            _whole=self._micro_batches.refuse_loss(self._chain.whole_loss, self._pipelines),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
 
@@ -142,6 +142,11 @@ class StagedModule(TransparentModule):
                 ) from error
 
         return call
+
+    @property
+    def _pipelines(self) -> int:
+        """The number of pipelines that compute a batch together."""
+        return 1
 
     @property
     @abstractmethod

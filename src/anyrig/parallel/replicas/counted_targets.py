@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...transfer.beside import copy_in_order
-from ..losses.checked_means import FirstCall, refuse_unseen
+from ..losses.checked_means import FirstCall
 from ..losses.means_of_parts import computing_part
 from .meeting import Meeting
+
+Check = Callable[[int, Any], FirstCall]
 
 
 def count_targets_together(
@@ -20,7 +21,7 @@ def count_targets_together(
     meeting: Meeting,
     samples: Sequence[int],
     totals: list[Tensor],
-    has_loss: bool | None,
+    check: Check | None,
 ) -> list[Callable[..., Any]]:
     """Return functions for the meeting's devices that take means over all devices' targets.
 
@@ -29,44 +30,28 @@ def count_targets_together(
         meeting: the replicas of this step.
         samples: the number of samples of each part.
         totals: gets what each mean divides by.
-        has_loss: see `FirstCall`; None if the call is not checked.
+        check: makes the check of a part, given its samples and arguments; None for no check.
     """
-    total = sum(samples)
-    return [
-        partial(
-            _compute,
-            function,
-            meeting,
-            device,
-            count / total if total else 0.0,
-            totals if device == meeting.devices[0] else [],
-            None if has_loss is None else (count, has_loss),
-        )
-        for function, device, count in zip(functions, meeting.devices, samples, strict=True)
-    ]
+    total = sum(samples) or 1
 
+    def together(function: Callable[..., Any], device: torch.device, count: int) -> Any:
+        def add_up(own: Tensor) -> tuple[Tensor, float]:
+            of_all = meeting.combine(device, own, _add, "the number of targets")
+            if device == meeting.devices[0]:
+                totals.append(of_all)
+            return of_all, count / total
 
-def _compute(
-    function: Callable[..., Any],
-    meeting: Meeting,
-    device: torch.device,
-    share: float,
-    totals: list[Tensor],
-    checked: tuple[int, bool] | None,
-    /,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    def add_up(count: Tensor) -> tuple[Tensor, float]:
-        totals.append(meeting.combine(device, count, _add, "the number of targets"))
-        return totals[-1], share
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            first = None if check is None else check(count, (args, kwargs))
+            with computing_part(add_up, first):
+                result = function(*args, **kwargs)
+            if first is not None:
+                first.check_output(result)
+            return result
 
-    first = None if checked is None else FirstCall(checked[0], (args, kwargs), checked[1])
-    with computing_part(add_up, first):
-        result = function(*args, **kwargs)
-    if first is not None and not first.has_loss:
-        refuse_unseen(result, first.seen)
-    return result
+        return compute
+
+    return [*map(together, functions, meeting.devices, samples)]
 
 
 def _add(devices: Sequence[torch.device], counts: Sequence[Tensor]) -> Sequence[Tensor]:

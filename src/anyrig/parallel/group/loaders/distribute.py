@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    SequentialSampler,
-)
+from torch.utils.data import DataLoader
 
 from ....devices.place import Places, as_rig
 from ....errors import BatchError, RankMismatchError
@@ -25,6 +19,13 @@ from ...plans import Exact, Pipeline, Plan, Replicas
 from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..given_batches import GivenBatches
+from .given_loader import (
+    allows_singles,
+    batch_size_of,
+    global_batches_of,
+    length_of,
+    refuse_divided,
+)
 from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
@@ -123,7 +124,7 @@ def distribute(
     if group is not None and model is None:
         _note_without_model(current_context())
     if group is not None and not divided:
-        _refuse_divided(loader)
+        refuse_divided(loader)
         pipelines = None if sharers is None else ranks // sharers
         balance = choose_balance(shares, group, rig, pipelines)
     generator = getattr(loader, "generator", None)
@@ -131,7 +132,7 @@ def distribute(
     facts = _Facts(
         kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
         seed=seeded.initial_seed() if seed is None else seed,
-        length=_length_of(loader),
+        length=length_of(loader),
         singles=allows_singles(loader, ranks // (sharers or 1)) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
@@ -256,8 +257,8 @@ class DistributedLoader:
             epoch=epoch,
             received=received,
             seed=self._division.seed,
-            batch_size=_batch_size_of(self._loader),
-            batches=None if turns.divided else _length_of(self._loader),
+            batch_size=batch_size_of(self._loader),
+            batches=None if turns.divided else length_of(self._loader),
             divided_ranks=turns.ranks if turns.divided else None,
             logical_shards=turns.logical_shards,
         )
@@ -334,29 +335,6 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
     return of_ranks
 
 
-def global_batches_of(loader: Any) -> Iterable[Any] | None:
-    """Return an iterable over the indices of each global batch; None if the loader has no indices.
-
-    Raise BatchError if the loader draws single samples in an order that differs between ranks.
-    """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return None
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        return None  # a subclass that iterates differently
-    if loader.batch_sampler is not None:
-        return loader.batch_sampler
-    # With batch_size=None, a sampler may draw whole batches for a dataset that takes such indices.
-    if isinstance(loader.sampler, BatchSampler):
-        return loader.sampler
-    if isinstance(loader.sampler, SequentialSampler):
-        return None
-    raise BatchError(
-        "this loader has batch_size=None and shuffles, so it draws samples one by one, and in "
-        "a different order on every rank. Give it the global batch as its batch_size, or a "
-        "BatchSampler as its sampler, if the dataset takes a list of indices"
-    )
-
-
 def _refuse(loader: Any) -> None:
     """Raise BatchError if `loader` is not iterable or was distributed before."""
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
@@ -371,31 +349,3 @@ def _refuse(loader: Any) -> None:
             "this loader is distributed already, and its parts would be divided once more; "
             "distribute the loader of the global batches, once"
         )
-
-
-def _refuse_divided(loader: Any) -> None:
-    parts = (loader, getattr(loader, "batch_sampler", None))
-    if any(isinstance(getattr(part, "sampler", None), DistributedSampler) for part in parts):
-        raise BatchError(
-            "this loader is divided already, by its DistributedSampler. Leave the sampler out and "
-            "give the loader the global batch as its batch_size; or, to keep it, pass divided=True"
-        )
-
-
-def allows_singles(loader: Any, ranks: int) -> bool:
-    """Return whether global batches have at most one sample for each rank."""
-    size = _batch_size_of(loader)
-    return size is not None and size <= ranks
-
-
-def _batch_size_of(loader: Any) -> int | None:
-    parts = (loader, getattr(loader, "batch_sampler", None))
-    sizes = (getattr(part, "batch_size", None) for part in parts)
-    return next((size for size in sizes if isinstance(size, int)), None)
-
-
-def _length_of(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None

@@ -93,14 +93,11 @@ class PipelineRank(StagedModule):
     ) -> None:
         super().__init__(module, layout, loss, plan, micro_batches)
         self.__dict__.update(_pipeline=pipeline, _schedules={}, _tasks={})
-        if pipeline.links.row.count > 1 and self._chain.whole_loss:
-            raise SpreadError(
-                "the module computes a mean over targets that are not arguments of its call, or "
-                "that have weights, or a sum over targets, so pipelines with different samples do "
-                f"not show what the mean divides by: {self._chain.whole_loss}. Let the module "
-                "return what the loss needs, and give spread the loss: loss=criterion"
-            )
         self._begin()
+
+    @property
+    def _pipelines(self) -> int:
+        return self.pipeline_row.count
 
     @property
     def pipeline_row(self) -> Row:
@@ -154,7 +151,7 @@ class PipelineRank(StagedModule):
         given: int | None,
     ) -> Any:
         layout = self._fixed_layout
-        alone = self.pipeline_row.count == 1
+        alone = self._pipelines == 1
         parts, is_divided = cut_evenly(inputs, kwargs, target, number, layout.dim, given, alone)
         samples = sum(part.samples for part in parts)
         pipeline = self._pipeline
