@@ -232,7 +232,7 @@ def test_a_parameter_named_like_one_of_no_model_is_refused(tmp_path: Path) -> No
 READS_JAGGED = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
 
 
-@pytest.mark.skipif(READS_JAGGED, reason="PyTorch reads jagged nested tensors from files to 2.14")
+@pytest.mark.skipif(READS_JAGGED, reason="PyTorch up to 2.14 reads jagged nested tensors")
 def test_a_jagged_nested_tensor_is_refused_with_what_to_save(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
     with pytest.raises(CheckpointError, match=r"value prompts .*jagged .*its values\(\) and"):
@@ -243,7 +243,7 @@ def test_a_jagged_nested_tensor_is_refused_with_what_to_save(tmp_path: Path) -> 
         decode_values(tmp_path / "values.pt")
 
 
-@pytest.mark.skipif(not READS_JAGGED, reason="PyTorch 2.15 reads no jagged nested tensors")
+@pytest.mark.skipif(not READS_JAGGED, reason="PyTorch 2.15 does not read jagged nested tensors")
 def test_a_jagged_nested_tensor_is_loaded_by_a_new_process(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
     anyrig.save(tmp_path / "a", prompts=nested)

@@ -36,7 +36,7 @@ from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
 EQUAL = "equal"
 NO_MEANING = "one device fails, too"
 
-UNEVEN_MEANS = "a mean over targets .* is one term of what is computed, and the parts .* differ"
+UNEVEN_MEANS = "a mean is taken over the targets that are not ignored, but the parts .* differ"
 _BETWEEN = "even"  # the rows of the second step
 
 

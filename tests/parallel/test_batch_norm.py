@@ -172,7 +172,7 @@ def test_replicas_that_meet_for_different_things_are_named() -> None:
     (error,) = (each for each in errors if not isinstance(each, Stopped))
     assert len(errors) == 2
     assert isinstance(error, SpreadError)
-    assert "cuda:0 came to a product, while that on cuda:1 came to a sum" in str(error)
+    assert "cuda:0 has reached a product, but the one on cuda:1 has reached a sum" in str(error)
 
 
 def test_a_layer_that_is_used_twice_stays_one() -> None:

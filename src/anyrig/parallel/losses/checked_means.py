@@ -1,4 +1,4 @@
-"""Checks of a model's first call for means over targets that parts of a batch do not show."""
+"""Checks of a model's first call for means and sums that cannot be computed from parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FirstCall:
             )
 
     def check_output(self, output: Any) -> None:
-        """Raise SpreadError if the module has computed `output` by a function of another name.
+        """Raise SpreadError if the module computed `output` by a function that was not replaced.
 
         A loss is checked where it is computed.
         """
@@ -126,9 +126,8 @@ def refuse_unseen(returned: Any, seen: Collection[Any]) -> None:
         assert node is not None
         if node.name().startswith(_OF_TARGETS):
             raise SpreadError(
-                "a number is computed by cross_entropy or nll_loss under a name of its own, so the "
-                "targets that it counts are not added to those of the other parts of the batch. "
-                "Call it as torch.nn.functional.cross_entropy, not by a name that was imported or "
-                "kept before"
+                "a number is computed by cross_entropy or nll_loss under an imported or stored "
+                "name, so its targets are not counted together with those of the other parts of "
+                "the batch. Call the function as torch.nn.functional.cross_entropy"
             )
         left += [each for each, _ in node.next_functions]

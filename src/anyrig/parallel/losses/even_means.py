@@ -52,7 +52,7 @@ def require_even(rates: Sequence[float], remedy: str = _REMEDY) -> None:
     if math.isclose(low, high, rel_tol=_CLOSE):
         return
     raise BatchError(
-        "a mean over targets that are not ignored is one term of what is computed, and the parts "
-        f"of a batch differ in how many there are: from {low:g} to {high:g} for each sample. Parts "
-        f"are weighted by samples, which would not be right for this mean. {remedy}"
+        "a mean is taken over the targets that are not ignored, but the parts of a batch differ in "
+        f"how many they have: from {low:g} to {high:g} for each sample. Parts are weighted by "
+        f"samples, which is wrong for such a mean. {remedy}"
     )

@@ -99,8 +99,8 @@ _functions = _Functions()
 def computing_part(add_up: AddUp, first: FirstCall | None = None) -> Iterator[None]:
     """Let the means over targets in this block, in this thread, be those of one part.
 
-    In this block, a mean in a reentrant checkpoint raises SpreadError. `first` is given for a call
-    that is checked for other means that parts do not show, which takes some time.
+    In this block, a mean in a reentrant checkpoint raises SpreadError. With `first`, so does a mean
+    or a sum that cannot be computed from parts; this check takes some time.
     """
 
     def take(function: Callable[..., Tensor], args: Any, kwargs: Any, value: Tensor) -> Tensor:

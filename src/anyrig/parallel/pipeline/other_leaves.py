@@ -30,8 +30,8 @@ def refuse_other_leaves(outputs: Iterable[Tensor], known: Iterable[Tensor], stag
                 "grad and is neither a parameter of its layers nor an argument, such as a "
                 "parameter in a penalty that the loss adds, or a value whose requires_grad forward "
                 "sets. Make the tensor a parameter of a layer, add penalties outside of the loss, "
-                "and let forward set no requires_grad: the models of transformers for audio have "
-                'freeze_feature_encoder() for this. In one process, schedule="gpipe" computes '
+                "and do not set requires_grad in forward (for the audio models of transformers, "
+                'call freeze_feature_encoder() instead). In one process, schedule="gpipe" computes '
                 "such gradients, too"
             )
         waiting += [following for following, _ in node.next_functions]

@@ -73,7 +73,7 @@ class Meeting:
                 raise Stopped from None
             raise ReplicaWaitError(
                 f"waited {self._wait_seconds:g} s for {what} of {', '.join(missing)}; every "
-                "replica must compute the same ones in the same order"
+                "replica must call the same layers and losses in the same order"
             ) from None
         combined: V = self._combined.pop(device)
         return combined
@@ -105,8 +105,9 @@ def _combine(
         other = brought[device][0]
         if other != what:
             raise SpreadError(
-                f"the replica on {devices[0]} came to {what}, while that on {device} came to "
-                f"{other}; every replica must compute the same ones in the same order"
+                f"the replica on {devices[0]} has reached {what}, but the one on {device} has "
+                f"reached {other}; every replica must call the same layers and losses in the same "
+                "order"
             )
     results = by(devices, [brought[device][2] for device in devices])
     combined.update(zip(devices, results, strict=True))

@@ -56,14 +56,14 @@ def allows_singles(loader: Any, ranks: int) -> bool:
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Return the samples of a batch; None if the loader does not say it."""
+    """Return the number of samples in a batch; None if it is unknown."""
     parts = (loader, getattr(loader, "batch_sampler", None))
     sizes = (getattr(part, "batch_size", None) for part in parts)
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def length_of(loader: Any) -> int | None:
-    """Return the number of batches; None if the loader does not say it."""
+    """Return the number of batches; None if the loader has no length."""
     try:
         return len(loader)
     except TypeError:
