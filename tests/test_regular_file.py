@@ -70,6 +70,10 @@ def test_a_pipe_that_replaces_the_file_after_the_check_is_not_waited_for(
     path.symlink_to(__file__)
     with pytest.raises(UnfitFileError, match="it is a link"):
         open_regular(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UnfitFileError, match="it is a folder"):
+        open_regular(path)
 
 
 def test_a_larger_file_is_refused(tmp_path: Path) -> None:

@@ -129,3 +129,24 @@ def test_a_device_that_a_later_stage_reads() -> None:
     target = torch.zeros(4, dtype=torch.float64)
     loss = model(x, places, target=target)  # by another schedule
     assert difference(loss, one(x.cuda(), places.cuda()).abs().mean()) < TOLERANCE
+
+
+@pytest.mark.gpus(3)
+def test_a_device_that_two_later_stages_read() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            device = h.device
+            h = self.b(h.tanh())
+            h = self.c(h[torch.arange(h.shape[0], device=device)])
+            return h[torch.arange(h.shape[0], device=device)]
+
+    one = Net().double().to("cuda:0")
+    x = torch.randn(4, 6, dtype=torch.float64)
+    plan = anyrig.Pipeline(example=((x,), {}), split_points=["b", "c"])
+    model: Any = anyrig.spread(copy.deepcopy(one), rig_of(3), plan=plan)
+    assert difference(model(x), one(x.cuda())) < TOLERANCE
