@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check rules bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -79,7 +79,15 @@ check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/python -m pytest tests/house
+
+# The errors of predicted times, against the committed ones; JUDGE=quick takes half a minute, and
+# JUDGE=write accepts new ones.
+JUDGE ?= run
+
+judge: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/judge.py $(JUDGE)
 
 # The pages of the rules of `anyrig check`, in docs/rules.
 rules: $(VENV)/.installed-test

@@ -6,33 +6,32 @@ The coefficients belong to the cost functions (`csrc/time/cost`) that they were 
 change of these, the whole script is to run again.
 Half of the rows, and half of the training programs, take part; `judge_clock.py` reports the errors
 on the others. GPUs that nobody measured get tables that are derived from those of their nearest
-relative, as their sources say. ``--recorded FILE`` saves half of the time: the lines that
-`clock/training_programs.py` printed, which do not depend on coefficients. ``--grouped FILE`` also
-fits which groups of a convolution are transposed, and takes some ten minutes more unless FILE has
-recorded lines (see `clock/program_records.py`). Without it, the installed values stay.
-``--only-hopper`` keeps the tables of all other GPUs as they are installed, and takes two minutes.
+relative, as their sources say. Whole programs are read from ``clock/records``.
+``--only-hopper`` keeps the tables of all other GPUs as they are installed, and takes two minutes;
+``--only-steps`` fits those of `clock/step_fits.py` and `clock/relatives.py` alone, and takes one.
 The file is long because each fit uses the groups before it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
 
 from anyrig import hardware
-from clock import card_fits, collectives, measurements, training_programs
+from clock import card_fits, collectives, measurements, relatives, step_fits, training_programs
 from clock.card_rows import recorded_rows
 from clock.coefficient_file import Table, write_tables
 from clock.fitting import OVERHEAD, Coefficients, Part, Unknown, facts, fit, fit_loss
 from clock.grouped_transposes import fit_transposes
 from clock.judgement import SAME_CHIP, Errors, judge_rows
 from clock.measurements import GPUS, Overhead
-from clock.program_records import grouped_programs, measured_programs
 from clock.programs import Programs
+from clock.recorded_programs import read_programs
+from clock.step_fits import Factors
 
 Values = dict[str, list[float]]
 
@@ -56,17 +55,25 @@ HOPPER_TABLES = (
     ("product.tensor", "H100-PCIe"),
 )
 
+SIMT = ("product.simt", "batched.simt", "convolution.simt")
+MATRIX = ("product.tensor", "convolution.tensor", "attention")
+# What `fit_steps` writes.
+STEP_GPUS = (*step_fits.NEWEST, "RTX-PRO-6000", "RTX-5090", "A10")
+STEP_TABLES = (
+    *((group, gpu) for group in step_fits.GROUPS for gpu in STEP_GPUS),
+    *((group, derived.of) for group in MATRIX for derived in relatives.MATRIX),
+    *((group, of) for group in MATRIX for of in ("RTX-2080-Ti", "TITAN-RTX")),
+    *((group, of) for group in SIMT for of in (*relatives.SIMT, "RTX-2080-Ti")),
+)
+
+INFERENCE = "timm (huggingface/pytorch-image-models, aa4b5850): inference steps, float16"
+BACKWARD = "backward passes: training steps of torch 1.12, cuDNN 8.3"
+
 # The fractions of float products' rates that H100 and A100 sustain, by the ml-engineering notes.
 # The fits of H100s in float32 start from as much less.
 HOPPER = 0.803 / 0.869
 # Fractions of the data sheet's rates that others measured where the power limit holds the clock
-# down. L4: float32 products of 4096 to 10240 rows at 11.4 of 30.3 TFLOP/s, halves at 56 of 121.
-# H100: bfloat16 at 499.5 of 756 TFLOP/s over PCIe, and at 792.1 of 989 as SXM.
-L4_REACHES = {"simt": 11.4 / 30.3, "tensor": 56 / 121}
-L4_SOURCE = (
-    "As `otherwise`, at the clock that the power limit allows: products measured in"
-    " zzc0721/torch-performance-test-data, issue 120"
-)
+# down: bfloat16 at 499.5 of 756 TFLOP/s on an H100 over PCIe, and at 792.1 of 989 as SXM.
 H100_PCIE_SLOWER = (792.1 / 989) / (499.5 / 756)
 H100_PCIE_SOURCE = "As `hopper`, slower by the best products in mag-/gpu_benchmark (13f96a42)"
 
@@ -206,18 +213,6 @@ class Fit:
                 unknowns += throttle_unknowns(group) if of in THROTTLED else []
                 values, _ = fit(base, unknowns, [Part(rows.to_fit(3), trusted=0.25)])
                 self.add(group, of, values, f"{NEUSIGHT}, {name}")
-            self.derive_l4(group)
-
-    def derive_l4(self, group: str) -> None:
-        units = group.rpartition(".")[2]
-        best = max(self.find(f"product.{units}", "otherwise")["tile_efficiency"])
-        slower = best / L4_REACHES[units] - 1
-        changed = {"throttle": [slower], "throttle_seconds": [1e-9]}
-        self.derive(group, "L4", "otherwise", L4_SOURCE, **changed)
-
-    def fit_bfloat16(self) -> None:
-        self.fit_bfloat16_of("otherwise")
-        self.derive_l4("product.tensor")
 
     def fit_bfloat16_of(self, of: str) -> None:
         group, name = "product.tensor", BFLOAT16_GPUS[of]
@@ -265,7 +260,7 @@ class Fit:
         group = "convolution.simt"
         slower = self.slower(group, "winograd_efficiency", "transformed_efficiency")
         self.fit_card(card, group, slower)
-        self.fit_card(card, "convolution.tensor", {"reads_planar_points": [1.0]})
+        self.fit_card(card, "convolution.tensor", {"planar_alignment_bytes": [16.0] * 3})
         rows = measurements.attention(self.folder, HOPPER_GPU)
         rows = replace(rows, overhead=Overhead(rows.floor_ms))
         base = self.base(GPUS[HOPPER_GPU], "hopper")
@@ -323,7 +318,6 @@ class Fit:
             print(f"overhead of a call: {overhead}")
             also = "; DeepBench (baidu-research, da81ba78)" if of in deepbench else ""
             self.add(group, of, values, f"{NEUSIGHT}, {name}{also}")
-        self.derive_l4(group)
 
     def fit_collectives(self) -> None:
         for of, name in BFLOAT16_GPUS.items():
@@ -335,9 +329,10 @@ class Fit:
             )
             self.add("collective", of, values, source)
 
-    def fit_programs(self, programs: Programs, grouped: Programs | None) -> None:
+    def fit_programs(self, programs: Programs, grouped: Programs) -> None:
         product, convolution = "product.tensor", "convolution.tensor"
-        like = self.base("RTX-3090", "otherwise")
+        # Not from the RTX 3090's own values, which are for a newer cuDNN.
+        like = self.base("A100-80GB", "otherwise")
         like[f"{product}.tile_efficiency"] = list(START_TILES)
         like[f"{product}.throttle"] = like[f"{convolution}.throttle"] = [0.0]
         like[f"{convolution}.grouped_transpose_fraction"] = [GROUPED_TRANSPOSE_FRACTION]
@@ -357,12 +352,8 @@ class Fit:
         values, _ = fit_loss(
             like, unknowns, lambda values, _: programs.loss(values), pull=0.02, starts=1
         )
-        if grouped is not None:
-            values = fit_transposes(values, grouped)
-        for group in (product, "memory"):
-            self.add(group, "RTX-3090", values, TIMM)
+        values = fit_transposes(values, grouped)
         self.add(convolution, "otherwise", values, f"{TIMM}; {GROUPED_SOURCE}")
-        self.derive_l4(convolution)
         for table in self.tables:
             if table.group == "convolution.simt":
                 kept = (
@@ -370,6 +361,78 @@ class Fit:
                     "depthwise_efficiency", "depthwise_memory_fraction",
                 )  # fmt: skip
                 table.values.update({k: values[f"{convolution}.{k}"] for k in kept})
+
+    def fit_steps(self) -> None:
+        """Fit the GPUs of which whole steps were measured, and derive those of their relatives."""
+        recorded = read_programs("inference")
+        steps = {gpu: step_fits.inference_of(gpu, recorded) for gpu in step_fits.NEWEST}
+        steps["RTX-3090"] += [
+            Programs(read_programs(name), "RTX-3090") for name in ("training", "grouped")
+        ]
+        found = {}
+        for gpu in ("RTX-4090", "RTX-3090"):
+            base = self.base(gpu, "otherwise")
+            found[gpu] = step_fits.fit_steps(base, steps[gpu], with_backward=gpu == "RTX-3090")
+        # Only the RTX 3090's backward passes were measured.
+        step_fits.take_backward(found["RTX-4090"], found["RTX-3090"])
+        for gpu, values in found.items():
+            self.add_groups(step_fits.GROUPS, gpu, values, f"{INFERENCE}, {gpu}; {BACKWARD}")
+        ada = found["RTX-4090"]
+        max_q = step_fits.fit_factors(ada, steps["RTX-PRO-6000-Max-Q"])
+        matrix = relatives.share_of("RTX-PRO-6000", on_matrix_units=True)
+        matrix /= relatives.share_of("RTX-4090", on_matrix_units=True)
+        for gpu, factors, source in (
+            ("RTX-PRO-6000-Max-Q", max_q, f"{INFERENCE}: two factors of the RTX-4090's values"),
+            (
+                "RTX-PRO-6000", Factors(matrix, max_q.memory),
+                f"The RTX-4090's values: matrix units as in {relatives.PRODUCTS}, memory as the"
+                " RTX-PRO-6000-Max-Q",
+            ),
+            (
+                "RTX-5090", Factors(1.0, max_q.memory),
+                "The RTX-4090's values, whose matrix units sum in float32 at half the rate, too;"
+                " memory as the RTX-PRO-6000-Max-Q, which has the same chip",
+            ),
+        ):  # fmt: skip
+            self.add_groups(step_fits.GROUPS, gpu, factors.scale(ada), source)
+        self.derive_relatives(found)
+
+    def derive_relatives(self, found: Mapping[str, Coefficients]) -> None:
+        """Derive the tables of `relatives`, from those that are `found` and from `otherwise`."""
+        general = self.base("A100-80GB", "otherwise")
+        for of, measured, like, like_measured, memory in map(astuple, relatives.MATRIX):
+            factors = Factors(
+                relatives.share_of(measured, on_matrix_units=True)
+                / relatives.share_of(like_measured, on_matrix_units=True),
+                memory or 1.0,
+            )
+            source = f"As {like}, scaled by the best products in {relatives.PRODUCTS}"
+            groups = MATRIX if memory is None else step_fits.GROUPS
+            values = factors.scale(found.get(like, general))
+            self.add_groups(groups, of, values, f"{source}; {relatives.COPIES}")
+        share = relatives.RTX_2080_SHARE
+        factors = Factors(share / relatives.share_of("RTX-3090", on_matrix_units=True))
+        source = f"As the RTX-3090, scaled by the products of an RTX 2080 in {relatives.PRODUCTS}"
+        self.add_groups(MATRIX, "RTX-2080-Ti", factors.scale(found["RTX-3090"]), source)
+        source = "As `otherwise`: nobody measured it"
+        self.add_groups(MATRIX, "TITAN-RTX", general, source)
+        best = max(self.find("product.simt", "otherwise")["tile_efficiency"])
+        for group in SIMT:
+            for of in relatives.SIMT:
+                slower = best / relatives.share_of(of, on_matrix_units=False) - 1
+                self.derive(
+                    group, of, "otherwise",
+                    f"As `otherwise`, slower by the best products in {relatives.PRODUCTS};"
+                    f" {relatives.COPIES}",
+                    throttle=[slower], throttle_seconds=[1e-9],
+                )  # fmt: skip
+            self.derive(
+                group, "RTX-2080-Ti", "turing", "As the T4, without its power limit", throttle=[0.0]
+            )
+
+    def add_groups(self, groups: Sequence[str], of: str, values: Coefficients, source: str) -> None:
+        for group in groups:
+            self.add(group, of, values, source)
 
     def keep(self, *groups: str, but: Sequence[tuple[str, str]] = ()) -> None:
         """Keep the installed tables of `groups`, which are not fitted."""
@@ -403,11 +466,17 @@ def main() -> int:
         return 0
     folder = Path(sys.argv[1])
     fitted = Fit(folder)
-    if "--only-hopper" in sys.argv:
-        fitted.keep(*hardware.coefficient_groups(), but=HOPPER_TABLES)
+    groups = hardware.coefficient_groups()
+    if "--only-steps" in sys.argv:
+        fitted.keep(*groups, but=STEP_TABLES)
+        fitted.fit_steps()
+    elif "--only-hopper" in sys.argv:
+        fitted.keep(*groups, but=HOPPER_TABLES)
+        fitted.fit_hopper()
     else:
         fit_others(fitted, folder)
-    fitted.fit_hopper()
+        fitted.fit_steps()
+        fitted.fit_hopper()
     path = Path(hardware.__file__).with_name("coefficients.toml")
     tables = sorted(fitted.tables, key=order)
     write_tables(path, tables)
@@ -426,14 +495,14 @@ def order(table: Table) -> tuple[str, int]:
 def fit_others(fitted: Fit, folder: Path) -> None:
     fitted.fit_memory()
     fitted.fit_float32_products()
-    fitted.fit_bfloat16()
+    fitted.fit_bfloat16_of("otherwise")
     fitted.fit_attention()
     fitted.fit_float32_convolutions()
     fitted.fit_collectives()
-    programs = measured_programs(folder, sys.argv).select(training_programs.fits)
-    grouped = grouped_programs(folder, sys.argv)
-    if grouped is not None:
-        grouped = grouped.select(training_programs.fits)
+    programs, grouped = (
+        Programs(read_programs(name), "RTX-3090").select(training_programs.fits)
+        for name in ("training", "grouped")
+    )
     fitted.fit_programs(programs, grouped)
     fitted.keep("copy", "host")
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from anyrig import virtual
-from anyrig.verification import watch_hazards
+from anyrig.hazards import watch_hazards
 from workloads.figures import bar_text, write_figures
 
 TURNS, STEPS = 9, 4

@@ -1,6 +1,6 @@
 """Write the known errors of whole programs, from the figures in `results`, where anyrig reads them.
 
-`python benchmarks/state_program_errors.py write`, after `judge_clock.py --programs`,
+`python benchmarks/state_program_errors.py write`, after `judge_steps.py`,
 `judge_language_models.py`, `judge_iterations.py` and `judge_card.py`.
 """
 
@@ -21,6 +21,8 @@ HEAD = """\
 """
 NEUSIGHT = "NeuSight (sitar-lab, 6945927d): scripts/asplos/label"
 TIMM = "timm (huggingface/pytorch-image-models, aa4b5850): torch 1.12, cuDNN 8.3"
+TIMM_INFERENCE = "timm (huggingface/pytorch-image-models, aa4b5850): torch {}"
+TORCHVISION = "MatrixSP/pytorch-gpu-benchmark (7aca8438): torch {}"
 OURS = "ours, of one H100: benchmarks/judge_card.py"
 # The fit has seen their softmax along tokens, half of their time.
 SEEN_BY_A_FIT = "GPT, "
@@ -41,6 +43,15 @@ def compared_programs(results: Path) -> Iterator[tuple[str, str, str, float, flo
     for row in _rows(results / "clock-grouped-programs.json"):
         kind = "training steps of image models with grouped convolutions, channels last"
         yield "RTX-3090", kind, TIMM, row["ms"], row["virtual_ms"]
+    for row in _rows(results / "clock-inference-programs.json"):
+        order = "channels last" if row["layout"] == "nhwc" else "channels first"
+        kind = f"inference steps of image models in mixed precision, {order}"
+        source = TIMM_INFERENCE.format(row["torch"].partition("+")[0])
+        yield row["gpu"], kind, source, row["ms"], row["virtual_ms"]
+    for row in _rows(results / "clock-torchvision-programs.json"):
+        mode = "training" if row["trains"] else "inference"
+        kind = f"{mode} steps of VGGs, wide ResNets and ResNeXt-101, {row['dtype']}"
+        yield row["gpu"], kind, TORCHVISION.format(row["torch"]), row["ms"], row["virtual_ms"]
     for row in _rows(results / "clock-iterations.json"):
         name = row["iteration"].partition(",")[0]
         yield (

@@ -209,7 +209,7 @@ def run_program(
 
 def run_command(command: list[str]) -> int:
     """Run a program as ``python`` would, in this process."""
-    from anyrig.rehearsal.program import Program, _status_of
+    from anyrig.programs.program import Program, _status_of
 
     if command[0] == "-m":
         return Program(command[1], tuple(command[2:]), is_module=True).run()

@@ -19,7 +19,7 @@ def watched_process() -> Iterator[None]:
     if folder is None:
         yield
         return
-    from anyrig.verification import watch_hazards
+    from anyrig.hazards import watch_hazards
 
     try:
         with watch_hazards(warn=False) as hazards:

@@ -22,10 +22,10 @@ import pytest
 from watched_process import VARIABLE
 
 if TYPE_CHECKING:
-    from anyrig.verification import Hazard
+    from anyrig.hazards import Hazard
 
 _LEFT_OUT = (
-    "tests/verification/hazards/",
+    "tests/hazards/",
     "tests/cli/test_hazards.py",
     "tests/parallel/test_no_growth.py::test_dropped_models_leave_nothing",
 )
@@ -47,7 +47,7 @@ class WatchedTests:
                 return (yield)
             finally:
                 os.environ[VARIABLE] = self._folder.name
-        from anyrig.verification import watch_hazards
+        from anyrig.hazards import watch_hazards
 
         self._counts["tests"] += 1
         with watch_hazards(warn=False) as hazards:
@@ -61,7 +61,7 @@ class WatchedTests:
 
     def _take_from_processes(self) -> Iterator[Hazard]:
         """Yield the hazards of the processes that have ended since the last call."""
-        from anyrig.verification import Hazard
+        from anyrig.hazards import Hazard
 
         for file in sorted(Path(self._folder.name).glob("*.json")):
             self._counts["processes"] += 1

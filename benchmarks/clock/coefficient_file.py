@@ -8,9 +8,9 @@ from pathlib import Path
 
 HEAD = """\
 # What the clock of virtual GPUs knows beyond data sheets: for each group of coefficients one table
-# per GPU (the keys of specs.toml), per architecture, and `otherwise`, of which the first that
-# exists applies. csrc/time/coefficients.h explains each value; csrc/time/cost has the formulas.
-# benchmarks/fit_clock.py writes this file.
+# per GPU (the keys of specs.toml, which also names the relatives that it applies to), per
+# architecture, and `otherwise`, of which the first that exists applies. csrc/time/coefficients.h
+# explains each value; csrc/time/cost has the formulas. benchmarks/fit_clock.py writes this file.
 #
 # source          the measurements or publications behind the values
 # error_percent   by GPU, the median error on measurements that no fit has seen; absent: unknown

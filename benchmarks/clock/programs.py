@@ -10,13 +10,12 @@ import numpy as np
 from anyrig.virtual.build import load_extension
 
 from .fitting import TRUSTED, Coefficients, facts
-from .training_programs import GPU
 
 
 class Programs:
     """Programs on one GPU: each a list of distinct work records with their counts."""
 
-    def __init__(self, steps: Sequence[dict[str, Any]], gpu: str = GPU) -> None:
+    def __init__(self, steps: Sequence[dict[str, Any]], gpu: str) -> None:
         self.steps, self.gpu_key = steps, gpu
         self.gpu, _ = facts(gpu)
         self.ms = np.array([step["ms"] for step in steps])

@@ -1,9 +1,9 @@
 """Whole training steps that timm's authors measured on an RTX 3090, as work records.
 
-`python training_programs.py MEASUREMENTS PART COUNT` runs the PART-th of COUNT parts of the models
-on a virtual RTX 3090 in shape-only mode, and prints one JSON object per program: the distinct work
-records of a step, and how often each occurs. Needs timm. The published steps ran with float16
-autocast, SGD with momentum, and unfused attention.
+`python -m clock.training_programs MEASUREMENTS PART COUNT`, in the folder of benchmarks, runs the
+PART-th of COUNT parts of the models on a virtual RTX 3090 in shape-only mode, and prints one JSON
+object per program: the distinct work records of a step, and how often each occurs. Needs timm. The
+published steps ran with float16 autocast, SGD with momentum, and unfused attention.
 
 With RESULTS as a further argument, it runs the models of that file which have grouped convolutions
 and are not in MEASUREMENTS. The file is one of huggingface/pytorch-image-models (aa4b5850), of
@@ -16,9 +16,10 @@ import csv
 import json
 import sys
 import zlib
-from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from clock.work_log import distinct_records
 
 GPU = "RTX-3090"
 FILE = "timm_train_amp_rtx3090_torch1.12.csv"
@@ -90,16 +91,11 @@ def record_step(line: dict[str, str]) -> dict[str, Any]:
     step()
     core.begin_work_log()
     step()
-    log = core.end_work_log()
-    del log["seconds"]
-    counts = Counter(zip(*log.values(), strict=True))
-    columns = dict(zip(log, map(list, zip(*counts, strict=True)), strict=True))
     return {
         "model": line["model"],
         "layout": line["layout"],
         "ms": float(line["train_step_time"]),
-        "counts": list(counts.values()),
-        "columns": columns,
+        **distinct_records(core.end_work_log()),
     }
 
 

@@ -1,7 +1,8 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.memory`, `anyrig.checkpoint`, `anyrig.verification`, `anyrig.units` and `anyrig.errors`.
+`anyrig.memory`, `anyrig.checkpoint`, `anyrig.verification`, `anyrig.hazards`, `anyrig.units` and
+`anyrig.errors`.
 Importing anyrig does nothing and is fast: each name is loaded when it is first used, and PyTorch
 with it.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import devices as devices
     from . import errors as errors
+    from . import hazards as hazards
     from . import memory as memory
     from . import parallel as parallel
     from . import rehearsal as rehearsal
@@ -34,16 +36,17 @@ if TYPE_CHECKING:
     from .devices.device import Device as Device
     from .devices.rig import Rig as Rig
     from .parallel.data_parallel import DataParallel as DataParallel
-    from .parallel.group.loaders.distribute import distribute as distribute
-    from .parallel.group.metrics.gather import gather_over_ranks as gather_over_ranks
-    from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
-    from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.plans import Exact as Exact
     from .parallel.plans import Pipeline as Pipeline
     from .parallel.plans import Replicas as Replicas
     from .parallel.plans import Shards as Shards
+    from .parallel.ranks.loaders.distribute import distribute as distribute
+    from .parallel.ranks.metrics.gather import gather_over_ranks as gather_over_ranks
+    from .parallel.ranks.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.spread import spread as spread
+    from .parallel.spread_module import explain as explain
+    from .planning.fit_value import fit_value as fit_value
     from .processes.group.barrier import barrier as barrier
     from .processes.group.first_rank import only_first_rank as only_first_rank
     from .processes.group.print_once import print_once as print_once
@@ -70,12 +73,13 @@ _MODULE_OF_NAME = {
     "choose": ".devices.choice",
     "copy_to_host": ".transfer.host_copy",
     "current_device": ".devices.current",
-    "distribute": ".parallel.group.loaders.distribute",
-    "explain": ".parallel.layout",
-    "gather_over_ranks": ".parallel.group.metrics.gather",
+    "distribute": ".parallel.ranks.loaders.distribute",
+    "explain": ".parallel.spread_module",
+    "fit_value": ".planning.fit_value",
+    "gather_over_ranks": ".parallel.ranks.metrics.gather",
     "launch": ".processes.launch",
     "load": ".checkpoint.load",
-    "mean_over_ranks": ".parallel.group.metrics.mean",
+    "mean_over_ranks": ".parallel.ranks.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".processes.group.first_rank",
     "prefetch": ".transfer.prefetch",
@@ -91,6 +95,7 @@ _ROOMS = {
     "checkpoint": ".checkpoint",
     "devices": ".devices",
     "errors": ".errors",
+    "hazards": ".hazards",
     "memory": ".memory",
     "parallel": ".parallel",
     "rehearsal": ".rehearsal",

@@ -29,6 +29,7 @@
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
     ├── ReportError          (RuntimeError)  a rehearsal cannot be reported in this way
+    ├── PlanningError        (RuntimeError)  what fits a rig cannot be found as requested
     ├── VerificationError    (RuntimeError)  two runs of a program cannot be compared
     ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
     │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
@@ -154,6 +155,12 @@ class RemedyError(AnyrigError, RuntimeError):
 
 class ReportError(AnyrigError, RuntimeError):
     """The file or the prices for a rehearsal's report cannot be used."""
+
+
+class PlanningError(AnyrigError, RuntimeError):
+    """What fits a rig cannot be found as requested."""
+
+    exit_code = 2
 
 
 class VerificationError(AnyrigError, RuntimeError):

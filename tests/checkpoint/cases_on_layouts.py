@@ -9,6 +9,7 @@ import re
 import resource
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -397,6 +398,65 @@ def case_a_rank_has_a_value_that_cannot_be_saved(folder: Path, sources: list[Pat
 def case_ranks_save_to_different_paths(folder: Path, sources: list[Path]) -> None:
     with pytest.raises(RankMismatchError, match=r"rank 0 calls anyrig.save\(\) with path '.*/0', "):
         anyrig.save(folder / str(dist.get_rank()))
+    with pytest.raises(RankMismatchError, match="with step 0, rank 1 with 1; pass the same"):
+        anyrig.save(folder / "a", step=dist.get_rank())
+    with pytest.raises(
+        RankMismatchError, match=r"with sharded None, rank 1 with False; pass the s"
+    ):
+        anyrig.save(folder / "a", sharded=False if dist.get_rank() == 1 else None)
+    assert not (folder / "a").exists()
+
+
+def case_the_manifest_says_how_the_model_was_spread(folder: Path, sources: list[Path]) -> None:
+    count = dist.get_world_size()
+    for layout, words in (
+        ("ranks", f"replicas over {count} ranks"),
+        ("shards", f"shards over {count} ranks"),
+        ("plain DDP", f"DistributedDataParallel, {count} ranks"),
+    ):
+        path = anyrig.save(folder / layout, model=make_objects(layout)["model"])
+        manifest = read_manifest(path)
+        assert (manifest.layout, manifest.ranks) == (words, count)
+
+
+def case_parameters_that_ddp_ignores_are_written_by_rank_0(
+    folder: Path, sources: list[Path]
+) -> None:
+    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    ignored = ["0.weight", "0.bias"]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ignored)
+    wrapped = DistributedDataParallel(net)
+    with torch.no_grad():
+        for name in ignored:
+            net.get_parameter(name).fill_(dist.get_rank() + 1)
+    path = anyrig.save(folder / "a", model=wrapped, sharded=True)
+    found = {name: whole_tensor(each) for name, each in read_model(path, "model").items()}
+    assert all((found[name] == 1).all() for name in ignored)
+    assert torch.equal(found["1.weight"], net[1].weight)
+
+
+def case_shards_that_cannot_be_written_are_refused(folder: Path, sources: list[Path]) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP1 is deprecated
+        old = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+    with pytest.raises(
+        CheckpointError, match=r"wrapped in FullyShardedDataParallel \(FSDP1\), whos"
+    ):
+        anyrig.save(folder / "a", model=old)
+    mesh = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("dp", "tp"))
+    net = nn.Sequential(nn.Linear(6, 6))
+    parallelize_module(net, mesh["tp"], {"0": ColwiseParallel()})
+    fully_shard(net, mesh=mesh["dp"])
+    with pytest.raises(
+        CheckpointError, match=r"has several regions of model: 0.weight, as with FSDP"
+    ):
+        anyrig.save(folder / "a", model=net, sharded=True)
+    assert not (folder / "a").exists()
+    path = anyrig.save(folder / "a", model=net)  # rank 0 gathers
+    assert (path / "model.safetensors").exists()
 
 
 def case_a_rank_has_another_model(folder: Path, sources: list[Path]) -> None:
@@ -507,6 +567,9 @@ CASES: dict[str, Callable[[Path, list[Path]], None]] = {
         case_each_file_is_hashed_by_one_rank,
         case_a_rank_has_a_value_that_cannot_be_saved,
         case_ranks_save_to_different_paths,
+        case_the_manifest_says_how_the_model_was_spread,
+        case_parameters_that_ddp_ignores_are_written_by_rank_0,
+        case_shards_that_cannot_be_written_are_refused,
         case_a_rank_has_another_model,
         case_random_numbers_of_each_rank_go_on,
         case_resumed_runs_end_with_the_same_bits,

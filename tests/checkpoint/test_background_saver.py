@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 import anyrig
 from anyrig.checkpoint import BackgroundSaver, Series
+from anyrig.checkpoint.disk import Disk
 from anyrig.errors import CheckpointError
 
 
@@ -126,6 +128,69 @@ def test_an_error_of_the_program_has_a_note_of_the_lost_checkpoint(tmp_path: Pat
         train()
     (note,) = caught.value.__notes__
     assert note.startswith("The last checkpoint was not saved: ")
+
+
+class SlowDisk:
+    """Holds every save that begins to write until it may end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = threading.Event()
+        real = Disk.sync
+        monkeypatch.setattr(Disk, "sync", lambda *args: self.may_end.wait(30) and real(*args))
+
+
+def test_a_save_that_has_not_ended_in_time_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowDisk(monkeypatch)
+    saver = BackgroundSaver(tmp_path / "a", timeout_seconds=0.01)
+    saver.save(step=1)
+    for call in (saver.wait, lambda: saver.save(step=2)):
+        with pytest.raises(
+            CheckpointError, match=r"has not ended after 0 s, and continues. The di"
+        ):
+            call()
+    slow.may_end.set()
+    deadline = time.monotonic() + 30
+    while not [*(tmp_path / "a").glob("000001*")] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    saver = BackgroundSaver(tmp_path / "a")  # the memory of the first may be in use
+    saver.save(step=2)
+    assert saver.wait() == tmp_path / "a" / "000002-step-2"
+    assert saver.wait() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no notes of exceptions")
+def test_an_error_of_the_program_waits_for_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowDisk(monkeypatch)
+
+    def train() -> None:
+        with BackgroundSaver(tmp_path / "a") as saver:
+            saver.save(step=1)
+            threading.Timer(0.05, slow.may_end.set).start()
+            raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own") as caught:
+        train()
+    assert not hasattr(caught.value, "__notes__")
+    assert anyrig.load(tmp_path / "a").step == 1
+
+
+def test_a_failure_is_reported_once_and_not_again_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr("atexit.register", kept.append)
+    monkeypatch.setattr("atexit.unregister", kept.remove)
+    (tmp_path / "file").write_text("")
+    saver = BackgroundSaver(tmp_path / "file")
+    saver.save(step=1)
+    assert len(kept) == 1
+    with pytest.raises(CheckpointError, match="cannot be created"):
+        saver.wait()
+    assert kept == []
 
 
 ENDING = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ranks_in_threads import ThreadRanks, run_on_ranks
 import anyrig
 from anyrig.checkpoint.choice import choose, divide_files
 from anyrig.checkpoint.manifest import FileFact, read_manifest
-from anyrig.errors import CheckpointError, OtherRankError
+from anyrig.errors import CheckpointError, OtherRankError, RankMismatchError
 
 COUNT = 2
 
@@ -74,3 +75,43 @@ def test_files_are_divided_by_bytes(count: int) -> None:
     assert all(part == sorted(part) for part in parts)
     sizes = [sum(files[name].bytes for name in part) for part in parts]
     assert max(sizes) - min(sizes) <= 700
+
+
+def test_the_names_of_a_rank_keep_their_order_and_large_files_are_apart() -> None:
+    sizes = {"c": 5, "a": 9, "b": 4, "e": 1, "d": 1}
+    files = {name: FileFact(size, "0" * 64) for name, size in sizes.items()}
+    assert divide_files(files, 2) == [["a", "d"], ["c", "b", "e"]]
+    assert divide_files(files, 1) == [[*sizes]]
+
+
+def test_ranks_must_choose_alike(tmp_path: Path) -> None:
+    anyrig.save(tmp_path / "a", metric=1.0, best="max")
+
+    def work(ranks: ThreadRanks) -> None:
+        choose(ranks, tmp_path / "a", "best" if ranks.rank else "latest", verify=True)
+
+    _, errors = run_on_ranks(COUNT, work)
+    for error in errors:
+        assert isinstance(error, RankMismatchError)
+        assert "with which 'latest', rank 1 with 'best'; pass the same" in str(error)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rank_0_warns_of_each_damaged_checkpoint_once(count: int, tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    first, *damaged = (anyrig.save(tmp_path / "a", model=model, step=step) for step in (1, 2, 3))
+    for path in damaged:
+        content = (path / "model.safetensors").read_bytes()
+        (path / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    def work(ranks: ThreadRanks) -> None:
+        assert choose(ranks, tmp_path / "a", "latest", verify=True) == first
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert run_on_ranks(count, work)[1] == [None] * count
+    messages = [str(each.message) for each in told]
+    assert [message.split("/model.safetensors was altered")[0] for message in messages] == [
+        str(path) for path in reversed(damaged)
+    ]
+    assert all(message.endswith(f"loading {first} instead") for message in messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -223,6 +224,49 @@ class TestSeries:
         with pytest.raises(CheckpointError, match="save to the folder of its series"):
             save(Series(path), "b")
 
+    def test_folders_are_sorted_by_number_the_newest_first(self, tmp_path: Path) -> None:
+        names = ["1000000-step-1", "999999-step-2", "000002-step-1", "000002"]
+        for name in (*sorted(names), "notes", "12345", ".tmp-000009-a"):
+            (tmp_path / name).mkdir()
+        assert [path.name for path in Series(tmp_path).folders()] == names
+
+    def test_a_number_of_no_save_does_not_count_and_is_not_used(self, tmp_path: Path) -> None:
+        for name in ("000001", "000002-step-5", "000007"):
+            (tmp_path / name).mkdir()
+        assert Series(tmp_path).next_number() == 3
+        (tmp_path / "000007" / "manifest.json").write_text("damaged")
+        assert Series(tmp_path).next_number() == 8
+        assert Series(tmp_path / "nothing").next_number() == 1
+
+    def test_surplus_is_older_than_the_newest_and_the_oldest_is_first(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        for step, metric in enumerate((0.1, 0.9, 0.2, 0.3, 0.4)):
+            save(series, str(step), metric=metric, best="max")
+        names = [path.name for path in series.surplus(2)]
+        assert names == ["000001", "000003"]
+        assert series.surplus(5) == []
+        (series.folder / "000005" / "values.pt").write_bytes(b"")  # does not count
+        assert [path.name for path in series.surplus(2)] == ["000001"]
+
+    def test_a_best_one_that_is_damaged_is_told(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        for metric in (0.5, 0.9):
+            path = save(series, str(metric), metric=metric, best="max")
+        (path / "values.pt").write_bytes(b"8.0")
+        damaged: list[CheckpointError] = []
+        found = series.best(damaged=damaged)
+        assert found is not None
+        assert found.manifest.metric == 0.5
+        assert [str(each) for each in damaged] == [
+            f"{path}/values.pt was altered: its content does not match the saved hash. Load "
+            "another checkpoint of the series"
+        ]
+        unhashed = series.best(hashes=False)
+        assert unhashed is not None
+        assert unhashed.path == path
+        assert [finding.path.name for finding in verify_folder(path)] == ["values.pt"]
+        assert verify_folder(path, hashes=False) == ()
+
 
 class TestLeftOvers:
     def test_of_processes_that_are_gone_are_removed(self, tmp_path: Path) -> None:
@@ -296,6 +340,60 @@ class TestLeftOvers:
         with pytest.warns(RuntimeWarning, match="checkpoint is saved, but .* cannot be removed: P"):
             save(series, "b", keep=1, disk=ReadOnly())
         assert [path.name for path in series.folders()] == ["000002"]
+
+    def test_a_surplus_checkpoint_that_another_process_removes_is_no_problem(
+        self, tmp_path: Path
+    ) -> None:
+        series = Series(tmp_path / "a")
+        for text in "abc":
+            save(series, text)
+
+        class Racing(Disk):
+            def rename(self, source: Path, target: Path) -> None:
+                if source.name == "000001":
+                    shutil.rmtree(source)
+                super().rename(source, target)
+
+        save(series, "d", keep=1, disk=Racing())
+        assert names_in(series) == ["000004"]
+
+    @pytest.mark.parametrize(
+        ("number", "remedy"),
+        [
+            (
+                errno.ENOSPC,
+                r"Free space on this disk, or keep fewer checkpoints with save\(…, keep=\)",
+            ),
+            (errno.EDQUOT, r"Free space within your quota, or keep fewer checkpoints with save\("),
+            (errno.EFBIG, r"Raise the limit on the size of files \(ulimit -f\)"),
+            (errno.EACCES, "Make the folder writable for this user, or save elsewhere"),
+            (errno.EROFS, "Save to a file system that is not read-only"),
+            (errno.ENAMETOOLONG, "Shorten the path"),
+            (errno.EIO, "Earlier checkpoints are unchanged$"),
+        ],
+    )
+    def test_an_error_of_the_disk_says_what_to_do(
+        self, number: int, remedy: str, tmp_path: Path
+    ) -> None:
+        class Broken(Disk):
+            def write(self, file: BinaryIO, data: object) -> None:
+                raise OSError(number, os.strerror(number))
+
+        problem = rf"model.safetensors cannot be written: {os.strerror(number)}\. {remedy}"
+        with pytest.raises(CheckpointError, match=problem):
+            save(Series(tmp_path), "a", disk=Broken())
+        assert [*tmp_path.iterdir()] == []
+
+    def test_a_file_with_the_name_of_the_new_checkpoint_is_reported(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+
+        class Overtaken(Disk):
+            def rename(self, source: Path, target: Path) -> None:
+                target.write_text("another process")
+                super().rename(source, target)
+
+        with pytest.raises(CheckpointError, match=r"another process has saved .*/000001 meanwhile"):
+            save(series, "a", disk=Overtaken())
 
     def test_a_folder_without_permission_is_named(self, tmp_path: Path) -> None:
         series = Series(tmp_path / "a")

@@ -62,6 +62,27 @@ def test_another_type_is_a_difference_even_with_equal_values() -> None:
     assert difference.different_elements == 0
 
 
+def test_the_largest_difference_is_first() -> None:
+    steps = {"b": 1.0, "a": 1.0, "c": math.inf, "d": 5.0, "same": 0.0}
+    first = {name: torch.zeros(2) for name in steps}
+    second = {name: torch.full((2,), step) for name, step in steps.items()}
+    found = compare(first, second)
+    assert [each.name for each in found.differences] == ["c", "d", "a", "b"]
+    assert found.equal == 1
+
+
+@pytest.mark.parametrize("kept", ["only_in_first", "only_in_second", "other_shapes", "differences"])
+def test_each_kind_of_difference_counts(kept: str) -> None:
+    first, second = {"a": torch.ones(2)}, {"a": torch.ones(2)}
+    if kept == "only_in_first":
+        first["b"] = torch.ones(1)
+    elif kept == "only_in_second":
+        second["b"] = torch.ones(1)
+    else:
+        second["a"] = torch.ones(3) if kept == "other_shapes" else torch.zeros(2)
+    assert not compare(first, second).is_equal
+
+
 def test_the_last_of_many_pieces_is_compared() -> None:
     first = torch.zeros((1 << 20) + 3)
     second = first.clone()
@@ -72,3 +93,4 @@ def test_the_last_of_many_pieces_is_compared() -> None:
 def test_sparse_and_quantized_tensors_are_compared_by_their_values() -> None:
     dense = torch.eye(3)
     assert compare_tensors("a", dense.to_sparse(), dense).different_elements == 0
+    assert compare_tensors("a", dense, 3 * dense.to_sparse()).largest_absolute == 2

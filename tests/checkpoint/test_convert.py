@@ -106,6 +106,22 @@ def test_what_safetensors_cannot_hold_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
+def test_a_tensor_without_values_is_not_written_to_a_torch_file(tmp_path: Path) -> None:
+    torch.save({"a": torch.empty(2, device="meta")}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="'a' is on the meta device, so it has no values"):
+        convert(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_description_compares_no_checksums(tmp_path: Path) -> None:
+    torch.save({"a": torch.full((64,), 1.5)}, tmp_path / "a.pt")
+    content = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(content.replace(b"\0\0\xc0\x3f", b"\0\0\xc0\x40", 1))
+    assert [each.name for each in describe(tmp_path / "a.pt").tensors] == ["a"]
+    with pytest.raises(CheckpointDamagedError, match="Bad CRC-32"):
+        convert(tmp_path / "a.pt", tmp_path / "b.pt")
+
+
 def test_a_view_does_not_drag_its_storage_into_a_torch_file(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1 << 20)[:4]}, tmp_path / "a.pt")
     assert (tmp_path / "a.pt").stat().st_size > 4_000_000

@@ -249,8 +249,12 @@ def test_a_folder_with_one_safetensors_file_of_any_name_is_read(tmp_path: Path) 
         read_foreign(tmp_path)
 
 
-def test_hugging_face_s_cache_of_links_is_read(tmp_path: Path) -> None:
-    written = write_hugging_face(tmp_path / "written")
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_hugging_face_s_cache_of_links_is_read(kind: str, has_index: bool, tmp_path: Path) -> None:
+    written = write_hugging_face(tmp_path / "written", kind)
+    if not has_index:
+        next(written.glob("*.index.json")).unlink()
     blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b/snapshots/123"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -258,6 +262,10 @@ def test_hugging_face_s_cache_of_links_is_read(tmp_path: Path) -> None:
         file.rename(blobs / str(number))
         (snapshot / file.name).symlink_to(f"../../blobs/{number}")
     assert read_foreign(snapshot).tensors.keys() == make_tensors().keys()
+    consolidate(snapshot, tmp_path / "whole.safetensors")
+    torch.testing.assert_close(
+        dict(read_foreign(tmp_path / "whole.safetensors").tensors), make_tensors()
+    )
 
 
 def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
@@ -267,3 +275,10 @@ def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
     finally:
         torch.serialization.set_crc32_options(True)
     assert read_foreign(tmp_path / "a.pt").tensors.keys() == make_tensors().keys()
+
+
+def test_what_is_no_tensor_beside_the_model_is_extra(tmp_path: Path) -> None:
+    state = {"w": torch.ones(2), "q._extra_state": {"scale": 3}}
+    torch.save({"model": state, "epoch": 1}, tmp_path / "one.pt")
+    extra = read_foreign(tmp_path / "one.pt").extra
+    assert extra == {"epoch": 1, "model": {"q._extra_state": {"scale": 3}}}

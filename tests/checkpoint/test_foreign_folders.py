@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from anyrig.checkpoint import read_foreign
 from anyrig.checkpoint.consolidate import consolidate
 from anyrig.checkpoint.convert import convert
+from anyrig.checkpoint.foreign.inside import find_inside
 from anyrig.errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -249,3 +250,13 @@ def test_one_rank_s_pickle_of_shards_is_called_what_it_is(
     with pytest.raises(CheckpointError, match=rf"one rank's shards \({module}\.\w+\)") as caught:
         read_foreign(tmp_path / "rank0.pt")
     assert "anyrig.save(folder, model=model)" in str(caught.value)
+
+
+def test_a_link_to_the_blobs_of_another_folder_is_refused(tmp_path: Path) -> None:
+    blobs, home = tmp_path / "elsewhere" / "blobs", tmp_path / "cache" / "snapshots" / "rev"
+    blobs.mkdir(parents=True)
+    home.mkdir(parents=True)
+    (blobs / "x").write_text("1")
+    (home / "model").symlink_to(blobs / "x")
+    with pytest.raises(UnsafeFileError):
+        find_inside(home, "model", named_by="the index")

@@ -150,7 +150,8 @@ def test_a_changed_byte_of_a_tensor_is_noticed_unless_checksums_are_left_out(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.pt"
-    torch.save({"a": torch.full((64,), 1.5)}, path)
+    # The checksum of no bytes is 0.
+    torch.save({"a": torch.full((64,), 1.5), "empty": torch.empty(0)}, path)
     content = path.read_bytes()
     assert content.count(struct.pack("<f", 1.5) * 64) == 1
     path.write_bytes(content.replace(struct.pack("<f", 1.5), struct.pack("<f", 2.5), 1))
@@ -171,6 +172,14 @@ def test_a_legacy_file_that_holds_no_storage_for_a_tensor_is_refused(tmp_path: P
     with pytest.raises(
         CheckpointDamagedError, match=r"its tensors need .* bytes, but the file has"
     ):
+        read_foreign(tmp_path / "a.pt")
+
+
+def test_a_file_that_begins_like_a_legacy_file_is_an_ordinary_pickle(tmp_path: Path) -> None:
+    content = write_legacy(tmp_path / "a.pt").read_bytes()
+    assert content[:4] == b"\x80\x02\x8a\x0a"
+    (tmp_path / "a.pt").write_bytes(content[:4] + bytes([content[4] ^ 1]) + content[5:])
+    with pytest.raises(UnsafeFileError, match="is an ordinary pickle, not a torch file"):
         read_foreign(tmp_path / "a.pt")
 
 
@@ -295,6 +304,7 @@ def test_swapped_shards_are_refused(tmp_path: Path) -> None:
     ("write", "name"),
     [
         (write_hugging_face, "model-00002-of-00002.safetensors"),
+        (write_hugging_face, "model.safetensors.index.json"),
         (write_accelerate, "optimizer.bin"),
         (write_accelerate, "model.safetensors"),
         (write_distributed, "__0_0.distcp"),
@@ -388,6 +398,14 @@ def nest_below_value(metadata: Any) -> None:
         (overlap, CheckpointDamagedError, r"parts at \(0, 0\) and \(1, 0\) that overlap"),
         (drop_stored, CheckpointDamagedError, "does not say where 'model.0.weight' at"),
         (nest_below_value, CheckpointDamagedError, "below a value that is not nested"),
+        *(
+            (
+                lambda m, path=path: m.planner_data.update({"epoch": path}),
+                CheckpointDamagedError,
+                "is damaged: the path of a value is ",
+            )
+            for path in ((), ["epoch"], ("a", True), ("a", 1.5), ("a",) * 101)
+        ),
         (
             lambda m: setattr(m, "state_dict_metadata", []),
             CheckpointDamagedError,

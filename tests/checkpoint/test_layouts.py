@@ -82,6 +82,14 @@ def test_on_ranks(case: str, ranks: int, work: Path) -> None:
     assert case not in found, found[case]
 
 
+@pytest.mark.gpus(2)
+def test_one_process_does_not_take_the_random_numbers_of_ranks(work: Path) -> None:
+    failures(work, 3)
+    name = "random_numbers_of_each_rank_go_on"
+    (left,) = anyrig.load(work / "3" / name / "random", random_numbers=True).left
+    assert left.startswith("random numbers: saved by 3 ranks, loaded by 1;")
+
+
 def seen_in(folder: Path) -> list[int]:
     return [n for path in folder.glob("seen-*.json") for n in json.loads(path.read_text())]
 

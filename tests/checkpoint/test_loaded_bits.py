@@ -167,6 +167,34 @@ def test_state_of_any_type_goes_on_with_the_same_bits(
     assert torch.equal(one.weight, other.weight)
 
 
+def test_the_present_state_of_an_optimizer_stays_in_its_memory(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+    anyrig.save(tmp_path, model=model, optimizer=optimizer)
+    expected = copy.deepcopy(optimizer.state_dict()["state"])
+    train(model, optimizer, 1)
+    state = optimizer.state[model.weight]
+    places = {name: each.data_ptr() for name, each in state.items()}
+    anyrig.load(tmp_path, model=model, optimizer=optimizer)
+    state = optimizer.state[model.weight]
+    assert {name: each.data_ptr() for name, each in state.items()} == places
+    assert all(torch.equal(each, expected[0][name]) for name, each in state.items())
+
+
+def test_state_of_another_shape_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+    anyrig.save(tmp_path, optimizer=optimizer)
+    optimizer.state[model.weight]["exp_avg"] = torch.zeros(2, 2)
+    with pytest.raises(
+        KeyMismatchError, match=r"exp_avg of .* in the shape \[4, 4\] instead of \[2"
+    ):
+        anyrig.load(tmp_path, optimizer=optimizer)
+    assert optimizer.state[model.weight]["exp_avg"].shape == (2, 2)
+
+
 def test_state_in_another_type_than_the_optimizer_s_own_is_refused(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     optimizer = OwnState(model.parameters())

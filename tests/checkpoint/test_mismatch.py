@@ -50,6 +50,9 @@ def test_the_table_names_missing_unexpected_and_wrongly_shaped_tensors() -> None
         ("module.", "DataParallel or DistributedDataParallel"),
         ("_orig_mod.", "torch.compile"),
         ("module._orig_mod.", "DataParallel or DistributedDataParallel and torch.compile"),
+        ("_fsdp_wrapped_module.", "FullyShardedDataParallel"),
+        ("_checkpoint_wrapped_module.", "checkpoint_wrapper"),
+        ("module.net.", "another module"),
         ("model.", "a module that holds the model, such as a LightningModule"),
         ("net.encoder.", "another module"),
     ],
@@ -76,6 +79,17 @@ def test_one_missing_name_does_not_hide_the_prefix() -> None:
     assert find_prefixes(MODEL, found) == WrapperPrefixes("module.", "")
 
 
+@pytest.mark.parametrize(
+    ("count", "shared", "is_found"), [(4, 2, True), (4, 1, False), (5, 2, False)]
+)
+def test_a_prefix_explains_at_least_half_of_the_names(
+    count: int, shared: int, is_found: bool
+) -> None:
+    expected = [f"w{number}" for number in range(count)]
+    found = [f"module.{name}" for name in expected[:shared]] + ["module.other"]
+    assert find_prefixes(expected, found) == (WrapperPrefixes("module.", "") if is_found else None)
+
+
 def test_both_sides_can_have_a_prefix() -> None:
     model = {f"module.{name}": shape for name, shape in MODEL.items()}
     found = {f"model.{name}": shape for name, shape in MODEL.items()}
@@ -95,6 +109,7 @@ def test_wrappers_of_pytorch_are_removed_wherever_they_stand() -> None:
     assert shared_prefix(["module.module.a"]) == "module.module."
     assert shared_prefix(["module.a", "b"]) == shared_prefix([]) == ""
     assert remove_wrappers("_orig_mod.layers.0._checkpoint_wrapped_module.w") == "layers.0.w"
+    assert remove_wrappers("a._fsdp_wrapped_module.w") == "a.w"
     assert remove_wrappers("module.w") == "module.w"
 
 
@@ -104,6 +119,16 @@ def test_a_model_of_another_architecture_gives_a_short_table() -> None:
     text = str(find_mismatch(expected, found))
     assert len(text.splitlines()) == 1 + 2 * 13
     assert "missing     … and 2988 more" in text
+
+
+def test_twelve_rows_of_each_kind_are_shown() -> None:
+    for count, more in ((12, False), (13, True)):
+        expected = {f"{number}" * 3: (number,) for number in range(count)}
+        text = str(find_mismatch(expected, {}))
+        assert len(text.splitlines()) == 1 + 12 + more
+        assert ("missing  … and 1 more" in text) == more
+        assert text.startswith(f"The model has {count} tensors; in the file {count} missing.")
+    assert str(find_mismatch({"a": (1,)}, {})).startswith("The model has 1 tensor; in the file 1")
 
 
 def test_nothing_alike_has_no_nearest_name() -> None:

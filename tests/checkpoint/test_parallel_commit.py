@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -186,6 +187,23 @@ def test_nodes_without_a_shared_folder_are_refused(
         assert "the nodes do not share this folder. Save to a folder that all nodes" in str(error)
         assert "sharded=False" in str(error)
     assert [*series.folder.iterdir()] == []
+
+
+class Later(Elsewhere):
+    """The last rank sees the temporary folder later, as on a network file system."""
+
+    def _exchange(self, value: Any) -> list[Any]:
+        values = super()._exchange(value)
+        if self.rank == COUNT - 1 and "/b/.tmp-" in values[0]["text"]:
+            folder = Path(values[0]["text"].partition(" ")[2])
+            threading.Timer(0.1, folder.mkdir, kwargs={"parents": True}).start()
+        return values
+
+
+def test_a_folder_that_a_node_sees_later_is_waited_for(tmp_path: Path) -> None:
+    _, errors = run_on_ranks(COUNT, lambda ranks: save(ranks, Series(tmp_path / "a"), 1), Later)
+    # It sees a folder of another name here, so that its files do not arrive.
+    assert f"model.{COUNT - 1} is missing: rank {COUNT - 1} has written it" in str(errors[0])
 
 
 class Alone(ThreadRanks):

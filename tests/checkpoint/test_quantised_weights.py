@@ -198,3 +198,16 @@ def test_weights_of_torchao_are_saved_and_loaded(tmp_path: Path) -> None:
     anyrig.save(tmp_path / "a", model=saved)
     anyrig.load(tmp_path / "a", model=own)
     assert torch.equal(saved(inputs), own(inputs))
+
+
+@pytest.mark.parametrize("fact", ["shape", "dtype", "blocksize", "quant_type", "nested"])
+def test_codes_of_another_kind_are_refused(fact: str, tmp_path: Path) -> None:
+    anyrig.save(tmp_path, model=nn.Sequential(CodedLinear(8, 8)))
+    other: Any = nn.Sequential(CodedLinear(8, 8))
+    before = other[0].weight.quant_state
+    setattr(before, fact, "another")
+    with pytest.raises(
+        KeyMismatchError, match=rf"has 0\.weight quantised with {fact} \S.* instead"
+    ):
+        anyrig.load(tmp_path, model=other)
+    assert other[0].weight.quant_state is before

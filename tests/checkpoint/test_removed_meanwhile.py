@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from torch import nn
 import anyrig
 from anyrig.checkpoint import choice, load, series
 from anyrig.checkpoint.series import Series
+from anyrig.checkpoint.writer_mark import is_abandoned
 from anyrig.errors import CheckpointDamagedError, CheckpointError
 
 
@@ -162,3 +165,15 @@ def test_loads_beside_a_process_that_saves(loads: int, tmp_path: Path) -> None:
     finally:
         trainer.kill()
         trainer.join()
+
+
+def test_a_temporary_folder_with_a_new_file_is_not_abandoned(tmp_path: Path) -> None:
+    folder = tmp_path / ".tmp-000001-deadbeef.1-aaaaaaaa"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("x")
+    old = time.time() - 30 * 3600
+    os.utime(folder, (old, old))
+    assert not is_abandoned(folder)
+    os.utime(folder / "model.safetensors", (old, old))
+    os.utime(folder, (old, old))
+    assert is_abandoned(folder)

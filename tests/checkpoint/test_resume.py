@@ -61,6 +61,7 @@ def test_a_series_without_checkpoints_begins(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     assert anyrig.resume(tmp_path / "none", model=model) is None
     assert anyrig.resume(tmp_path, model=model) is None
+    assert anyrig.resume(tmp_path / "1234567", model=model) is None  # may be a series' name
     assert [*tmp_path.iterdir()] == []
 
 

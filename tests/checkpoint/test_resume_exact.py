@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -80,7 +82,7 @@ def test_random_numbers_of_the_model_go_on(tmp_path: Path) -> None:
     torch.manual_seed(99)
     objects = make_objects()
     assert anyrig.resume(tmp_path, exact=True, **objects).left == ()  # type: ignore[union-attr]
-    assert objects["model"].exact_state.step == 1
+    assert objects["model"]._engine.state.step == 1
     assert objects["model"](x, target=x).item() == expected
     plain = {"model": nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))}
     anyrig.load(tmp_path, **plain)  # an inexact training goes on from an exact one
@@ -111,6 +113,9 @@ def test_refusals_of_checkpoints(tmp_path: Path) -> None:
     )
     anyrig.save(tmp_path / "b", **{**objects, "loader": make_objects(4, None)["loader"]})
     refuses("a loader that did not divide batches", tmp_path / "b", **objects)
+    scheduler = torch.optim.lr_scheduler.StepLR(objects["optimizer"], 2)
+    anyrig.save(tmp_path / "f", **objects, scheduler=scheduler)
+    refuses("has a state of scheduler; pass scheduler, too", tmp_path / "f", **objects)
     anyrig.save(tmp_path / "c", **objects, ema=nn.Linear(1, 1))
     refuses("has a state of ema; pass ema, too", tmp_path / "c", **objects)
     two = {"first": objects["optimizer"]}
@@ -123,7 +128,7 @@ def test_refusals_of_checkpoints(tmp_path: Path) -> None:
     plain = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))
     optimizer = torch.optim.Adam(plain.parameters())
     anyrig.save(tmp_path / "d", model=plain, optimizer=optimizer, loader=objects["loader"])
-    refuses("was not saved by a training with logical shards", tmp_path / "d", **objects)
+    refuses("was not saved by a training run with logical shards", tmp_path / "d", **objects)
 
 
 def test_ranks_that_drew_other_random_numbers(tmp_path: Path, monkeypatch: Any) -> None:
@@ -138,3 +143,34 @@ def test_ranks_that_drew_other_random_numbers(tmp_path: Path, monkeypatch: Any) 
     changed = type(snapshot)(**{**vars(snapshot), **two})
     monkeypatch.setattr(loading, "read_snapshot", lambda folder, files: changed)
     refuses("rank 1 had different random numbers from rank 0", tmp_path, **objects)
+
+
+@pytest.mark.parametrize(
+    ("draws", "names"),
+    [
+        ([], ""),
+        ([random.random], "Python"),
+        ([np.random.rand], "NumPy"),
+        ([random.random, np.random.rand], "Python and NumPy"),
+    ],
+)
+def test_random_numbers_that_are_not_seeded_alike_are_those_of_rank_0(
+    draws: list[Any], names: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    objects = make_objects()
+    found = anyrig.save(tmp_path, **objects)
+    snapshot = read_snapshot(found)
+    expected = random.random(), float(np.random.rand())
+    anyrig.load(tmp_path, model=objects["model"], random_numbers=True)
+    for draw in draws:
+        draw()
+    other = read_snapshot(anyrig.save(tmp_path / "other", **objects))
+    from anyrig.checkpoint import load as loading
+
+    two = {"random": [*snapshot.random, *other.random]}
+    changed = type(snapshot)(**{**vars(snapshot), **two})
+    monkeypatch.setattr(loading, "read_snapshot", lambda folder, files: changed)
+    left = anyrig.load(tmp_path, exact=True, **objects).left
+    told = f"random numbers of {names}: they differed between the ranks, which the script did not "
+    assert [each.startswith(told) for each in left] == [True] * bool(names)
+    assert (random.random(), float(np.random.rand())) == expected

@@ -552,6 +552,7 @@ class TestDevices:
             assert moments.device == other[0].weight.device == torch.device(device)
         assert torch.equal(torch.rand(3, device="cuda:1").cpu(), drawn)
 
+    @pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning")
     def test_a_model_spread_in_one_process(self, tmp_path: Path) -> None:
         model = make_model()
         spread = anyrig.spread(model.to("cuda:0"), "cuda:0,1")

@@ -218,3 +218,47 @@ def test_consolidating_shards_holds_one_tensor_at_a_time(
     assert (done.tensors, len(alive)) == (8, 8)
     assert max(alive) <= 1
     torch.testing.assert_close(load_file(tmp_path / "joined.safetensors"), tensors, rtol=0, atol=0)
+
+
+def test_a_file_is_filled_up_to_its_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Hugging Face writes them: the total size counts a tied tensor once."""
+    monkeypatch.setattr("anyrig.checkpoint.tensor_files.LARGEST_FILE_BYTES", 32)
+    tensors = {f"t{number}": torch.full((4,), float(number)) for number in range(3)}
+    tensors |= {"large": torch.ones(9), "last": torch.ones(1), "tied": tensors["t0"]}
+    contents = contents_of("model", tensors, Writing(0, lambda tensor: tensor))
+    for file, parts in contents.items():
+        (tmp_path / file).write_bytes(b"".join(bytes(memoryview(each)) for each in parts))
+    held = [sorted(load_file(tmp_path / file)) for file in contents if "index" not in file]
+    assert held == [["t0", "t1"], ["t2"], ["large"], ["last"]]
+    names = [f"model-0000{number}-of-00004.safetensors" for number in (1, 2, 3, 4)]
+    assert [*contents] == [*names, "model.safetensors.index.json"]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index == {
+        "metadata": {"total_size": 3 * 16 + 36 + 4},
+        "weight_map": {
+            "t0": names[0],
+            "t1": names[0],
+            "t2": names[1],
+            "large": names[2],
+            "last": names[3],
+            "tied": names[0],
+        },
+    }
+
+
+@pytest.mark.parametrize("name", ["w", "weight", "a name of twenty chars", "é"])
+def test_data_begins_at_a_multiple_of_8_bytes_and_wide_elements_are_first(name: str) -> None:
+    tensors = {f"{name}1": torch.ones(3, dtype=torch.int8), f"{name}2": torch.ones(1).double()}
+    tensors |= {f"{name}4": torch.ones(1), f"{name}3": torch.ones(1)}
+    (parts,) = contents_of("model", tensors, Writing(0, lambda tensor: tensor)).values()
+    content = b"".join(bytes(memoryview(each)) for each in parts)
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    offsets = {
+        key[-1]: each["data_offsets"]
+        for key, each in json.loads(content[8 : 8 + length]).items()
+        if key != "__metadata__"
+    }
+    assert offsets == {"2": [0, 8], "3": [8, 12], "4": [12, 16], "1": [16, 19]}

@@ -209,15 +209,15 @@ def test_an_altered_state_of_logical_shards_changes_nothing(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     model = anyrig.spread(nn.Linear(3, 3), "cpu", plan=anyrig.Exact(2), loss=nn.MSELoss())
-    state = vars(model)["exact_state"]
+    state = model._engine.state
     altered = {**state.as_state(), **change}
 
     class Altered(type(state)):  # type: ignore[misc]
         def as_state(self) -> Any:
             return altered
 
-    saved = nn.Linear(3, 3)
-    vars(saved)["exact_state"] = Altered(**state.as_state())
+    saved = anyrig.spread(nn.Linear(3, 3), "cpu", plan=anyrig.Exact(2), loss=nn.MSELoss())
+    saved._engine.state = Altered(**state.as_state())
     folder = anyrig.save(tmp_path / "a", model=saved)
     before, numbers = copy.deepcopy(dict(model.state_dict())), torch.get_rng_state()
     with pytest.raises(CheckpointError, match=r"states\['exact-state'\] was altered"):

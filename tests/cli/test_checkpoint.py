@@ -17,7 +17,7 @@ from test_odd_values import VALUES, call
 
 from anyrig.checkpoint.commit import commit
 from anyrig.checkpoint.foreign.read import read_foreign
-from anyrig.checkpoint.manifest import FileFact, Manifest
+from anyrig.checkpoint.manifest import FileFact, Manifest, read_manifest
 from anyrig.checkpoint.random_state import read_random_state
 from anyrig.checkpoint.series import Series
 from anyrig.checkpoint.values_file import encode_as_text, encode_values
@@ -147,6 +147,55 @@ class TestShow:
         _, text, _ = anyrig(capsys, "show", "a.pt", "--key", "other", "--json")
         assert [each["name"] for each in json.loads(text)["tensors"]] == ["b"]
 
+    def test_what_was_not_read_is_shown_with_the_reason(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "a.safetensors").write_bytes(save({"w": torch.ones(())}))
+        (tmp_path / "model" / "config.json").write_text("{}")
+        (tmp_path / "model" / "b").mkdir()
+        _, text, _ = anyrig(capsys, "show", "model")
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        assert lines[1:3] == [
+            "not read: b: a folder; give the folder itself to read it",
+            "not read: config.json: it has no tensors of the model",
+        ]
+        size = (tmp_path / "model" / "a.safetensors").stat().st_size
+        assert lines[3:] == [
+            *("", "file size", f"a.safetensors {format_bytes(size)}", "config.json 2 B"),
+            *("", "tensor shape type", "w scalar float32"),
+        ]
+        _, text, _ = anyrig(capsys, "show", "model", "--json")
+        facts = json.loads(text)
+        assert facts["unread"].keys() == {"b", "config.json"}
+        assert facts["files"] == {"a.safetensors": size, "config.json": 2}
+        assert (facts["number"], facts["step"], facts["saved_at"]) == (None, None, None)
+
+    def test_when_a_checkpoint_was_saved_is_shown(
+        self, series: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        moment = read_manifest(series / "000002-step-200").saved_at
+        shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+        _, text, _ = anyrig(capsys, "show", series / "000002-step-200")
+        assert f"saved   {shown}" in text.splitlines()
+        size = format_bytes(read_manifest(series / "000002-step-200").bytes)
+        _, text, _ = anyrig(capsys, "show", series)
+        assert " ".join(text.splitlines()[3].split()) == f"000002-step-200 200 0.8 {size} {shown}"
+        _, text, _ = anyrig(capsys, "show", series, "--json")
+        facts = json.loads(text)
+        assert facts["path"] == str(series)
+        assert (facts["latest"], facts["best"]) == ("000003-step-300", "000001-step-100")
+        assert [each["number"] for each in facts["checkpoints"]] == [1, 2, 3]
+
+    def test_an_infinite_metric_is_valid_json(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = save_step(tmp_path / "runs", 1, float("inf"))
+        for shown in (path, path.parent):
+            _, text, _ = anyrig(capsys, "show", shown, "--json")
+            facts = json.loads(text, parse_constant=pytest.fail)
+            assert facts.get("checkpoints", [facts])[0]["metric"] is None
+
     def test_names_cannot_control_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         torch.save({"\x1b[31mred\n": torch.ones(1), "\ud800": torch.ones(1)}, "a.pt")
         status, text, _ = anyrig(capsys, "show", "a.pt")
@@ -209,6 +258,20 @@ class TestVerify:
         status, text, _ = anyrig(capsys, "verify", "a.pt")
         assert (status, "Bad CRC-32" in text) == (1, True)
 
+    def test_the_facts_are_as_json(self, series: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (series / "000002-step-200" / "values.pt").unlink()
+        _, text, _ = anyrig(capsys, "verify", series, "--json")
+        facts = json.loads(text)["checkpoints"]
+        assert [(each["path"], each["good"]) for each in facts] == [
+            (str(series / "000001-step-100"), True),
+            (str(series / "000002-step-200"), False),
+            (str(series / "000003-step-300"), True),
+        ]
+        assert {each["method"] for each in facts} == {"hashes of all files"}
+        path = str(series / "000002-step-200" / "values.pt")
+        assert facts[1]["findings"] == [{"path": path, "problem": "is missing"}]
+        assert facts[0]["findings"] == []
+
 
 class TestDiff:
     def test_equal_checkpoints(self, series: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +290,24 @@ class TestDiff:
             "optimizer/weight.exp_avg 30 0.75 6 of 6 float32",
             "0 tensors equal",
         ]
+
+    def test_other_types_and_missing_names_are_listed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        torch.save({"w": torch.ones(2), "old": torch.ones(1)}, "a.pt")
+        torch.save({"w": torch.ones(2).bfloat16()}, "b.pt")
+        status, text, _ = anyrig(capsys, "diff", "a.pt", "b.pt")
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        assert status == 1
+        assert lines[0] == "only in A: old"
+        assert lines[2] == "w 0 0 0 of 2 float32 and bfloat16"
+        assert lines[3] == "0 tensors equal"
+        status, text, _ = anyrig(capsys, "diff", "a.pt", "b.pt", "--json")
+        facts = json.loads(text)
+        assert (status, facts["only_in_first"], facts["only_in_second"]) == (1, ["old"], [])
+        assert facts["differences"][0]["dtypes"] == ["float32", "bfloat16"]
+        torch.save({"module.w": torch.ones(2), "module.old": torch.ones(1)}, "c.pt")
+        assert anyrig(capsys, "diff", "a.pt", "c.pt")[:2] == (0, "2 tensors equal\n")
 
     def test_a_damaged_latest_one_is_left_out_with_a_warning(
         self, series: Path, capsys: pytest.CaptureFixture[str]
@@ -290,6 +371,23 @@ class TestConvert:
         status, _, error = anyrig(capsys, "convert", "a.pt", "b.pt")
         assert status == 1
         assert "its pickle imports torch.nn.modules.linear.Linear" in error
+
+    def test_a_state_dict_is_chosen_by_its_key(self, capsys: pytest.CaptureFixture[str]) -> None:
+        torch.save({"one": {"a": torch.ones(2)}, "other": {"b": torch.ones(2)}}, "a.pt")
+        assert anyrig(capsys, "convert", "a.pt", "b.pth")[0] == 1
+        status, text, _ = anyrig(capsys, "convert", "a.pt", "b.pth", "--key", "other")
+        assert (status, "not converted: one\n" in text) == (0, True)
+        assert "lost a prefix" not in text
+        assert torch.load("b.pth", weights_only=True).keys() == {"b"}
+
+    @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin", ".ckpt"])
+    def test_every_suffix_of_torch_files_is_written(
+        self, suffix: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        torch.save({"w": torch.ones(2)}, "a.pt")
+        status, text, _ = anyrig(capsys, "convert", "a.pt", f"b{suffix}")
+        assert (status, "not converted" in text) == (0, False)
+        assert torch.load(f"b{suffix}", weights_only=True).keys() == {"w"}
 
 
 class TestConsolidate:

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from anyrig.cli.command_line import read_command
-from anyrig.rehearsal.program import Program
+from anyrig.programs.program import Program
 
 
 def test_a_program_that_is_python_all_the_same(tmp_path: Path) -> None:
@@ -53,6 +53,11 @@ def test_a_command_that_is_not_in_path(
     text = f"there is no script '{name}' and no command of that name in PATH; {remedy}"
     with pytest.raises(typer.BadParameter, match=re.escape(text)):
         read_command([name, "--standalone", "train.py"], is_module=False)
+
+
+def test_a_command_that_comes_after_its_flags() -> None:
+    with pytest.raises(typer.BadParameter, match=r"flags after the word: anyrig rehearse compare"):
+        read_command(["compare", "train.py"], is_module=False)
 
 
 @pytest.mark.parametrize("name", ["train.py", "./train", "a" * 61, "-train", "é"])

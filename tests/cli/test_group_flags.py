@@ -10,9 +10,10 @@ import typer
 
 from anyrig.cli.app import FLAG_CONTEXT
 from anyrig.cli.chosen_device import chosen_device, named_in_errors
-from anyrig.cli.group_flags import GroupFlags, with_group_flags
+from anyrig.cli.group_flags import GroupFlags
 from anyrig.cli.run import single_rank_variables
 from anyrig.cli.torchrun_flags import run_options
+from anyrig.cli.with_flags import with_flags
 from anyrig.errors import DeviceTextError, LaunchError
 from anyrig.processes.options import RunOptions
 
@@ -26,12 +27,12 @@ def test_only_flags_that_were_given_are_passed_on() -> None:
 
 
 def test_a_command_gets_its_own_arguments_and_the_flags() -> None:
-    def command(flags: GroupFlags, script: str) -> None:
+    def command(script: str, flags: GroupFlags) -> None:
         """Say it."""
         seen.append((flags, script))
 
     seen: list[tuple[GroupFlags, str]] = []
-    wrapped = with_group_flags(command)
+    wrapped = with_flags(command)
     given = dict.fromkeys(GroupFlags.__dataclass_fields__) | {"nodes": "2"}
     wrapped(script="train.py", **given)
     assert seen == [(GroupFlags(nodes="2"), "train.py")]
@@ -43,7 +44,7 @@ def test_a_command_gets_its_own_arguments_and_the_flags() -> None:
 def flags_of_typer(words: list[str]) -> GroupFlags:
     seen: list[GroupFlags] = []
 
-    @with_group_flags
+    @with_flags
     def command(flags: GroupFlags) -> None:
         seen.append(flags)
 
@@ -66,7 +67,6 @@ def test_every_flag_reaches_its_field() -> None:
         "--rdzv-endpoint": ("rdzv_endpoint", "node0:1"),
         "--rdzv-id": ("rdzv_id", "job"),
         "--rdzv-conf": ("rdzv_conf", "timeout=5"),
-        "--rdzv-timeout": ("rdzv_timeout_seconds", 5.0),
         "--max-restarts": ("max_restarts", 4),
         "--timeout": ("timeout_seconds", 6.0),
         "--local-addr": ("local_address", "10.0.0.2"),

@@ -123,7 +123,6 @@ POSSIBLE = {
     "--monitor-interval": {"+1", "1.5", "1e20", "100000", "9" * 20, "1_000_000_000"},
     "--start-method": {"spawn"},
     "--rdzv-id": {value for value in VALUES if value.isprintable() and 1 <= len(value) <= 200},
-    "--rdzv-timeout": SECONDS,
     "--timeout": SECONDS,
     "--max-restarts": {"0", "+1", "100000"},
     "--interval": {"+1", "1.5"},
@@ -133,13 +132,6 @@ POSSIBLE = {
     "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
 }
 
-# What stands before a flag of `anyrig rehearse`, if not --rig T4.
-BEFORE = {
-    "--rig": [],
-    "--compare": [],
-    "--prices": ["--compare", "T4"],
-    "--fail": ["--rig", "2xT4", "--nproc-per-device", "1"],
-}
 
 # Their errors depend on the checkpoint: tests/cli/test_checkpoint.py tries these values.
 ELSEWHERE = ("--key", "--output")
@@ -147,11 +139,19 @@ ELSEWHERE = ("--key", "--output")
 COMMANDS = typer.main.get_command(app)
 
 SHARING = ("doctor", "rehearse", "verify")
-SHARED = {
-    next(part for part in parameter.opts if part.startswith("--"))
-    for parameter in COMMANDS.commands["run"].params
-    if parameter.param_type_name == "option"
-}
+
+
+def flags_of(name: str) -> set[str]:
+    return {
+        next(part for part in parameter.opts if part.startswith("--"))
+        for parameter in COMMANDS.commands[name].params
+        if parameter.param_type_name == "option"
+    }
+
+
+SHARED = flags_of("run")
+# `rehearse compare` and `rehearse fail` take these from `rehearse`.
+OF_REHEARSALS = flags_of("rehearse") - {"--rig"}
 
 FLAGS_OF_LAUNCH = {
     "nproc_per_device": "nproc-per-device",
@@ -163,13 +163,15 @@ FLAGS_OF_LAUNCH = {
 
 
 def flags() -> Iterator[tuple[list[str], str]]:
-    commands = {(name,): command for name, command in COMMANDS.commands.items()}
+    commands = {tuple(name.split()): command for name, command in COMMANDS.commands.items()}
     for group_name in ("virtual", "checkpoint"):
         inner = commands.pop((group_name,)).commands
         commands |= {(group_name, name): command for name, command in inner.items()}
     for words, command in commands.items():
         for parameter in command.params:
             if parameter.opts[0] in ELSEWHERE or parameter.param_type_name != "option":
+                continue
+            if words[0] == "rehearse" and words[1:] and parameter.opts[0] in OF_REHEARSALS:
                 continue
             if parameter.opts[0].startswith("--"):
                 yield list(words), parameter.opts[0]
@@ -209,14 +211,15 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     # Or typer breaks lines within names.
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     before, after, possible = [], [], POSSIBLE.get(flag, set())
-    if command[0] in ("run", "rehearse", "verify"):
+    if command[0] in ("run", "rehearse", "verify", "fit"):
         after = ["no_such_script.py"]
     if command == ["verify"] and flag in OF_VERIFY:
         possible = OF_VERIFY[flag]
     if command[0] == "run":
         possible = possible | REPORTS.get(flag, set())
-    if command[0] in ("rehearse", "verify"):
-        before = BEFORE.get(flag, ["--rig", "T4"])
+    if command[0] in ("rehearse", "verify", "fit"):
+        before = [] if flag == "--rig" else ["--rig", "2xT4" if flag == "--fault" else "T4"]
+        before += ["--fault", "rank=0,step=1"] if command[1:] == ["fail"] and not before else []
         more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}
         possible = possible | more.get(flag, set())
     if command[0] in ("run", "doctor") and flag != "--device":

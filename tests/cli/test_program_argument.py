@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from anyrig.cli.program_argument import check_program, rank_words
+from anyrig.cli.program_argument import check_program
 
 
 @pytest.mark.parametrize("main", ["__main__.py", "__main__.pyc"])
@@ -44,12 +44,3 @@ def test_a_name_that_may_be_a_program(tmp_path: Path) -> None:
     check_program("package.train", is_module=True)
     (tmp_path / "train.py").write_text("")
     check_program(str(tmp_path / "train.py"), is_module=False)
-
-
-def test_memory_is_tracked_in_python_programs_only() -> None:
-    assert rank_words("train.py", is_module=False, explains_oom=True) == [
-        "--explain-oom",
-        "train.py",
-    ]
-    with pytest.raises(typer.BadParameter, match="--no-python runs another program"):
-        rank_words("bash", is_module=False, is_python=False, explains_oom=True)

@@ -104,12 +104,6 @@ def test_bad_device_text(text: str, script: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_script_that_is_not_there() -> None:
-    done = run_anyrig("run", "no_such_script.py")
-    assert done.returncode == 2
-    assert "there is no script 'no_such_script.py'" in done.stderr
-
-
 def test_version_and_help() -> None:
     assert anyrig("--version").stdout.startswith("anyrig 0.")
     assert "devices" in anyrig("--help").stdout

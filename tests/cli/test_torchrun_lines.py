@@ -242,7 +242,6 @@ def test_the_role_and_programs_that_are_not_pythons(resolve) -> None:
         (["--nnodes", "2", "--master-port", "0"], "--master-port makes '127.0.0.1:0' the rend"),
         (["--nnodes", "2"], "--rdzv-endpoint HOST:PORT, or --master-addr HOST"),
         (["--rdzv-backend", "etcd-v2"], "--rdzv-backend is 'etcd-v2', and must be c10d or static"),
-        (["--rdzv-timeout", "5", "--rdzv-conf", "timeout=5"], "--rdzv-timeout 5 and --rdzv-conf"),
         (["--rdzv-conf", "overlap_timeout=5"], "unknown key 'overlap_timeout'; torchrun's keys"),
         (["--rdzv-conf", "timeout"], "--rdzv-conf is 'timeout', and must be KEY=VALUE"),
         (["--no-python", "-m"], "-m and --no-python exclude each other"),

@@ -143,8 +143,9 @@ int running(Card* card, const char* list, unsigned* count, Process* out) {
   std::vector<Process> found;
   for (auto& values : card->processes)
     if (values["list"] == list)
-      found.push_back({static_cast<unsigned>(std::stoul(values["pid"])),
-                       values.count("used") ? std::stoull(values["used"]) : UINT64_MAX, 0, 0});
+      found.push_back(
+          {static_cast<unsigned>(std::stoul(values["pid"])),
+           values.count("used") ? std::stoull(values["used"]) : UINT64_MAX, 0, 0});
   bool fits = out != nullptr && *count >= found.size();
   *count = found.size();
   if (found.empty()) return kSuccess;
@@ -180,7 +181,9 @@ int nvmlShutdown() {
   return kSuccess;
 }
 
-const char* nvmlErrorString(int) { return "an error of the stand-in"; }
+const char* nvmlErrorString(int) {
+  return "an error of the stand-in";
+}
 
 int nvmlDeviceGetCount_v2(unsigned* count) {
   if (users == 0) return kUninitialized;

@@ -112,6 +112,10 @@ def test_a_rig_is_valid_or_is_not_made() -> None:
         Rig((card(0), CPU))
     with pytest.raises(DeviceFailedError, match=r"cuda:0 \(card\) cannot be used: fell off"):
         Rig((card(0, error="fell off the bus"),))
+    with pytest.raises(DeviceTextError, match=r"got device\(type='cpu'\). To name devices"):
+        Rig((torch.device("cpu"),))  # type: ignore[arg-type]
+    with pytest.raises(DeviceTextError, match=r"got 'cuda:0'. To name devices, write Rig\.parse"):
+        Rig(("cuda:0",))  # type: ignore[arg-type]
 
 
 def test_devices_and_rigs_are_frozen() -> None:

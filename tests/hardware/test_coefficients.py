@@ -23,7 +23,7 @@ def test_every_gpu_has_the_same_coefficients_each_with_a_source() -> None:
         groups = coefficients_of(spec)
         assert set(values_of(groups)) == names
         for group in groups:
-            assert group.of in (spec.key, spec.architecture, "otherwise")
+            assert group.of in (spec.key, *spec.relatives, spec.architecture, "otherwise")
             assert group.source
 
 
@@ -35,11 +35,25 @@ def test_the_nearest_table_applies() -> None:
         assert group is memory[nearest]
 
 
+def tables_of(**changed: object) -> dict[str, str]:
+    gpu = replace(spec_of_key("T4"), **changed)  # type: ignore[arg-type]
+    return {group.group: group.of for group in coefficients_of(gpu)}
+
+
 def test_a_gpus_own_table_comes_before_its_architectures() -> None:
-    # No GPU has both today.
-    gpu = replace(spec_of_key("RTX-3090"), architecture="turing")
-    by_name = {group.group: group.of for group in coefficients_of(gpu)}
-    assert (by_name["memory"], by_name["product.simt"]) == ("RTX-3090", "turing")
+    assert tables_of(key="RTX-3090")["memory"] == "RTX-3090"
+    assert tables_of(key="T5")["memory"] == "turing"
+
+
+def test_a_relatives_table_comes_before_the_architectures() -> None:
+    found = tables_of(key="T5", relatives=("L40S", "RTX-3090"))
+    assert (found["attention"], found["memory"]) == ("L40S", "RTX-3090")
+    assert tables_of(key="T5", relatives=("A100-40GB",))["memory"] == "turing"
+
+
+def test_relatives_are_known_gpus() -> None:
+    for spec in specs().values():
+        assert set(spec.relatives) <= set(specs()) - {spec.key}
 
 
 def test_tables_are_of_known_gpus_or_architectures() -> None:

@@ -47,6 +47,68 @@ def test_every_card_is_plausible_and_has_its_source(key: str) -> None:
     assert 8e12 < spec.strength < 3e15
 
 
+# What the sources in the table print: cores, the boost clock in MHz, GB/s, TFLOP/s in float16 on
+# matrix units with sums in float32 and without sparsity, watts, GB.
+PRINTED = {
+    "RTX-2080-Ti": (4352, 1545, 616, 53.8, 250, 11),
+    "TITAN-RTX": (4608, 1770, 672, 130.5, 280, 24),
+    "RTX-3060": (3584, 1777, 360, 25.5, 170, 12),
+    "RTX-3080": (8704, 1710, 760, 59.5, 320, 10),
+    "RTX-3080-Ti": (10240, 1665, 912, 68.2, 350, 12),
+    "RTX-3090": (10496, 1695, 936, 71, 350, 24),
+    "RTX-3090-Ti": (10752, 1860, 1008, 80, 450, 24),
+    "RTX-A4000": (6144, 1560, 448, 153.4 / 2, 140, 16),
+    "RTX-A5000": (8192, 1695, 768, 222.2 / 2, 230, 24),
+    "RTX-A6000": (10752, 1800, 768, 154.8, 300, 48),
+    "A10": (9216, 1695, 600, 125, 150, 24),
+    "A30": (3584, 1440, 933, 165, 165, 24),
+    "A40": (10752, 1740, 696, 149.7, 300, 48),
+    "RTX-4060-Ti": (4352, 2535, 288, 44.1, 165, 16),
+    "RTX-4070": (5888, 2475, 504, 58.3, 200, 12),
+    "RTX-4070-Super": (7168, 2475, 504, 71, 220, 12),
+    "RTX-4070-Ti": (7680, 2610, 504, 80.2, 285, 12),
+    "RTX-4070-Ti-Super": (8448, 2610, 672, 88.2, 285, 16),
+    "RTX-4080": (9728, 2505, 716.8, 97.5, 320, 16),
+    "RTX-4080-Super": (10240, 2550, 736, 104.4, 320, 16),
+    "RTX-4090": (16384, 2520, 1008, 165, 450, 24),
+    "RTX-6000-Ada": (18176, 2505, 960, 1457 / 4, 300, 48),
+    "L4": (7424, 2040, 300, 121, 72, 24),
+    "L40S": (18176, 2520, 864, 362, 350, 48),
+    "RTX-5070": (6144, 2512, 672, 61.7, 250, 12),
+    "RTX-5070-Ti": (8960, 2452, 896, 87.9, 300, 16),
+    "RTX-5080": (10752, 2617, 960, 112.6, 360, 16),
+    "RTX-5090": (21760, 2407, 1792, 209.6, 575, 32),
+    "RTX-PRO-6000": (24064, 2617, 1792, 503.8, 600, 96),
+    "RTX-PRO-6000-Max-Q": (24064, 2280, 1792, 438.9, 300, 96),
+    "GH200": (16896, 1980, 4000, 989, None, 96),
+    "B300": (18944, None, 8000, 2250, 1100, 288),
+}
+CORES = {(7, 5): 64, (8, 0): 64}  # of a multiprocessor; 128 of the others
+
+
+@pytest.mark.parametrize("key", PRINTED)
+def test_figures_are_those_that_the_source_prints(key: str) -> None:
+    cores, mhz, bandwidth, half, watts, gigabytes = PRINTED[key]
+    spec = spec_of_key(key)
+    assert spec.multiprocessors * CORES.get(spec.capability, 128) == cores
+    assert spec.clock_hertz == (mhz and mhz * 1e6)
+    assert spec.memory_bytes_per_second == bandwidth * 1e9
+    assert spec.flops_per_second["float16"] == pytest.approx(half * 1e12, rel=2e-3)
+    assert spec.watts == watts
+    assert 0.9 < spec.memory_bytes / (gigabytes * 2**30) < 1
+
+
+@pytest.mark.parametrize("key", [key for key in PRINTED if PRINTED[key][1]])
+def test_rates_follow_from_cores_and_clock(key: str) -> None:
+    spec = spec_of_key(key)
+    cores, mhz, *_ = PRINTED[key]
+    assert spec.flops_per_second["float32"] == pytest.approx(2e6 * cores * mhz, rel=1e-2)
+    if spec.names[0].startswith("NVIDIA GeForce"):  # half the rate of workstations
+        assert spec.flops_per_second["float16"] == pytest.approx(
+            512e6 * spec.multiprocessors * mhz, rel=1e-2
+        )
+
+
 def test_cards_can_stand_in_a_set() -> None:
     assert len({*specs().values(), spec_of_key("T4")}) == len(specs())
 
@@ -74,8 +136,30 @@ def test_case_and_hyphens_of_a_key_do_not_count(written: str) -> None:
     assert is_key(written)
 
 
-def test_no_two_keys_read_the_same() -> None:
-    assert all(spec_of_key(key.lower().replace("-", "")).key == key for key in specs())
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("3090", "RTX-3090"),
+        ("4070ti", "RTX-4070-Ti"),
+        ("4070", "RTX-4070"),
+        ("geforce 3080 Ti", "RTX-3080-Ti"),
+        ("A6000", "RTX-A6000"),
+        ("6000 ada", "RTX-6000-Ada"),
+        ("pro 6000", "RTX-PRO-6000"),
+        ("Titan RTX", "TITAN-RTX"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("h200", "H200-SXM"),
+    ],
+)
+def test_names_that_people_type_are_those_of_the_model(written: str, key: str) -> None:
+    assert is_key(written)
+    assert spec_of_key(written).key == key
+
+
+def test_no_two_models_read_the_same() -> None:
+    for key, spec in specs().items():
+        for name in (key, *spec.names):
+            assert spec_of_key(name.lower().replace("-", "")).key == key
 
 
 @pytest.mark.parametrize(
@@ -87,6 +171,8 @@ def test_no_two_keys_read_the_same() -> None:
         ),
         ("h100", "'h100' names 2 GPUs; write H100-PCIe or H100-SXM"),
         ("V100", "'V100' names 3 GPUs; write V100-16GB or V100-32GB or V100-PCIe-32GB"),
+        ("a100 pcie", "'a100 pcie' names 2 GPUs; write A100-PCIe-40GB or A100-PCIe-80GB"),
+        ("6000", "'6000' names 3 GPUs; write RTX-6000-Ada or RTX-PRO-6000 or RTX-PRO-6000-Max-Q"),
     ],
 )
 def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -> None:
@@ -127,7 +213,7 @@ def test_units_of_every_figure() -> None:
     assert t4.watts == 70
     for spec in specs().values():
         assert spec.watts is None or 30 < spec.watts < 3000
-        assert 1e10 < spec.pcie_bytes_per_second < 2e11
+        assert 1e10 < spec.pcie_bytes_per_second < 5e11  # Grace's link
         assert spec.link_bytes_per_second is None or 1e10 < spec.link_bytes_per_second < 2e12
 
 

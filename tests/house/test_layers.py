@@ -12,13 +12,19 @@ MAY_IMPORT = {
     "hardware": set(),
     "devices": {"hardware"},
     "transfer": {"devices"},
-    "memory": {"devices"},
+    "observe": {"devices"},
+    "programs": {"devices", "observe"},
+    "memory": {"devices", "observe"},
     "processes": {"devices"},
     "parallel": {"devices", "transfer", "processes"},
     "checkpoint": {"devices", "transfer", "processes", "parallel"},
     "virtual": {"hardware", "devices"},
-    "rehearsal": {"devices", "virtual", "memory"},
-    "verification": {"devices", "memory", "processes", "parallel", "virtual", "rehearsal"},
+    "rehearsal": {"devices", "observe", "programs", "virtual", "memory"},
+    "planning": {"hardware", "memory", "programs", "virtual", "rehearsal"},
+    "hazards": {"devices", "observe", "programs", "parallel", "virtual"},
+    "verification": {
+        *("devices", "observe", "memory", "processes", "parallel", "virtual", "rehearsal"),
+    },
     "migration": set(),
 }
 OPEN_TO_ALL = {"errors", "late_names", "private_names", "process_end", "regular_file", "units"}

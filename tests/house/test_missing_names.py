@@ -32,10 +32,20 @@ BEGINNINGS = {
         "from anyrig.devices import watch_cuda_start; watch_cuda_start()",
         errors.AnyrigError,
     ),
+    "hazards": (
+        "torch._C, '_current_autograd_node'",
+        "import anyrig; anyrig.hazards.watch_hazards().__enter__()",
+        errors.HazardError,
+    ),
     "memory": (
         "torch._C, '_current_graph_task_id'",
         "import anyrig; anyrig.memory.track().__enter__()",
         errors.MemoryTrackingError,
+    ),
+    "observe": (
+        "torch.utils.data.dataloader, '_BaseDataLoaderIter'",
+        "from anyrig.observe import events, hooks; hooks.Observer(events.Events()).start()",
+        errors.AnyrigError,
     ),
     "parallel": (
         "torch.nn.modules.transformer, '_get_seq_len'",
@@ -53,8 +63,8 @@ BEGINNINGS = {
         errors.ReportError,
     ),
     "verification": (
-        "torch._C, '_current_autograd_node'",
-        "import anyrig; anyrig.verification.watch_hazards().__enter__()",
+        "torch.distributed.distributed_c10d, '_update_default_pg'",
+        "import anyrig; anyrig.verification.verify(print, 'cpu')",
         errors.VerificationError,
     ),
     "virtual": (
@@ -97,7 +107,7 @@ def test_a_tested_version_is_not_searched() -> None:
         begin="import anyrig; print(type(anyrig.spread(torch.nn.Linear(1, 1), 'cpu')).__name__)",
     )
     done = run_forked("-c", f"import torch, torch.nn.modules.transformer\n{program}")
-    assert done.stdout.splitlines() == ["DataParallel"]
+    assert done.stdout.splitlines() == ["SpreadModule"]
 
 
 def test_a_room_that_cannot_be_imported_names_what_is_missing() -> None:

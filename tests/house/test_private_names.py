@@ -40,11 +40,8 @@ OTHERS = {
     "_ns": "the end of a name in a report",
     "_v2": "the end of a name of NVML",
     "_anyrig_module": "anyrig: the module that a replica mirrors",
-    "_begin_step_again": "anyrig: spread modules",
-    "_layout": "anyrig: spread modules",
-    "_loss": "anyrig: spread modules",
+    "_engine": "anyrig: spread modules",
     "_reduces_now": "anyrig: sharded layers",
-    "_run": "anyrig: spread modules",
 }
 # Text about the programs of users; `migration` imports no PyTorch.
 TEXTS_OF_MIGRATION = ("torch._six.", "torch._C.set_grad_enabled")

@@ -1,5 +1,5 @@
-"""Files import each other in one direction; `parallel` and `processes` walk trees in one way, and
-keep no state of their own.
+"""Files import each other in one direction and keep no state; `parallel` and `processes` walk trees
+in one way.
 """
 
 import ast
@@ -16,27 +16,39 @@ MAKES_STATE = {
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "local", "Lock", "RLock"),
     "ContextVar",
 }
-# State that a module of these rooms keeps, and why it cannot be passed.
+# State that a module keeps, and why it cannot be passed.
 KEPT = {
+    "devices/nvml_session.py: _sessions": "a process opens NVML once for all threads",
+    "devices/cuda_start.py: _watching": "a process starts CUDA once",
+    "devices/cuda_start.py: _watched": "what started it",
+    "devices/lease.py: _lock": "guards the next two, also during a fork",
+    "devices/lease.py: _held": "locks of files belong to a process, not to who asks for them",
+    "devices/lease.py: _choosing": "descriptors that a forked child must close",
+    "devices/lease.py: _this_thread": "a thread may choose while it chooses",
+    "memory/module_stack.py: _running": "modules call their layers with no argument of ours",
+    "parallel/engines/replicas/meeting.py: _current": "layers are called without arguments of ours",
+    "parallel/losses/means_of_parts.py: _current": "PyTorch's functions have no argument of ours",
     "processes/group/membership.py: _contexts": "the one context of each process group",
     "processes/group/membership.py: _numbers": "names in the store are never given twice",
-    "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
-    "parallel/losses/means_of_parts.py: _current": "PyTorch's functions have no argument of ours",
     "processes/torch_faults.py: _kept": "for a fault of PyTorch, see the file",
+    "virtual/installed.py: _lock": "guards the next two",
+    "virtual/installed.py: _installation": "a process has one rig, which PyTorch keeps for good",
+    "virtual/installed.py: _inheritance": "what its children get",
 }
-ROOMS = ("parallel", "processes")
+# Rooms in which files still need each other's types; what they import for these does not count.
+CIRCLES_OF_TYPES = ("anyrig.parallel.",)
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
-    "parallel/batch/call.py: _note_forms": "notes the lengths of lists, empty ones too",
-    "parallel/pipeline/split/caches.py: _holds": "over what the garbage collector lists",
-    "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
-    "parallel/pipeline/split/recorded_facts.py: _frozen": "containers and objects, to compare",
-    "parallel/sharded.py: _repeated": "over modules",
-    "parallel/pipeline/over_ranks/contents.py: write": "writes the structure itself, as JSON",
-    "parallel/pipeline/over_ranks/contents.py: read": "reads it",
-    "parallel/group/metrics/gather.py: join": "over the values of all ranks at once",
-    "parallel/losses/loss.py: _name": "over functools.partial",
-    "parallel/replicas/mirror.py: translate": "over attributes of modules",
+    "parallel/parts/call.py: _note_forms": "notes the lengths of lists, empty ones too",
+    "parallel/engines/pipeline/split/caches.py: _holds": "over what the garbage collector lists",
+    "parallel/engines/pipeline/split/operations.py: fill": "recorded arguments and nodes",
+    "parallel/engines/pipeline/split/recorded_facts.py: _frozen": "to compare objects",
+    "parallel/engines/fsdp.py: _repeated": "over modules",
+    "parallel/engines/pipeline/over_ranks/contents.py: write": "writes the structure as JSON",
+    "parallel/engines/pipeline/over_ranks/contents.py: read": "reads it",
+    "parallel/ranks/metrics/gather.py: join": "over the values of all ranks at once",
+    "parallel/losses/criterions.py: name_of": "over functools.partial",
+    "parallel/engines/replicas/mirror.py: translate": "over attributes of modules",
     "processes/checked_json.py: _read": "over the annotations of dataclasses",
 }
 
@@ -51,13 +63,14 @@ def module_names() -> dict[str, Path]:
 
 
 def imports_of(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """Modules of anyrig that a file imports, anywhere but for the type checker alone."""
+    """Modules of anyrig that a file imports, anywhere, also for the type checker alone."""
     package = name.split(".")[:-1]
     tree = ast.parse(path.read_text())
     for_types = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if name.startswith(CIRCLES_OF_TYPES) and isinstance(node, ast.If)
+        if "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
     found: set[str] = set()
@@ -86,6 +99,14 @@ def cycle_in(imports: dict[str, set[str]]) -> list[str]:
         return []
 
     return next((found for name in sorted(imports) if (found := follow(name, []))), [])
+
+
+def test_imports_for_the_type_checker_count(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    file.write_text("if TYPE_CHECKING:\n    from .text import describe\n")
+    known = {"anyrig.memory.text": file, "anyrig.parallel.text": file}
+    found = [imports_of(f"anyrig.{room}.a", file, known) for room in ("memory", "parallel")]
+    assert found == [{"anyrig.memory.text"}, set()]
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
@@ -122,11 +143,10 @@ def state_of(source: str) -> Iterator[str]:
             yield from node.names
 
 
-def test_rooms_keep_no_state_of_their_own() -> None:
+def test_no_file_keeps_state_of_its_own() -> None:
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {name}"
-        for room in ROOMS
-        for path in (PACKAGE / room).rglob("*.py")
+        for path in PACKAGE.rglob("*.py")
         for name in state_of(path.read_text())
         if name != "__all__"
     }
@@ -152,7 +172,7 @@ def recursions_of(source: str) -> Iterator[str]:
 def test_nested_structures_are_walked_in_one_way() -> None:
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {name}"
-        for room in ROOMS
+        for room in ("parallel", "processes")
         for path in (PACKAGE / room).rglob("*.py")
         for name in recursions_of(path.read_text())
     }
@@ -162,3 +182,28 @@ def test_nested_structures_are_walked_in_one_way() -> None:
 def test_a_walk_is_found() -> None:
     source = "def a(x):\n    return [a(y) for y in x]\n\ndef b(x):\n    return a(x)\n"
     assert [*recursions_of(source)] == ["a"]
+
+
+# Modules of `parallel` that compute within a spread model, or beside it.
+OTHER_MODULES = {
+    "parallel/engines/pipeline/split/part.py: Part": "the operations of a stage",
+    "parallel/losses/loss.py: ParallelLoss": "takes what `scattered` returns",
+}
+
+
+def modules_of(source: str) -> Iterator[str]:
+    """Classes of a file that derive from `torch.nn.Module`, or from a spread module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            if bases & {"Module", "SpreadModule"}:
+                yield node.name
+
+
+def test_every_plan_returns_one_class_of_module() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {name}"
+        for path in (PACKAGE / "parallel").rglob("*.py")
+        for name in modules_of(path.read_text())
+    }
+    assert found == {"parallel/spread_module.py: SpreadModule", *OTHER_MODULES}

@@ -1,4 +1,4 @@
-"""Ten programs that run out of memory, each for a reason of its own.
+"""Eleven programs that run out of memory, each for a reason of its own.
 
 Each runs on a virtual GPU of 1 GiB. The line that the report must name ends with ``# HERE``.
 """
@@ -48,6 +48,14 @@ def cache_list() -> None:
         for _ in range(1000):
             net(torch.randn(1000, 64, device=GPU))
             cache.append(megabytes(8))  # HERE
+
+
+def kept_batches() -> None:
+    net = wide(1024, 1)
+    batches = []
+    for _ in range(1000):
+        batches.append(torch.randn(4096, 1024).to(GPU))  # HERE
+        net(batches[-1]).sum().backward()
 
 
 def kept_losses() -> None:

@@ -14,6 +14,7 @@ EXPECTED = {
     "large_activations": "activations for a backward pass hold",
     "large_optimizer_state": "the optimizer's state",
     "cache_list": "cache keeps",
+    "kept_batches": "batches keeps",
     "kept_losses": "total is a tensor with a graph",
     "kept_outputs": "outputs keeps",
     "fragmentation": "450.00 MiB are free, but no free block has 300.00 MiB",

@@ -19,6 +19,7 @@ PROGRAMS = {
     "large_activations": failing_programs.large_activations,
     "large_optimizer_state": failing_programs.large_optimizer_state,
     "cache_list": failing_programs.cache_list,
+    "kept_batches": failing_programs.kept_batches,
     "kept_losses": failing_programs.kept_losses,
     "kept_outputs": failing_programs.kept_outputs,
     "fragmentation": failing_programs.fragmentation,

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import anyrig
 from anyrig.errors import LaunchError, MemoryTrackingError
-from anyrig.memory import fit_batch_size
+from anyrig.memory import Probe, fit_batch_size
 from forked_programs import run_forked
 
 MIB = 2**20
@@ -184,6 +184,29 @@ def test_a_global_batch_is_divided(small_gpu: None) -> None:
     uneven = fit_batch_size(lambda samples: None, global_batch=7, largest=3)
     assert uneven.micro_batches == (3, 2, 2)
     assert (uneven.samples, uneven.reason) == (3, "no larger batch was asked for")
+
+
+@pytest.mark.gpus(1)
+def test_no_batch_above_the_largest_one_is_tried(small_gpu: None) -> None:
+    fit = fit_batch_size(lambda samples: None, start=100, largest=5)
+    assert [probe.samples for probe in fit.probes] == [5]
+
+
+@pytest.mark.gpus(1)
+def test_a_batch_has_one_sample_at_least(small_gpu: None) -> None:
+    fit = fit_batch_size(
+        lambda samples: torch.empty(samples, 20 * MIB, device="cuda", dtype=torch.int8),
+        margin=0.9,
+    )
+    assert fit.largest_samples in (2, 3)
+    assert fit.samples == 1
+
+
+def test_a_probe_is_one_line() -> None:
+    assert str(Probe(4, True, 3 * 2**20)) == "4: fits, peak 3.00 MiB"
+    assert str(Probe(4, True, None)) == "4: fits"
+    assert str(Probe(8, False, None)) == "8: out of memory"
+    assert str(Probe(8, False, None, (0, 2))) == "8: out of memory on ranks 0, 2"
 
 
 @pytest.mark.gpus(1)

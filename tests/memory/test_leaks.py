@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anyrig.memory import Leak, track
+from anyrig.memory.kept_variables import find_kept_variables
 
 DEVICES = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpus(1))]
@@ -257,12 +259,15 @@ def test_the_table_and_the_json_have_the_leaks() -> None:
         for _ in range(STEPS):
             output = training.forward()
             training.backward(output.mean())
-            kept.append(output.detach().exp())
+            found = output.detach().exp()
+            kept.append(found)
     (leak,) = footprint.leaks
     assert footprint.table().splitlines()[-1] == f"grows: {leak}"
     (facts,) = json.loads(footprint.json())["leaks"]
     assert facts["bytes_per_step"] == 4 * SAMPLES
     assert (facts["line"], facts["steps"]) == (str(leak.line), STEPS - 1)
+    assert facts["allocated_at"] == str(leak.allocated_at) != facts["line"]
+    assert facts["sentence"] == leak.sentence
 
 
 def test_the_fastest_growth_is_first_and_counted_from_its_begin() -> None:
@@ -278,6 +283,25 @@ def test_the_fastest_growth_is_first_and_counted_from_its_begin() -> None:
     assert [leak.bytes_per_step for leak in footprint.leaks] == [4 * SAMPLES, 2 * SAMPLES]
     assert [leak.sentence.split()[0] for leak in footprint.leaks] == ["large", "small"]
     assert [leak.steps for leak in footprint.leaks] == [STEPS - 2] * 2
+    lines = footprint.table().splitlines()[-2:]
+    assert lines == [f"grows: {leak}" for leak in footprint.leaks]
+
+
+def test_what_one_variable_keeps_of_two_lines_is_one_leak() -> None:
+    training = Training("cpu")
+    kept = []
+    with track(every="step") as footprint:
+        for number in range(STEPS):
+            output = training.forward()
+            large = output.detach().exp()
+            kept.append(large)
+            if number >= 2:
+                small = output.detach()[:500].exp()
+                kept.append(small)
+            training.backward(output.mean())
+    (leak,) = footprint.leaks
+    assert (leak.bytes_per_step, leak.steps) == (4 * SAMPLES + 4 * 500, STEPS - 1)
+    assert leak.allocated_at.text == "large = output.detach().exp()"
 
 
 def test_a_kept_exception_is_not_blamed_for_the_variables_of_running_functions() -> None:
@@ -409,11 +433,113 @@ def test_the_garbage_of_the_program_is_collected_and_its_settings_stay() -> None
     flags = gc.get_debug()
     mine = object()
     gc.garbage.append(mine)
+    gc.set_debug(gc.DEBUG_UNCOLLECTABLE)
     try:
         cycles(Training("cpu"))
         assert gc.garbage == [mine]
+        assert gc.get_debug() == gc.DEBUG_UNCOLLECTABLE
     finally:
+        gc.set_debug(flags)
         gc.garbage.clear()
-    assert gc.get_debug() == flags
     gc.collect()
     assert not any(isinstance(each, Node) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "kept.append(one)",
+        "kept.extend([one])",
+        "kept.insert(0, one)",
+        "kept_dict.update({one: one})",
+        "kept_dict.setdefault(one, one)",
+    ],
+)
+def test_every_method_that_adds_to_a_variable_is_known(write: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "def train(one, find):\n"
+        "    kept, kept_dict = [], {}\n"
+        "    for _ in range(3):\n"
+        f"        {write}\n"
+        "    return [(each.name, each.line.number) for each in find(sys._getframe(0))]\n"
+    )
+    code: dict[str, Any] = {}
+    exec(compile(program.read_text(), str(program), "exec"), code)
+    found = code["train"](torch.ones(1), find_kept_variables)
+    assert (write.partition(".")[0], 5) in found
+
+
+LOOPS = {
+    "a decorated function": (
+        "def train(one, find):\n"
+        "    pass\n"
+        "plain = lambda function: function\n"
+        "@plain\n"
+        "def train(one, find):\n"
+        "    losses = []\n"
+        "    losses.append(one)\n"
+        "    return find(sys._getframe(0))\n",
+        ("losses", 8),
+    ),
+    "a coroutine": (
+        "async def run(one, find):\n"
+        "    losses = []\n"
+        "    losses.append(one)\n"
+        "    return [*find(sys._getframe(0))]\n"
+        "def train(one, find):\n"
+        "    losses = [one]\n"
+        "    return asyncio.run(run(one, find))\n",
+        ("losses", 4),
+    ),
+    "a global variable": (
+        "total = 0\n"
+        "def train(one, find):\n"
+        "    global total\n"
+        "    total += one\n"
+        "    return find(sys._getframe(0))\n",
+        ("total", 5),
+    ),
+    "a buffer": (
+        "def train(one, find):\n"
+        "    meter = torch.nn.Module()\n"
+        "    meter.register_buffer('sum', one)\n"
+        "    meter.sum = meter.sum + one\n"
+        "    return find(sys._getframe(0))\n",
+        ("meter.sum", 5),
+    ),
+    "the last of two lines": (
+        "def train(one, find):\n"
+        "    losses = []\n"
+        "    losses.append(one)\n"
+        "    losses += [one]\n"
+        "    return find(sys._getframe(0))\n",
+        ("losses", 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_line_of_any_function_that_adds_to_a_variable_is_known(
+    loop: str, tmp_path: Path
+) -> None:
+    text, expected = LOOPS[loop]
+    program = tmp_path / "program.py"
+    another = "def another(losses):\n    losses.append(1)\n"
+    program.write_text(f"import asyncio, sys, torch\n{text}{another}")
+    code: dict[str, Any] = {}
+    exec(compile(program.read_text(), str(program), "exec"), code)
+    found = code["train"](torch.ones(1), lambda frame: [*find_kept_variables(frame)])
+    assert expected in [(each.name, each.line.number) for each in found]
+
+
+def test_a_notebooks_cell_with_a_magic_command_names_no_variable(tmp_path: Path) -> None:
+    program = tmp_path / "cell.py"
+    text = "import sys\ndef train(one, find):\n    kept = [one]\n    kept += [one]\n"
+    text += "    return find(sys._getframe(0))\n"
+    code: dict[str, Any] = {}
+    exec(compile(text, str(program), "exec"), code)
+    program.write_text(f"%matplotlib inline\n{text}")
+    found = code["train"](torch.ones(1), lambda frame: [*find_kept_variables(frame)])
+    assert [each for each in found if each.line.file == str(program)] == []

@@ -6,7 +6,7 @@ import pytest
 from recomputed_models import ResNet, Transformer
 from torch import nn
 
-from anyrig.memory.recompute.blocks import find_blocks
+from anyrig.memory.recompute.blocks import find_blocks, named_blocks
 
 
 class Head(nn.Module):
@@ -69,3 +69,9 @@ def test_blocks(name: str) -> None:
     model, blocks = MODELS[name]
     assert [*find_blocks(model)] == blocks
     assert all(model.get_submodule(name) is block for name, block in find_blocks(model).items())
+
+
+def test_a_block_is_not_inside_one_whose_name_begins_alike() -> None:
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(12))
+    assert len(named_blocks(model, [f"layers.{index}" for index in range(12)])) == 12

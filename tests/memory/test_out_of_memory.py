@@ -17,10 +17,10 @@ from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording
 HERE = Path(__file__).parent
 # Until 2.14, PyTorch keeps the workspaces of products, so less memory is left. From 2.15 on it
 # allocates a workspace for each call, and the next output may take the place of a freed one.
-STATE, CACHE, LOSSES, OUTPUTS, CELL = (
-    ("480.00", "808.00", "664.13", "968.13", "900.12")
+STATE, CACHE, BATCHES, LOSSES, OUTPUTS, CELL = (
+    ("480.00", "808.00", "976.00", "664.13", "968.13", "900.12")
     if torch.__version__ < (2, 15)
-    else ("512.00", "816.00", "656.00", "784.00", "900.00")
+    else ("512.00", "816.00", "992.00", "656.00", "784.00", "900.00")
 )
 # The first remedy that each report lists.
 REMEDIES = {
@@ -28,6 +28,7 @@ REMEDIES = {
     "large_activations": "up to 896.00 MiB: offload: with torch.autograd.graph.save_on_cpu()",
     "large_optimizer_state": f"up to {STATE} MiB: parameters, gradients and optimizer sharded over",
     "cache_list": f"up to {CACHE} MiB: release cache: remove the tensors that are no longer needed",
+    "kept_batches": f"up to {BATCHES} MiB: release batches: remove the tensors that are no longer",
     "kept_losses": f"up to {LOSSES} MiB: release total: add loss.item() or loss.detach() instead",
     "kept_outputs": f"up to {OUTPUTS} MiB: release outputs: append output.detach()",
     "fragmentation": "up to 450.00 MiB: expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable",

@@ -89,6 +89,7 @@ def expected_gradients(net: nn.Module, loss: Tensor) -> list[Tensor]:
     return expected
 
 
+@pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning")
 @pytest.mark.parametrize("devices", [1, 2])
 def test_every_allocation_fails_in_turn(devices: int) -> None:
     net: Any = Net().cuda()
@@ -262,6 +263,27 @@ def notes_of(error: BaseException) -> str:
     return "\n".join(map(str, getattr(error, "__notes__", error.args)))
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+)
+def test_libraries_run_out_of_memory_too(error: Exception) -> None:
+    weight = torch.ones(2, device="cuda", requires_grad=True)
+
+    def loss_of(x: Tensor) -> Tensor:
+        if len(x) > 2:
+            raise error
+        return (x * weight).mean()
+
+    step = survive(loss_of)
+    assert step(torch.ones(4, 2, device="cuda")).item() == 1
+    assert step.largest_part == 2
+
+
 class Sample:
     pass
 
@@ -325,6 +347,10 @@ def test_nothing_of_an_earlier_part_is_held() -> None:
     held: list[weakref.ref[Tensor]] = []
     reserved = []
 
+    def hold_and_fail() -> None:
+        also_large = torch.empty(2**23, device="cuda")
+        raise KeyError(len(also_large))
+
     def loss_of(x: Tensor) -> Tensor:
         assert [each() for each in held] == [None] * len(held)
         reserved.append(torch.cuda.memory_reserved())
@@ -332,7 +358,7 @@ def test_nothing_of_an_earlier_part_is_held() -> None:
         held.append(weakref.ref(large))
         if len(held) == 1:
             try:
-                raise KeyError
+                hold_and_fail()
             except KeyError:
                 raise torch.OutOfMemoryError from None
         loss: Tensor = KeepInGraph.apply(x * weight, large)  # type: ignore[no-untyped-call]
@@ -343,6 +369,24 @@ def test_nothing_of_an_earlier_part_is_held() -> None:
     survive(loss_of)(x)
     assert len(held) == 3
     assert reserved[0] == reserved[1]  # the caches were emptied when nothing was held
+
+
+def test_copies_of_autocast_are_not_held() -> None:
+    weight = nn.Parameter(torch.ones(64, 64, device="cuda", dtype=torch.float32))
+    allocated = []
+
+    def loss_of(x: Tensor) -> Tensor:
+        allocated.append(torch.cuda.memory_allocated())
+        loss: Tensor = (x @ weight).float().mean()
+        if len(x) > 2:
+            raise torch.OutOfMemoryError
+        return loss
+
+    x = torch.ones(4, 64, device="cuda", dtype=torch.float32)
+    (x @ weight).sum()  # cuBLAS gets its workspace
+    with torch.autocast("cuda", torch.bfloat16):
+        survive(loss_of)(x)
+    assert allocated[1] == allocated[0]
 
 
 class Slow(torch.autograd.Function):

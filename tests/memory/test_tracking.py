@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from trainings import prepare
 
 from anyrig.errors import MemoryTrackingError
-from anyrig.memory import DeviceFootprint, Footprint, Kind, track
+from anyrig.memory import DeviceFootprint, Footprint, Kind, SourceLine, track
 from anyrig.memory.moment import Holding, Moment
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
@@ -85,6 +85,13 @@ def test_saved_files_have_the_mode_of_new_files_or_keep_their_own(tmp_path: Path
     new.chmod(0o604)
     footprint.save(new)
     assert new.stat().st_mode & 0o777 == 0o604
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_other_one(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Footprint().save(tmp_path / "folder.json")
+    assert [each.name for each in tmp_path.iterdir()] == ["folder.json"]
 
 
 class Raising(nn.Module):
@@ -173,6 +180,13 @@ def test_variables_are_named(device: str) -> None:
     names = on(device, footprint).end.by_name()
     assert [names[f"kept['keys'][{index}]"] for index in (0, 1)] == [4096, 2048]
     del kept
+
+
+def test_global_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "of_this_module", torch.ones(1024))
+    with track() as footprint:
+        pass
+    assert on("cpu", footprint).end.by_name()["of_this_module"] == 4096
 
 
 @DEVICES
@@ -310,7 +324,21 @@ def test_each_gpu_has_its_own_figures() -> None:
     }
     assert texts["cuda:0"]['first = torch.ones(1000, device="cuda:0")'] == 4096
     assert texts["cuda:1"]['second = torch.ones(2000, device="cuda:1")'] == 8192
+    peaks = [each.peak.allocated_bytes for each in footprint.devices]
+    assert footprint.peak_bytes == sum(peaks) > max(peaks)
     del first
+
+
+@pytest.mark.gpus(2)
+def test_a_gpu_that_holds_nothing_has_no_footprint() -> None:
+    torch.ones(8, device="cuda:1").sum()
+    gc.collect()
+    with track() as footprint:
+        first = torch.ones(8, device="cuda:0")
+    found = {str(each.device) for each in footprint.devices}
+    assert first.is_cuda
+    assert "cuda:0" in found
+    assert ("cuda:1" in found) is (torch.cuda.memory_allocated(1) > 0)
 
 
 def test_tracking_twice_at_once_is_refused() -> None:
@@ -337,9 +365,25 @@ def test_table_json_and_page_agree(device: str, tmp_path: Path) -> None:
     assert "0.weight.grad" in table
     facts = json.loads(footprint.json())
     (of_device,) = [each for each in facts["devices"] if each["device"] == str(found.device)]
-    assert of_device["peak"]["bytes_by_kind"] == {
-        kind.value: count for kind, count in found.peak.by_kind().items()
-    }
+    assert (of_device["total_bytes"], of_device["outside_bytes"]) == (
+        *(found.total_bytes, found.outside_bytes),
+    )
+    for name in ("start", "peak", "end"):
+        moment, written = getattr(found, name), of_device[name]
+        for key in ("allocated_bytes", "reserved_bytes", "phase", "module"):
+            assert written[key] == getattr(moment, key)
+        assert written["line"] == (None if moment.line is None else str(moment.line))
+        assert written["bytes_by_kind"] == {
+            kind.value: count for kind, count in moment.by_kind().items()
+        }
+        for counts in ("module", "name", "line"):
+            by_text = {
+                "?" if key is None else str(key): count
+                for key, count in getattr(moment, f"by_{counts}")().items()
+            }
+            assert written[f"bytes_by_{counts}"] == by_text
+    assert found.start.by_kind() != found.peak.by_kind()
+    assert found.end.phase != found.peak.phase or found.end.by_line() != found.peak.by_line()
     page = footprint.save(tmp_path / "footprint.html").read_text()
     assert "<polygon" in page
     assert "optimizer state" in page
@@ -363,6 +407,19 @@ def test_pytorchs_viewer_opens_the_snapshot(tmp_path: Path) -> None:
     assert _memory_viz.segment_plot(snapshot)
 
 
+@pytest.mark.gpus(1)
+def test_the_snapshot_of_steps_is_that_of_the_highest_one(tmp_path: Path) -> None:
+    training = prepare("mlp", "sgd", "plain", "cuda")
+    with track(every="step") as footprint:
+        for number in range(3):
+            if number == 0:
+                address = torch.empty(2**24, device="cuda").data_ptr()
+            training.step()
+    snapshot = pickle.loads(footprint.save(tmp_path / "snapshot.pickle").read_bytes())
+    allocated = [e for e in snapshot["device_traces"][0] if e["action"] == "alloc"]
+    assert (address, 2**26) in {(entry["addr"], entry["size"]) for entry in allocated}
+
+
 def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
     with pytest.raises(MemoryTrackingError, match="needs a CUDA device"):
         Footprint().save(tmp_path / "snapshot.pickle")
@@ -383,6 +440,25 @@ def test_sums_are_in_the_order_of_their_sizes() -> None:
     assert [*moment.by_name().items()] == [*moment.by_module().items()] == expected
 
 
+def test_sums_of_kinds_are_in_the_order_of_their_sizes_and_other_sums_may_be_of_one_kind() -> None:
+    kinds = (Kind.BATCH, Kind.PARAMETERS, Kind.BATCH)
+    lines = [SourceLine("train.py", number, "train") for number in (1, 2, 3)]
+    held = [
+        Holding(size, kind, f"of {size}", f"in {size}", line, None)
+        for size, kind, line in zip((4, 5, 3), kinds, lines, strict=True)
+    ]
+    moment = Moment(12, 18, None, None, None, None, tuple(held))
+    assert [*moment.by_kind().items()] == [
+        (Kind.BATCH, 7), (Kind.CACHED, 6), (Kind.PARAMETERS, 5),
+    ]  # fmt: skip
+    assert moment.by_name(Kind.BATCH) == {"of 4": 4, "of 3": 3}
+    assert moment.by_module(Kind.PARAMETERS) == {"in 5": 5}
+    assert moment.by_line(Kind.BATCH) == {lines[0]: 4, lines[2]: 3}
+    assert moment.by_name(Kind.GRADIENTS) == {}
+    on_the_cpu = Moment(12, None, None, None, None, None, tuple(held))
+    assert on_the_cpu.by_kind() == {Kind.BATCH: 7, Kind.PARAMETERS: 5}
+
+
 def test_the_curve_keeps_the_highest_point() -> None:
     with track() as footprint:
         for size in (*range(1, 1500), 5000, *range(1, 1500)):
@@ -392,3 +468,65 @@ def test_the_curve_keeps_the_highest_point() -> None:
     assert len(totals) < 800
     assert max(totals) == on("cpu", footprint).peak.allocated_bytes
     assert curve.seconds[-1] is None or curve.seconds[-1] <= time.time()
+
+
+def test_a_curve_begins_with_the_first_event_and_reserves_nothing_on_the_cpu() -> None:
+    with track() as footprint:
+        kept = torch.ones(1000)
+    curve = on("cpu", footprint).curve
+    assert curve.seconds[0] == 0.0
+    assert curve.reserved_bytes == []
+    assert sum(values[-1] for values in curve.bytes_of.values()) == (
+        on("cpu", footprint).end.allocated_bytes
+    )
+    assert kept.nbytes == 4000
+
+
+SPARSE = {
+    torch.sparse_coo: lambda x: [x._indices(), x._values()],
+    torch.sparse_csr: lambda x: [x.crow_indices(), x.col_indices(), x.values()],
+    torch.sparse_csc: lambda x: [x.ccol_indices(), x.row_indices(), x.values()],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse C")
+@pytest.mark.parametrize("layout", SPARSE)
+def test_a_sparse_tensor_has_all_of_its_parts(layout: torch.layout) -> None:
+    with track() as footprint:
+        of_all_parts = torch.eye(300).to_sparse(layout=layout)
+    parts = SPARSE[layout](of_all_parts)
+    assert on("cpu", footprint).end.by_name()["of_all_parts"] == sum(
+        part.untyped_storage().nbytes() for part in parts
+    )
+
+
+class Generator(nn.Sequential):
+    pass
+
+
+class Discriminator(nn.Sequential):
+    pass
+
+
+def test_of_two_models_the_names_in_the_second_begin_with_its_class() -> None:
+    first, second = Generator(nn.Linear(8, 8)), Discriminator(nn.Linear(8, 8))
+    with track() as footprint:
+        second(first(torch.ones(2, 8))).sum().backward()
+    names = on("cpu", footprint).end.by_name()
+    assert names["Discriminator.0.weight"] == names["Discriminator.0.weight.grad"] == 256
+    modules = on("cpu", footprint).end.by_module(Kind.PARAMETERS)
+    assert modules["Discriminator.0"] == 256 + 32
+
+
+def test_the_state_of_a_parameter_of_no_module_has_its_own_name_only() -> None:
+    lone = nn.Parameter(torch.ones(999))
+    optimizer = torch.optim.Adam([lone])
+    with track() as footprint:
+        lone.sum().backward()
+        optimizer.step()
+    end = on("cpu", footprint).end
+    own = {(h.kind, h.name) for h in end.holdings if h.bytes == 4 * 999}
+    assert own == {
+        *((Kind.PARAMETERS, None), (Kind.GRADIENTS, None)),
+        *((Kind.OPTIMIZER_STATE, "exp_avg"), (Kind.OPTIMIZER_STATE, "exp_avg_sq")),
+    }

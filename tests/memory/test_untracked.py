@@ -72,12 +72,15 @@ def test_memory_of_a_graph_is_activations() -> None:
     assert report.reason.cause is Cause.ACTIVATIONS
 
 
+@pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize(("samples", "has_halves"), [(1, False), (2, True)])
-def test_only_a_batch_of_several_samples_is_halved(samples: int, has_halves: bool) -> None:
+def test_only_a_batch_of_several_samples_is_halved(
+    samples: int, has_halves: bool, by_name: bool
+) -> None:
     layers = [nn.Sequential(nn.Linear(2**8, 2**8), nn.Tanh()) for _ in range(40)]
     net = nn.Sequential(*layers).to("cuda")
     x = torch.randn(samples, 2**13 // samples, 2**8, device="cuda")
-    report = report_of(lambda: net(x))
+    report = report_of(lambda: net(input=x) if by_name else net(x))
     assert report.reason.cause is Cause.ACTIVATIONS
     assert ("half the batch" in {remedy.name for remedy in report.remedies}) is has_halves
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.testing
+from command_calls import call
 
 from anyrig import __version__
 from anyrig.cli.app import app
@@ -32,13 +33,6 @@ UNSAFE = "import torch\n\ny = torch.nn.Softmax()\n"
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def call(*words: str) -> tuple[int, str]:
-    done = typer.testing.CliRunner().invoke(app, words)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout
 
 
 def test_nothing_found(project: Path) -> None:
@@ -200,6 +194,10 @@ def test_the_nearest_table_of_settings_counts(project: Path) -> None:
     assert codes() == ["ARC103"]  # a file without the table does not count
     (project / "src" / "pyproject.toml").write_text('[tool.anyrig]\nignore = ["ARC103"]\n')
     assert codes() == ["ARC101"]
+    (project / "src" / "deep" / "er").mkdir(parents=True)
+    (project / "src" / "deep" / "er" / "b.py").write_text(FOUND)
+    found = json.loads(call("check", "--json", "src/deep/er")[1])["findings"]
+    assert [each["code"] for each in found] == ["ARC101"]  # the nearest, two folders above
 
 
 def test_wrong_arguments(project: Path) -> None:

@@ -1,11 +1,14 @@
 """What the rules say of PyTorch is true of the version that is installed."""
 
 import importlib
+import inspect
 import warnings
 from functools import reduce
+from types import ModuleType
 
 import pytest
 import torch
+from checked_texts import found
 from torch.autograd import Variable
 
 from anyrig.migration.rules.renamed import _DEPRECATED, _MOVED, _REMOVED
@@ -95,6 +98,27 @@ def test_a_warning(rule: str, text: str, warning: str) -> None:
             eval(text, {"torch": torch, "Variable": Variable})
     finally:
         torch.set_warn_always(always)
+
+
+@pytest.mark.parametrize("module", [torch.nn, torch.nn.functional])
+def test_every_loss_with_the_old_arguments_is_known(module: ModuleType) -> None:
+    having = [
+        f"{module.__name__}.{name}"
+        for name, value in vars(module).items()
+        if name[0] != "_"
+        and (inspect.isfunction(value) or name.endswith(("Loss", "Loss2d")))
+        and "size_average" in str(inspect.signature(value))
+    ]
+    assert len(having) > 14
+    for name in having:
+        assert found(f"import torch\n{name}(size_average=False)\n", "ARC104"), name
+
+
+def test_what_every_module_has_is_not_hidden_by_a_wrapper() -> None:
+    wrapper = torch.nn.DataParallel(torch.nn.Linear(1, 1))
+    text = "import torch\nmodel = torch.nn.DataParallel(Net())\n"
+    for name in dir(wrapper):
+        assert not found(f"{text}model.{name}\n", "ARC203"), name
 
 
 def find_name(name: str) -> object:

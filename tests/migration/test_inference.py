@@ -1,7 +1,7 @@
 """What is a tensor, a loss or a loader is inferred, so that nothing else is reported."""
 
 import pytest
-from checked_texts import found, messages, rewritten
+from checked_texts import fixed, found, messages, rewritten
 
 
 @pytest.mark.parametrize(
@@ -192,3 +192,132 @@ def test_a_mask_of_bytes_raises_only_where_it_sets_a_number() -> None:
     assert "deprecated" in read
     assert "RuntimeError" not in read
     assert "raises RuntimeError where it sets a number" in set_
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("from torch.autograd.variable import Variable\nVariable(x)", "ARC101"),
+        ("from torch.nn.parallel import DataParallel\nDataParallel(m, [0, 1])", "ARC202"),
+        (
+            "from torch.nn.parallel.data_parallel import DataParallel\nDataParallel(m, [0, 1])",
+            "ARC202",
+        ),
+        ("from torch.nn import *\nDataParallel(m, [0, 1])", "ARC202"),
+        ("from torch.nn import *\nx = CrossEntropyLoss(size_average=True)", "ARC104"),
+        ("from torch.nn import *\nx = Parameter(y)\nx.cuda()", "ARC207"),
+        (
+            "from torch.utils.data import *\n"
+            "for x, y in DataLoader(d, pin_memory=True):\n    x.cuda()",
+            "ARC209",
+        ),
+        (
+            "from torch.utils.data.dataloader import DataLoader\n"
+            "for x, y in DataLoader(d, pin_memory=True):\n    x.cuda()",
+            "ARC209",
+        ),
+        ("from torch.nn.parameter import Parameter\nx = Parameter(y)\nx.cuda()", "ARC207"),
+        ("from torch.nn import Linear\nx = Linear(1, 1).bias\nx.cuda()", "ARC207"),
+    ],
+)
+def test_one_thing_has_several_names(text: str, code: str) -> None:
+    assert code in [each for each, _ in found(f"import torch\n{text}\n")]
+
+
+@pytest.mark.parametrize(
+    "text", ["from .torch.autograd import Variable", "from mine import *", "import torch.autograd"]
+)
+def test_another_thing_may_have_the_same_name(text: str) -> None:
+    assert found(f"import torch\n{text}\nVariable(x)\n", "ARC101") == []
+
+
+FACTORIES = (
+    *("ones(3)", "zeros(3)", "rand(3)", "randn(3)", "empty(3)", "tensor([1])", "eye(3)"),
+    *("arange(3)", "linspace(0, 1, 3)", "full((3,), 1.0)", "randint(3, (2,))", "randperm(3)"),
+    *("from_numpy(y)", "as_tensor(y)", "zeros_like(y)", "ones_like(y)", "randn_like(y)"),
+    *("bernoulli(y)", "multinomial(y, 2)", "normal(y, y)", "FloatTensor(3)", "cuda.IntTensor(3)"),
+)
+
+
+@pytest.mark.parametrize("call", FACTORIES)
+def test_a_new_tensor_has_no_graph(call: str) -> None:
+    text = f"import torch\nfrom torch.autograd import Variable\nx = Variable(torch.{call})\n"
+    assert fixed(text, "ARC101") == f"import torch\nx = torch.{call}\n"
+
+
+@pytest.mark.parametrize(
+    "call", ["exp(y)", "sum(y)", "cat([y])", "nn.Parameter(y)", "relu(y)", "stack(y)"]
+)
+def test_other_tensors_may_have_one(call: str) -> None:
+    text = f"import torch\nfrom torch.autograd import Variable\nx = Variable(torch.{call})\n"
+    assert fixed(text, "ARC101") == f"import torch\nx = torch.{call}.detach()\n"
+
+
+LOOP = "import torch\nfrom torch.utils.data import DataLoader\n{}\n    x.cuda()\n"
+
+
+@pytest.mark.parametrize(
+    ("loop", "is_batch"),
+    [
+        ("for x, y in loader:", True),
+        ("for x, y in self.train_Loader:", True),
+        ("for x, y in loader_of_tests:", True),
+        ("for i, (x, y) in enumerate(loader):", True),
+        ("for i, (x, y) in enumerate(tqdm(loader)):", True),
+        ("for x, y in tqdm.tqdm(loader):", True),
+        ("d = DataLoader(z)\nfor x, y in d:", True),
+        ("for x, (i, y) in enumerate(loader):", False),
+        ("for x, y in zip(loader, loader):", False),
+        ("for x, y in rows:", False),
+        ("for x in range(3):", False),
+    ],
+)
+def test_a_part_of_a_batch_is_a_tensor(loop: str, is_batch: bool) -> None:
+    text = LOOP.format(loop)
+    assert [code for code, _ in found(text, "ARC207")] == ["ARC207"] * is_batch
+
+
+@pytest.mark.parametrize(
+    ("text", "is_module"),
+    [
+        ("class A(torch.nn.Module): pass\nm = A()", True),
+        ("class A(torch.nn.Module): pass\nclass B(A): pass\nm = B()", True),
+        ("m = torchvision.models.resnet18()", True),
+        ("m = torch.nn.Sequential().eval().half()", True),
+        ("m = torch.nn.DataParallel(f())", True),
+        ("class A(torch.nn.Parameter): pass\nm = A()", False),
+        ("class A: pass\nm = A()", False),
+        ("m = torch.nn.functional.relu(x)", False),
+    ],
+)
+def test_what_is_a_module(text: str, is_module: bool) -> None:
+    program = f"import torch, torchvision\n{text}\ntorch.save(m, 'a')\ntorch.load('a')\n"
+    assert [code for code, _ in found(program, "ARC117")] == ["ARC117"] * is_module
+
+
+def test_a_value_of_several_kinds_is_what_all_have_in_common() -> None:
+    start = "import torch\nx = torch.ones(3)\n"
+    number = "loss = x.sum()\nif y:\n    loss = x.mean()\nloss[0]\n"
+    assert found(start + number, "ARC103") == [("ARC103", 6)]
+    assert found(start + number.replace("x.mean()", "x"), "ARC103") == []
+    assert found(f"{start}loss = x.sum() if y else x\nloss[0]\n", "ARC103") == []
+    assert len(found(f"{start}loss = x.sum() if y else x.mean()\nloss[0]\n", "ARC103")) == 1
+    assert found(f"{start}loss = x.sum() + x\nloss[0]\n", "ARC103") == []
+    assert len(found(f"{start}loss = x.sum() + len(y)\nloss[0]\n", "ARC103")) == 1
+    assert len(found(f"{start}loss = x.sum() * int(y)\nloss[0]\n", "ARC103")) == 1
+
+
+def test_a_gradient_that_is_passed_tells_nothing_about_the_loss() -> None:
+    text = "import torch\ndef f(out):\n    out.backward({})\n    return out.data[0]\n"
+    assert found(text.format(""), "ARC103") == [("ARC103", 4)]
+    assert found(text.format("retain_graph=True"), "ARC103") == [("ARC103", 4)]
+    assert found(text.format("weights"), "ARC103") == []
+    assert found(text.format("gradient=weights"), "ARC103") == []
+
+
+def test_a_program_for_the_old_losses_is_old() -> None:
+    text = "import torch\nrow = torch.arange(9) / 3\nprint({})\n"
+    for mark in ("f(volatile=True)", "f(size_average=True)", "total_loss2.data[0]"):
+        assert found(text.format(mark), "ARC107") == [("ARC107", 2)]
+    for other in ("volatile", "f(average=True)", "total.data[0]"):
+        assert found(text.format(other), "ARC107") == []

@@ -41,3 +41,38 @@ def test_ranks_that_select_no_gpu(text: str) -> None:
 )
 def test_ranks_that_may_select_one(text: str) -> None:
     assert found(START + text, "ARC211") == []
+
+
+def test_any_decorator_may_guard() -> None:
+    program = """
+        import pytest, torch
+
+        @pytest.mark.slow
+        @pytest.mark.skipif(not torch.cuda.is_available(), reason="slow")
+        def test_one():
+            model = torch.nn.Linear(2, 2).cuda()
+        """
+    assert not found(program, "ARC201")
+    assert found(program.replace("not torch.cuda.is_available()", "True"), "ARC201")
+
+
+def test_the_third_argument_of_upsample_is_its_mode() -> None:
+    program = """
+        import torch
+        from torch import nn
+        from torch.autograd import Variable
+        x = Variable(torch.ones(1))
+        up = nn.Upsample(None, 2, "bilinear")
+        """
+    assert found(program, "ARC105") == [("ARC105", 6)]
+
+
+def test_cuda_that_starts_with_the_module_is_before_its_functions() -> None:
+    program = """
+        import os
+        import torch
+        count = torch.cuda.is_available()
+        def main():
+            os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        """
+    assert [code for code, _ in found(program, "ARC204")] == ["ARC204"]

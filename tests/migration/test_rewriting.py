@@ -57,12 +57,12 @@ def test_bytes_without_a_declared_encoding_stay(tmp_path: Path) -> None:
 def test_mode_and_links_stay(tmp_path: Path) -> None:
     path, link = tmp_path / "a.py", tmp_path / "b.py"
     path.write_text("import torch\nprint 'a'\n")
-    path.chmod(0o755)
+    path.chmod(0o4755)
     link.symlink_to(path)
     assert migrate(link) is None
     assert link.is_symlink()
     assert path.read_text() == "import torch\nprint('a')\n"
-    assert path.stat().st_mode & 0o777 == 0o755
+    assert path.stat().st_mode & 0o7777 == 0o4755
     assert {*tmp_path.iterdir()} == {path, link}
 
 
@@ -73,6 +73,38 @@ def test_a_failed_write_leaves_the_file(tmp_path: Path) -> None:
         write_source(read_source(path), "é")
     assert path.read_bytes() == b"# coding: ascii\nimport torch\n"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_that_went_away_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("import torch\n")
+    source = read_source(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        write_source(source, "x = 1\n")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_encoding_that_contradicts_the_byte_order_mark_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"\xef\xbb\xbf# coding: latin-1\nimport torch\nprint 'a'\n")
+    trouble = migrate(path)
+    assert trouble is not None
+    assert trouble.startswith("cannot be read: encoding problem")
+
+
+def test_a_text_without_bytes_in_the_encoding_is_not_written(tmp_path: Path) -> None:
+    def find(program: Program) -> list[Hit]:
+        edit = Edit(len(program.text), len(program.text), "é")
+        return [] if "é" in program.text else [Hit(0, 1, "it", Fix((edit,), is_safe=True))]
+
+    path = tmp_path / "a.py"
+    path.write_text("# coding: ascii\nimport torch\nx = 1 #")
+    rules = [replace(RULES[0], find=find)]
+    (report,) = rewrite_files([path], rules, allow_unsafe=True, write=True)
+    assert report.trouble is not None
+    assert report.trouble.startswith("cannot be written, and is unchanged: 'ascii' codec")
+    assert path.read_text() == "# coding: ascii\nimport torch\nx = 1 #"
 
 
 def test_comments_stay() -> None:
@@ -151,13 +183,15 @@ def test_safe_fixes_alone() -> None:
         ("# noqa:ARC103,E501", ["ARC101"]),
         ("# why  # noqa: E501 ARC101, ARC103", []),
         ("# noqa: E501", ["ARC101", "ARC103"]),
+        ("#NoQA:arc101", ["ARC103"]),
+        ("#   noqa: ARC10", ["ARC101", "ARC103"]),
     ],
 )
 def test_noqa(comment: str, codes: list[str]) -> None:
     line = f"print(Variable(torch.ones(3)), torch.ones(3).sum().data[0])  {comment}\n"
     program = f"import torch\nfrom torch.autograd import Variable\n{line}"
     assert [code for code, _ in found(program)] == codes
-    silenced = "# noqa" in comment and len(codes) == 0
+    silenced = "noqa" in comment and len(codes) == 0
     assert (fixed(program) == program) is silenced
 
 
@@ -165,6 +199,12 @@ def test_noqa_at_the_end_of_any_line_of_a_finding() -> None:
     program = "import torch\nfrom torch.autograd import Variable\nx = Variable(\n    torch.ones(3))"
     assert found(program) == [("ARC101", 3)]
     assert found(f"{program}  # noqa: ARC101\n") == []
+
+
+def test_a_form_feed_ends_no_line() -> None:
+    program = "import torch\n\f\nx = torch.ones(3).sum()[0]{}\ny = torch.ones(3).sum()[0]\n"
+    assert found(program.format("")) == [("ARC103", 3), ("ARC103", 4)]
+    assert found(program.format("  # noqa")) == [("ARC103", 4)]
 
 
 def test_edits() -> None:

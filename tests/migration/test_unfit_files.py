@@ -188,3 +188,11 @@ def test_lines_end_in_three_ways() -> None:
     assert [text[start] for start in lines.starts] == ["a", "b", "d", "e", "\r", "f"]
     assert lines.position(text.index("c")) == (2, 2)
     assert lines.position(len(text)) == (6, 2)
+
+
+def test_an_environment_of_any_name_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "py311" / "lib").mkdir(parents=True)
+    (tmp_path / "py311" / "pyvenv.cfg").write_text("home = somewhere")
+    (tmp_path / "py311" / "lib" / "a.py").write_text("")
+    (tmp_path / "b.py").write_text("")
+    assert [path.name for path in find_files([tmp_path])] == ["b.py"]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
-from anyrig.parallel.exact.logical_shards import shard_sizes
+from anyrig.parallel.engines.exact.logical_shards import shard_sizes
 from anyrig.parallel.plans import Exact, Replicas, Shards
 from anyrig.units import format_bytes
 

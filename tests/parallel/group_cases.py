@@ -40,9 +40,9 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
-from anyrig.parallel.group.balance import Balance
-from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.plans import Replicas, Shards
+from anyrig.parallel.ranks.balance import Balance
+from anyrig.parallel.ranks.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
 from anyrig.processes.group import node_sockets

@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.utils.data import DataLoader
 
 import anyrig
+from anyrig.parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
 
 WIDTH = 9  # no number of samples
 
@@ -320,7 +321,11 @@ def _fused(model: Any, value: Any, batches: list[Batch]) -> None:
 
 
 def _grad(model: Any, value: Any, batches: list[Batch]) -> Any:
-    used = [p for name, p in model.named_parameters() if "unused" not in name]
+    used = [
+        each
+        for name, each in model.named_parameters()
+        if "unused" not in name and not isinstance(each, Elsewhere)
+    ]
     return torch.autograd.grad(_loss(model, value, batches[0]), used)
 
 
@@ -353,8 +358,7 @@ TRAININGS: dict[str, Training] = {
 
 # --- where, and how many samples ------------------------------------------------------------------
 
-# The shares of virtual devices in this process; None for the ranks of a group. `test_product.py`
-# does not try pipelines over ranks yet.
+# The shares of virtual devices in this process; None for the ranks of a group.
 DEVICES: dict[str, tuple[float, ...] | None] = {
     "1": (1,),
     "2": (1, 1),

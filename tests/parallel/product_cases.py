@@ -31,6 +31,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.errors import AnyrigError
+from anyrig.parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
 from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
 
 EQUAL = "equal"
@@ -137,7 +138,11 @@ class _Trained:
         if not self.is_several:
             batches = [each._replace(named={}) for each in batches]
         returned = self.training.step(model, self._value, batches)
-        named = dict(self.model.named_parameters())
+        named = {
+            name: each
+            for name, each in self.model.named_parameters()
+            if not isinstance(each, Elsewhere)
+        }
         if self.training.returns:
             used = [name for name in named if "unused" not in name]
             return dict(zip(used, map(full, returned), strict=True))
@@ -146,9 +151,7 @@ class _Trained:
             for parameter in named.values():
                 if parameter.grad is not None:
                     parameter.sub_(parameter.grad, alpha=0.01)
-        return {
-            name: gradient for name, gradient in found.items() if named[name].device.type != "meta"
-        }
+        return found
 
     def _fused(self, *inputs: Any, target: Tensor) -> Tensor:
         loss: Any = self.loss
@@ -199,7 +202,8 @@ def _batch(
     # A method of the module runs on the lead, with what it is given.
     place = lead if rows is None or case.training == "method" else torch.device("cpu")
     leaf = x.to(place, copy=True).requires_grad_(needs_leaf)
-    is_plain = case.training == "method" and DEVICES[case.devices] is not None
+    takes_none = DEVICES[case.devices] is not None or "pipeline" in case.devices
+    is_plain = case.training == "method" and takes_none
     named = {"samples": len(x)} if kind.says and not is_plain else {}
     return Batch(kind.make(leaf, w.to(place)), leaf, t.to(lead), named)
 

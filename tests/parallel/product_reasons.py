@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from product_axes import DEVICES, TRAININGS
+from product_axes import BATCHES, DEVICES, TRAININGS
 from product_cases import UNEVEN_MEANS, Case
 
 
@@ -24,6 +24,10 @@ def _is_several(case: Case) -> bool:
 
 def _in_ranks(case: Case) -> bool:
     return case.devices in ("ranks", "shards")
+
+
+def _over_ranks(case: Case) -> bool:
+    return DEVICES[case.devices] is None
 
 
 def _in_pipeline(case: Case) -> bool:
@@ -71,6 +75,16 @@ REASONS = (
         r"this rank has no samples, and the module returned a .* cannot be taken out",
         "shards: a rank without samples returns an object of a class of its own",
         lambda case: case.devices == "shards" and case.rows in _NO_SAMPLE,
+    ),
+    Reason(
+        r"^RankMismatchError: rank 0 came to the backward pass of .* while rank 1 came to",
+        "shards: a rank without samples takes no part in the backward pass of a penalty",
+        lambda case: (
+            case.devices == "shards"
+            and case.output in ("list", "tuple")
+            and case.training == "penalty"
+            and case.rows in _NO_SAMPLE
+        ),
     ),
     Reason(
         r"which parameters have no gradient .*plan=Replicas\(ddp=dict\(find_unused_parameters=True",
@@ -127,9 +141,45 @@ REASONS = (
         lambda case: _in_pipeline(case) and case.training == "loss= over targets",
     ),
     Reason(
-        r"^RankMismatchError: rank \d waits at .* last reached a barrier at product_ranks",
+        r"uses a value that the module has computed and kept",
+        "several devices in one process: a loss= reads an attribute of the module",
+        lambda case: (
+            _is_several(case)
+            and case.output in ("attribute", "number in an attribute")
+            and TRAININGS[case.training].loss is not None
+        ),
+    ),
+    Reason(
+        r"create_graph=True is impossible in a pipeline over ranks",
+        "pipelines over ranks: gradients of gradients",
+        lambda case: (
+            case.devices == "pipeline over ranks"
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Reason(
+        r"a tensor of shape .* that requires grad and is neither a parameter .* nor an argument",
+        "pipelines over ranks: an input within an object requires gradients",
+        lambda case: (
+            case.devices == "pipeline over ranks"
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Reason(
+        r"cannot move Hidden at .*: it holds a Tensor in \.x and has no method `to`",
+        "pipelines over ranks: an object without `to` is not moved",
+        lambda case: case.devices == "pipeline over ranks" and case.batch.startswith("own class"),
+    ),
+    Reason(
+        r"ranks need the same samples: call anyrig.distribute\(loader, model\)",
+        "pipelines over ranks: the loader was distributed without the model",
+        lambda case: case.devices == "pipeline over ranks" and BATCHES[case.batch].from_loader,
+    ),
+    Reason(
+        r"^RankMismatchError: rank \d waits at .* last reached a barrier at product_ranks"
+        r"|^OtherRankError: rank \d waited for rank \d at values of stage",
         "the other rank has refused the step",
-        _in_ranks,
+        _over_ranks,
     ),
 )
 
@@ -142,15 +192,6 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault(
-        "several devices in one process: a loss= reads an attribute of the module, and gets that "
-        "of the lead, where each part has its own",
-        lambda case: (
-            _is_several(case)
-            and case.output in ("attribute", "number in an attribute")
-            and TRAININGS[case.training].loss is not None
-        ),
-    ),
     Fault(
         "ranks: PyTorch's error for the gradient of a nested tensor that an input was made of",
         lambda case: (

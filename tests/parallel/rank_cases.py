@@ -21,6 +21,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from batch_statistics_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_a_buffer_that_ranks_write_differently_is_named,
+    case_statistics_of_a_rank_are_named,
+)
 from counted_target_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
     case_a_contrast_between_the_samples_of_one_rank_is_refused,
     case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks,
@@ -34,6 +38,14 @@ from exact_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
     case_logical_shards_give_the_numbers_of_one_device,
     case_sums_over_logical_shards_have_one_order,
 )
+from own_loss_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_a_loss_that_does_not_follow_from_its_parts_is_refused,
+    case_a_loss_that_reads_the_module_or_communicates_is_that_of_one_device,
+    case_a_mean_of_the_module_is_computed_again_without_a_trace,
+    case_a_method_that_returns_no_mean_over_samples_is_refused,
+    case_a_number_of_the_module_that_is_no_mean_over_samples_is_refused,
+    case_samples_that_a_module_relates_are_refused,
+)
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -42,9 +54,9 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
-from anyrig.parallel.group.balance import Balance
-from anyrig.parallel.group.exchange import Exchange, Phase
 from anyrig.parallel.plans import Pipeline, Plan, Replicas, Shards
+from anyrig.parallel.ranks.balance import Balance
+from anyrig.parallel.ranks.exchange import Exchange, Phase
 from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import current_context
 from anyrig.processes.nccl_class import SECOND, class_of_nccl
@@ -176,7 +188,7 @@ def _learn_with_late_weights(pair: Pair) -> None:
     rows = [1 + rank for rank in range(pair.ranks)]
     pair.model(*pair.mine(rows, torch.randn(sum(rows), WIDTH))).square().mean().backward()
     pair.model.zero_grad()
-    assert pair.model._run.passes._weights_buckets
+    assert pair.model._engine._run.passes._weights_buckets
 
 
 def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None:
@@ -805,7 +817,9 @@ def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
         came = "last reached the backward pass of .* at rank_cases"
         with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
             anyrig.barrier()
-        Exchange(model._run.context, model._run.number, 2).meet(Phase.BACKWARD)  # what rank 0 began
+        Exchange(model._engine._run.context, model._engine._run.number, 2).meet(
+            Phase.BACKWARD
+        )  # what rank 0 began
         dist.barrier()
     assert time.monotonic() - started < TIME_LIMIT_SECONDS
 
@@ -1340,6 +1354,8 @@ def case_shards_with_options() -> None:
             mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16),
         ),
         Shards(offload=device.type != "cpu", reshard_after_forward=False),
+        # All parameters outside of blocks.
+        Shards(blocks=[], mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
     ):
         net = perceptron()
         net[0].register_forward_hook(lambda layer, given, output: seen.append(output.dtype))
@@ -1350,7 +1366,7 @@ def case_shards_with_options() -> None:
         kept = {full(p).device.type for p in model.parameters()}
         local = {p.to_local().device.type for p in model.parameters()}
         assert local == ({"cpu"} if plan.offload else {device.type}), (local, kept)
-    assert seen == [torch.bfloat16, torch.float64]
+    assert seen == [torch.bfloat16, torch.float64, torch.bfloat16]
 
 
 def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import anyrig
 from anyrig.errors import SpreadError
-from anyrig.parallel.batch.scatter import scatter_samples
+from anyrig.parallel.parts.scatter import scatter_samples
 
 pytestmark = pytest.mark.gpus(3)
 

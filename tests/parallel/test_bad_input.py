@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.parallel.notes import add_as_cause
 from anyrig.parallel.plans import Replicas
-from anyrig.parallel.replicas.failure import add_as_cause
 
 pytestmark = pytest.mark.gpus(2)
 

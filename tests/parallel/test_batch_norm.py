@@ -13,10 +13,13 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import ReplicaWaitError, SpreadError
-from anyrig.parallel.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
-from anyrig.parallel.replicas.meeting import Meeting, Stopped, current_meeting, is_inside
+from anyrig.parallel.engines.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
+from anyrig.parallel.engines.replicas.meeting import Meeting, Stopped, current_meeting, is_inside
 
-pytestmark = pytest.mark.gpus(3)
+pytestmark = [
+    pytest.mark.gpus(3),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 
 def network(**options: object) -> nn.Module:

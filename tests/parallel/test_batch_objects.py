@@ -27,8 +27,8 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.errors import AnyrigError, BatchError, MoveError
-from anyrig.parallel.batch.samples import count_arguments
-from anyrig.parallel.batch.scatter import scatter
+from anyrig.parallel.parts.samples import count_arguments
+from anyrig.parallel.parts.scatter import scatter
 
 SAMPLES = 5
 

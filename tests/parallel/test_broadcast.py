@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anyrig
-from anyrig.parallel.replicas.broadcast import Broadcast
+from anyrig.parallel.engines.replicas.broadcast import Broadcast
 
-pytestmark = pytest.mark.gpus(4)
+pytestmark = [
+    pytest.mark.gpus(4),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 
 class Copies(TorchDispatchMode):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyrig.parallel.replicas.buckets import Bucket, Slot, make_buckets
+from anyrig.parallel.engines.replicas.buckets import Bucket, Slot, make_buckets
 
 pytestmark = pytest.mark.gpus(2)
 

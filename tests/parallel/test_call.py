@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import nn
 
 from anyrig.errors import BatchError
-from anyrig.parallel.batch.call import Call, describe_call, without_trace
-from anyrig.parallel.batch.divided_dimension import Answer
+from anyrig.parallel.parts.call import Call, describe_call, without_trace
+from anyrig.parallel.parts.divided_dimension import Answer
 
 
 class Asking:
@@ -155,11 +156,19 @@ def test_what_a_call_adds_to_its_module_is_removed() -> None:
     for layer in module:
         layer.register_buffer("shared", shared)
 
+    held: list[Any] = [{"steps": 1}, [1], {1}, deque([1], maxlen=2)]
+    module[0].held, module[0].steps, module[0].seen = held[0], held[1], held[2]
+    module[1].recent = held[3]
+
     def change() -> None:
-        with without_trace(module, [torch.device("cuda:0")]):
+        with without_trace([module], [torch.device("cuda:0")]):
             assert module[0].shared is module[1].shared is not shared
             assert not torch.is_grad_enabled()
             module[0].shared += 1
+            module[0].held["steps"] += 1
+            module[0].held["more"] = module[0].steps.append(2)
+            module[0].seen.add(2)
+            module[1].recent.extend([2, 3])
             module[1].cache = 3
             module[1].register_buffer("late", torch.ones(1))
             del module[0].shared
@@ -170,5 +179,7 @@ def test_what_a_call_adds_to_its_module_is_removed() -> None:
     assert module[0].shared is module[1].shared is shared
     assert not shared.any()
     assert not hasattr(module[1], "cache")
+    assert held == [{"steps": 1}, [1], {1}, deque([1])]
+    assert module[0].held is held[0]
     assert [name for name, _ in module[1].named_buffers()] == ["shared"]
     assert torch.is_grad_enabled()

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained_models import first_devices
 
 import anyrig
-from anyrig.parallel.replicas.caller_state import CallerState
-from anyrig.parallel.replicas.side_by_side import device_threads
+from anyrig.parallel.engines.replicas.caller_state import CallerState
+from anyrig.parallel.engines.replicas.side_by_side import device_threads
 
 pytestmark = pytest.mark.gpus(2)
 

@@ -186,7 +186,8 @@ def test_a_sum_over_targets_in_the_module_is_refused() -> None:
     model = anyrig.spread(
         module, rig_of(2), loss=lambda o, t: loss(o.logits.flatten(0, 1), t.flatten())
     )
-    model(**batch(7), target=batch(7)["labels"]).backward()
+    with pytest.raises(BatchError, match="it is a sum over samples"):
+        model(**batch(7), target=batch(7)["labels"])
 
 
 class Marked(Tensor):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.parallel.replicas.side_by_side import DeviceThreads
+from anyrig.parallel.engines.replicas.side_by_side import DeviceThreads
 
 A, B = torch.device("meta", 0), torch.device("meta", 1)
 THREADS = DeviceThreads()

@@ -26,14 +26,14 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
-from anyrig.parallel.group.balance import Balance
-from anyrig.parallel.group.loaders.agreed_order import draw_alike
-from anyrig.parallel.group.loaders.given_loader import allows_singles, global_batches_of
-from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sample
-from anyrig.parallel.group.loaders.sampled import RankBatches
-from anyrig.parallel.group.loaders.streamed import decode_empty, encode_empty, fingerprint
-from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, split_samples
-from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
+from anyrig.parallel.ranks.balance import Balance
+from anyrig.parallel.ranks.loaders.agreed_order import draw_alike
+from anyrig.parallel.ranks.loaders.given_loader import allows_singles, global_batches_of
+from anyrig.parallel.ranks.loaders.part import count_samples, part_of, remove_sample
+from anyrig.parallel.ranks.loaders.sampled import RankBatches
+from anyrig.parallel.ranks.loaders.streamed import decode_empty, encode_empty, fingerprint
+from anyrig.parallel.ranks.loaders.turns import Progress, Turns, part_of_rank, split_samples
+from anyrig.parallel.ranks.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import Group
 from forked_programs import run_forked
@@ -443,7 +443,7 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         import anyrig.virtual
         anyrig.virtual.install("T4", shape_only=True)
         import torch
-        from anyrig.parallel.group.loaders.streamed import fingerprint
+        from anyrig.parallel.ranks.loaders.streamed import fingerprint
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """

@@ -29,7 +29,7 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.states import Packing
+from anyrig.parallel.ranks.states import Packing
 from anyrig.processes.group.membership import carrier_of, current_group, join_group
 from forked_ranks import run_forked
 

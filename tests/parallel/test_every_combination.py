@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import PackedSequence
 import anyrig
 from anyrig.errors import BatchError, SpreadError, ValueNeededError
 from anyrig.hardware import spec_of_key
-from anyrig.parallel.batch.scatter import scatter_samples
+from anyrig.parallel.parts.scatter import scatter_samples
 from anyrig.parallel.plans import Replicas
 from anyrig.transfer.tree import map_leaves
 

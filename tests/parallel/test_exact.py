@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, Dataset
 
 import anyrig
 from anyrig.errors import BatchError, MemoryTrackingError, SpreadError
-from anyrig.parallel.exact.logical_shards import (
+from anyrig.parallel.engines.exact.logical_shards import (
     check_logical_shards,
     indices_of_rank,
     shard_sizes,
 )
-from anyrig.parallel.exact.price import price_of
-from anyrig.parallel.exact.sums import add_in_order
+from anyrig.parallel.engines.exact.price import price_of
+from anyrig.parallel.engines.exact.sums import add_in_order
 from anyrig.parallel.plans import Exact
 
 
@@ -91,7 +91,7 @@ class TestRandomNumbers:
         assert first != second  # each step draws other numbers
         assert torch.equal(torch.get_rng_state(), before[0])
         assert random.getstate() == before[1]
-        model.exact_state.step = 0
+        model._engine.state.step = 0
         assert model(x, target=x[:, :1]).item() == first
 
     @pytest.mark.parametrize("workers", [0, 2])
@@ -151,8 +151,13 @@ class TestRefused:
             model(x.clone().requires_grad_(), target=x)
         loss = model(x, target=x)
         loss.backward(retain_graph=True)
-        with pytest.raises(SpreadError, match="were handed out before; call the model again"):
+        once = model.weight.grad.clone()
+        loss.backward()
+        assert torch.equal(model.weight.grad, 2 * once)
+        with pytest.raises(RuntimeError, match="delivered by an earlier backward pass"):
             loss.backward()
+        with pytest.raises(SpreadError, match="create_graph=True has no graph of them"):
+            model(x, target=x).backward(create_graph=True)
 
     @pytest.mark.parametrize(
         "norm", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)]
@@ -229,3 +234,9 @@ class TestRefused:
                 spread(module)
         finally:
             torch.distributed.destroy_process_group()
+
+
+def test_samples_that_a_module_relates_are_refused() -> None:
+    model = spread(nn.Sequential(nn.Linear(3, 2), nn.Softmax(0)))
+    with pytest.raises(BatchError, match="the module relates samples to each other"):
+        model(torch.randn(8, 3), target=torch.randn(8, 2))

@@ -20,8 +20,8 @@ from torch.nn.utils.rnn import (
 )
 
 from anyrig.errors import BatchError
-from anyrig.parallel.batch.gather import gather
-from anyrig.parallel.batch.scatter import scatter
+from anyrig.parallel.parts.gather import gather
+from anyrig.parallel.parts.scatter import scatter
 from anyrig.parallel.shares.shares import choose_shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]

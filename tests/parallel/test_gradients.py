@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import anyrig
-from anyrig.parallel.replicas import buckets
+from anyrig.parallel.engines.replicas import buckets
 
 pytestmark = pytest.mark.gpus(4)
 

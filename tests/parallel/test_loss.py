@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import anyrig
 from anyrig.errors import BatchError
-from anyrig.parallel.batch.scatter import scatter
 from anyrig.parallel.losses.criterions import recognise
 from anyrig.parallel.losses.loss import (
     ParallelLoss,
@@ -28,6 +27,7 @@ from anyrig.parallel.losses.loss import (
     explain_loss,
     loss_part,
 )
+from anyrig.parallel.parts.scatter import scatter
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 ROWS, CLASSES = 12, 5

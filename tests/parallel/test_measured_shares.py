@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import anyrig
-from anyrig.parallel.group.balance import Balance
+from anyrig.parallel.ranks.balance import Balance
 from anyrig.parallel.shares.measure import MemoryMark, StepClock
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trained_models import first_devices
 
 import anyrig
-from anyrig.parallel.replicas.broadcast import side_streams
+from anyrig.parallel.engines.replicas.broadcast import side_streams
 from pending_memory import hold_up, let_all_end, pending_blocks
 
 pytestmark = pytest.mark.gpus(3)

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 import anyrig
 
-pytestmark = pytest.mark.gpus(2)
+pytestmark = [
+    pytest.mark.gpus(2),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 
 def spread(module: nn.Module) -> Any:

@@ -15,7 +15,10 @@ from trained_models import first_devices, on_lead
 import anyrig
 from anyrig.parallel.plans import Replicas
 
-pytestmark = pytest.mark.gpus(2)
+pytestmark = [
+    pytest.mark.gpus(2),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 
 class Net(nn.Module):
@@ -417,7 +420,8 @@ def test_the_wrapper_lists_deletes_and_applies_what_the_module_has(net: Net) -> 
     with pytest.raises(AttributeError, match="cannot be replaced; spread the new module"):
         model.module = other
     assert model.module is net
-    assert repr(model) == f"DataParallel({net!r})"
+    inner = repr(net).replace("\n", "\n  ")
+    assert repr(model) == (f"SpreadModule(\n  replicas on cuda:0, cuda:1\n  (module): {inner}\n)")
     assert model.device_ids == [0, 1]
 
 

@@ -18,7 +18,10 @@ from trained_models import first_devices
 import anyrig
 from anyrig.parallel.plans import Replicas
 
-pytestmark = pytest.mark.gpus(3)
+pytestmark = [
+    pytest.mark.gpus(3),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 
 def take_stock() -> dict[str, int]:

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from trained_models import first_devices
 
 import anyrig
-from anyrig.parallel.replicas import buckets
-from anyrig.parallel.replicas.broadcast import side_streams
+from anyrig.parallel.engines.replicas import buckets
+from anyrig.parallel.engines.replicas.broadcast import side_streams
 from anyrig.transfer.streams import using
 
-pytestmark = pytest.mark.gpus(3)
+pytestmark = [
+    pytest.mark.gpus(3),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 LEAD, OTHER, LAST = (torch.device("cuda", index) for index in range(3))
 SOON, LATE = 2e-3, 8e-3  # seconds; a sleep takes ten milliseconds
@@ -166,6 +169,15 @@ def test_outputs_for_the_host_are_there_when_the_call_returns(count: int) -> Non
     output = model(x)
     assert output.device.type == "cpu"
     assert torch.cuda.current_stream(device).query()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loss_is_where_outputs_are(count: int) -> None:
+    rig = first_devices(count)
+    module = nn.Linear(4, 2).to(LEAD)
+    model = anyrig.spread(module, rig, loss=nn.MSELoss(), output_device="cpu")
+    x = torch.randn(6, 4, device=LEAD)
+    assert model(x, target=x[:, :2]).device.type == "cpu"
 
 
 @pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])

@@ -17,6 +17,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.errors import AnyrigError, BatchError
+from anyrig.parallel.parts.objects import notion_of
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -210,3 +211,15 @@ def test_outputs_of_tensordict() -> None:
         assert_returned_alike(
             lambda y: tensordict.TensorDict({"y": y, "m": y.mean()}, []), lambda o: o["m"], samples
         )
+
+
+class CacheWithoutEntries:
+    """Lacks what a property of its class returns, like an empty cache of transformers."""
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.entries)  # type: ignore[attr-defined]
+
+
+def test_an_output_whose_property_raises_is_no_batch() -> None:
+    assert notion_of(CacheWithoutEntries()) is None

@@ -14,9 +14,12 @@ from trained_models import CLASSES, first_devices, on_lead
 
 import anyrig
 from anyrig.errors import BatchError
-from anyrig.parallel.batch.divided_dimension import Answer, read_change, read_shapes
+from anyrig.parallel.parts.divided_dimension import Answer, read_change, read_shapes
 
-pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN"),
+    pytest.mark.filterwarnings("ignore::anyrig.parallel.BatchStatisticsWarning"),
+]
 
 SHARES = pytest.mark.parametrize("shares", ["auto", [3, 2, 1], [0, 1, 3]])
 
@@ -293,8 +296,7 @@ def test_a_time_first_module_divided_along_time_is_told_of_dim() -> None:
     x = torch.randn(6, 3, 4)
     with pytest.raises(
         BatchError,
-        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, divide along "
-        r"it: spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
+        match=r"LSTM returns a tensor \[0\] .* without batch_first=True, say so: spread\(module",
     ):
         anyrig.spread(module, first_devices(2))(x)
     model = anyrig.spread(module, first_devices(2), dim=1)

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
-from anyrig.parallel.batch.scatter import scatter_samples
+from anyrig.parallel.parts.scatter import scatter_samples
 from anyrig.parallel.plans import Plan, Replicas, Shards
 from forked_programs import run_forked
 

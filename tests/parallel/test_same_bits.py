@@ -28,7 +28,7 @@ def train(
     model = anyrig.spread(
         Everything().to("cuda:0"),
         anyrig.Rig.parse("cuda:0,1,2,3"),
-        plan=anyrig.Replicas(shares=shares, sync_batch_norm=sync_batch_norm),
+        plan=anyrig.Replicas(shares=shares, sync_batch_norm=sync_batch_norm, local_statistics=True),
         loss=loss if kind in ("loss", "no_sync") else None,
     )
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from anyrig.errors import BatchError, SpreadError
-from anyrig.parallel.batch.samples import count_arguments, count_listed
-from anyrig.parallel.group.given_batches import GivenBatches
-from anyrig.parallel.group.without_samples import compute_without_samples, first_samples
+from anyrig.parallel.parts.samples import count_arguments, count_listed
+from anyrig.parallel.ranks.given_batches import GivenBatches
+from anyrig.parallel.ranks.without_samples import compute_without_samples, first_samples
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
 

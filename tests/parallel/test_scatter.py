@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.batch.find_listed import lists_records
-from anyrig.parallel.batch.samples import count_samples, name_argument
-from anyrig.parallel.batch.scatter import divide, scatter, scatter_samples
+from anyrig.parallel.parts.find_listed import lists_records
+from anyrig.parallel.parts.samples import count_samples, name_argument
+from anyrig.parallel.parts.scatter import divide, scatter, scatter_samples
 from anyrig.parallel.shares.shares import Shares, choose_shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from anyrig.parallel.sharded import find_blocks
+from anyrig.parallel.engines.fsdp import find_blocks
 from forked_programs import run_forked
 
 ON_64_RANKS = """

@@ -10,8 +10,8 @@ import traceback
 import pytest
 import torch
 
-from anyrig.parallel.replicas.meeting import Meeting, is_inside
-from anyrig.parallel.replicas.side_by_side import DeviceThreads, SideBySide
+from anyrig.parallel.engines.replicas.meeting import Meeting, is_inside
+from anyrig.parallel.engines.replicas.side_by_side import DeviceThreads, SideBySide
 
 pytestmark = pytest.mark.gpus(3)
 

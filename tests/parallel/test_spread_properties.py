@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from trained_models import first_devices
 
 import anyrig
-from anyrig.parallel.batch.find_listed import lists_records
+from anyrig.parallel.parts.find_listed import lists_records
 from anyrig.transfer.tree import map_leaves
 
 pytestmark = pytest.mark.gpus(4)

@@ -256,9 +256,11 @@ def test_no_grad_reaches_the_replicas(engine: Engine) -> None:
 
     model = engine(Returning(note), [0, 1])
     x = torch.randn(20, 3, device="cuda:0")
-    with torch.no_grad():
+    for _ in range(2):  # the first calls compute halves, too
+        seen.clear()
+        with torch.no_grad():
+            model(x)
         model(x)
-    model(x)
     assert seen == [False, False, True, True]
 
 
@@ -532,7 +534,10 @@ def test_lists_and_dicts_of_parameters_in_replicas(engine: Engine, kind: str) ->
                 )
             return x
 
-    engine(Holding().cuda(), [0, 1])(torch.randn(8, 8, device="cuda:0"))
+    model = engine(Holding().cuda(), [0, 1])
+    for _ in range(2):  # the first call computes halves, too
+        seen.clear()
+        model(torch.randn(8, 8, device="cuda:0"))
     assert sorted(seen) == [(True, True, device) for device in (0, 0, 1, 1)]
 
 
@@ -579,11 +584,11 @@ def test_what_forward_writes_to_its_module(engine: Engine) -> None:
 @pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0:UserWarning")
 def test_a_loss_that_the_module_computes(engine: Engine) -> None:
     """A difference: PyTorch returns a vector, whose mean is wrong if parts are unequal."""
-    x = torch.randn(5, 3, device="cuda:0")
+    x = torch.arange(15.0, device="cuda:0").view(5, 3)
     losses = engine(Returning(lambda given: given.mean()), [0, 1])(x)
     assert losses.shape == ((2,) if engine is nn.DataParallel else ())
     error = float((losses.mean() - x.mean()).abs())
-    assert error > 1e-3 if engine is nn.DataParallel else error < 1e-6
+    assert error > 1e-3 if engine is nn.DataParallel else error < 1e-5
 
 
 @both

@@ -22,7 +22,8 @@ PROGRAM = """
     net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(), nn.Linear(32, 4))
     seen = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
-    model = anyrig.spread(net, loss=nn.MSELoss())
+    plan = anyrig.Replicas(local_statistics=True)
+    model = anyrig.spread(net, plan=plan, loss=nn.MSELoss())
     optimizer = torch.optim.Adam(model.parameters())
     for rows in [*range(2, 11), *[48] * 30]:  # far longer than shares were once measured
         seen.clear()

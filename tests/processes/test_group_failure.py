@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from anyrig.errors import OtherRankError, RankWaitError
 from anyrig.processes.failure import GroupFailure, explain_failure
@@ -61,7 +62,8 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return end
 
 
-WAITS = '  File "/torch/distributed/c10d.py", line 1 in wait\n  File "train.py", line 5 in step\n'
+TORCH = Path(torch.__file__).parent
+WAITS = f'  File "{TORCH}/distributed/c10d.py", line 1 in wait\n  File "train.py", line 5 in step\n'
 SLEEPS = '  File "train.py", line 9 in load\n'
 
 

@@ -97,3 +97,12 @@ def test_a_backward_pass_counts_as_a_wait(way: str) -> None:
     assert place is not None
     assert "test_places.py" in place.line
     assert place.waits is (way == "backward")
+
+
+@pytest.mark.parametrize("folder", ["torch", "anyrig", "torch/distributed"])
+def test_a_program_may_lie_in_a_folder_of_the_same_name(folder: str) -> None:
+    inner = f'  File "{Path(torch.__file__).parent}/nn/modules/linear.py", line 1 in forward\n'
+    own = f'  File "/home/me/{folder}/train.py", line 7, in step\n'
+    place = place_of(own + inner)
+    assert place is not None
+    assert (place.line, place.waits) == (f"/home/me/{folder}/train.py:7 in step", False)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyrig.rehearsal.program import Program
+from anyrig.programs.program import Program
 from anyrig.rehearsal.remedies.rehearsed import Savings, rehearse_remedies
 from anyrig.virtual.rig import VirtualRig
 from forked_programs import run_forked
@@ -42,7 +42,7 @@ print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 # As `anyrig rehearse --rig 64GiB --shape-only --assume-values` runs it.
 _MEASURED = """
 import sys
-from anyrig.rehearsal.program import Program
+from anyrig.programs.program import Program
 from anyrig.virtual import install
 install("64GiB", shape_only=True, assume_values=True)
 sys.exit(Program(sys.argv[1], tuple(sys.argv[2:])).run())

@@ -1,24 +1,29 @@
-"""`anyrig rehearse --compare`: one table of several rigs, with what fails in its row."""
+"""`anyrig rehearse compare`: one table of several rigs, with what fails in its row."""
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from anyrig.cli.program_error import error_of_group
+from anyrig.cli.group_end import error_of_group
 from anyrig.errors import DeviceTextError, ReportError, UnknownHardwareError
 from anyrig.processes.failure import GroupFailure
 from anyrig.processes.launcher import GroupResult
 from anyrig.processes.rank_end import Ending, RankEnd
-from anyrig.rehearsal.comparison.compared_rig import Outcome, compare_rig
+from anyrig.rehearsal.comparison.compared_rig import ComparedRig, Outcome, compare_rig
+from anyrig.rehearsal.comparison.comparison import Comparison
 from anyrig.rehearsal.comparison.missing_memory import missing_bytes, with_more_memory
 from anyrig.rehearsal.comparison.prices import Prices
 from anyrig.rehearsal.comparison.rigs import parse_rigs
-from anyrig.rehearsal.comparison.table import describe_clock, describe_fit
+from anyrig.rehearsal.comparison.table import comparison_table, describe_clock, describe_fit
 from anyrig.rehearsal.facts import ClockError
-from anyrig.virtual.rig import VirtualRig
+from anyrig.virtual.rig import LARGEST_GPU_BYTES, VirtualRig
 from forked_programs import run_anyrig
 
 PROGRAM = str(Path(__file__).parent / "programs" / "fails_on_a_t4.py")
@@ -31,7 +36,7 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
     prices, file = tmp_path / "prices.toml", tmp_path / "rigs.json"
     prices.write_text(PRICES)
     flags = ["--prices", str(prices), "--json", str(file), "--shape-only", "--steps", "2"]
-    words = ["rehearse", "--compare", "L4,1GiB,2xT4", *flags, PROGRAM, "--lr", "1"]
+    words = ["rehearse", "compare", "--rig", "L4,1GiB,2xT4", *flags, PROGRAM, "--lr", "1"]
     done = run_anyrig(*words, timeout=180)
     assert done.returncode == 0, done.stderr
     assert "no T4, please" in done.stderr  # the output of the script
@@ -171,3 +176,85 @@ def test_the_error_of_ranks_is_that_of_the_rank_that_caused_it() -> None:
     assert (error.kind, error.text) == ("OutOfMemoryError", "CUDA out of memory. Tried")
     assert error.line == "train.py:31"
     assert error_of_group(GroupResult()) is None
+
+
+def facts(seconds: float, rate: float | None, **more: Any) -> dict[str, Any]:
+    return {"typical_step": {"seconds": seconds, "samples_per_second": rate}, "devices": [], **more}
+
+
+def row(rig: str = "2xL4", of: dict[str, Any] | None = None, status: int = 0) -> ComparedRig:
+    prices = Prices("USD", {"L4": 1.8})
+    return compare_rig(VirtualRig.parse(rig), status, of, None, prices)
+
+
+def test_the_cost_is_that_of_a_million_samples_and_of_a_million_steps() -> None:
+    found = row(of=facts(0.5, 100.0))
+    assert found.price_per_hour == pytest.approx(3.6)
+    assert found.cost_per_million_samples == pytest.approx(10.0)
+    assert found.cost_per_million_steps == pytest.approx(500.0)
+    many = row(of=facts(0.5, 100.0, assumed_ranks={"nodes": 8, "ranks": 16}))
+    assert (many.ranks, many.price_per_hour) == (16, pytest.approx(28.8))
+    assert row("T4", facts(0.5, 100.0)).cost_per_million_samples is None
+    failed = row(of=facts(0.5, 100.0, error=None), status=1)
+    assert (failed.step_seconds, failed.cost_per_million_steps) == (None, None)
+
+
+def shown(*rows: ComparedRig, currency: str | None = "USD") -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=400, color_system=None)
+    with console.capture() as capture:
+        console.print(comparison_table(rows, currency))
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()]
+        for line in capture.get().splitlines()
+    ]
+
+
+def test_the_table_has_the_columns_that_the_rigs_have() -> None:
+    first, second = row(of=facts(0.5, 1234.5)), row("T4", facts(0.25, None))
+    table = shown(first, second)
+    assert table[0][-2:] == ["USD per million samples", "error of times, median"]
+    assert table[1][:5] == ["2xL4", "no GPU used", "500.00 ms", "1,234", "0.81"]
+    assert table[2][:5] == ["T4", "no GPU used", "250.00 ms", "-", "no price"]
+    unknown = row(of=facts(0.5, None))
+    assert shown(first, unknown)[2][4] == "-"  # it has a price, and no samples
+    steps = shown(unknown, second)
+    assert "USD per million steps" in steps[0]
+    assert steps[1][4] == "500"
+    assert shown(first, currency=None)[0] == [
+        *("rig", "fits", "step", "samples/s", "error of times, median")
+    ]
+    many = row(of=facts(0.5, 100.0, assumed_ranks={"nodes": 800, "ranks": 1600}))
+    assert [line[1] for line in shown(many, second)] == ["ranks", "1,600", "-"]
+
+
+def test_a_failure_has_the_first_line_of_its_error() -> None:
+    error = {"kind": "ValueError", "text": "first\nsecond", "line": None}
+    failed = row(of={"error": error}, status=1)
+    assert (failed.outcome, describe_fit(failed)) == (Outcome.FAILED, "failed: ValueError: first")
+    long = row(of={"error": {**error, "text": "x" * 100}}, status=1)
+    assert describe_fit(long) == f"failed: ValueError: {'x' * 88}…"
+    full = row(of={"error": {**error, "kind": "OutOfMemoryError"}}, status=1)
+    assert (full.outcome, describe_fit(full)) == (Outcome.OUT_OF_MEMORY, "no, out of memory")
+    assert describe_fit(replace(full, missing_bytes=2**30)) == "no, about 1.00 GiB too little"
+
+
+def test_a_comparison_as_json() -> None:
+    of = facts(0.5, 100.0, steps=[{"number": 1, "path": [1]}], tracks=[1], texts=[1], memory=[1])
+    found = row(of=of)
+    comparison = Comparison((), ("train.py", "--lr", "1"), Prices("USD", {"L4": 1.8}), True)
+    written = comparison.as_json([found])
+    assert (written["format"], written["version"]) == ("anyrig-comparison", 1)
+    assert written["prices"] == {"currency": "USD", "per_hour": {"L4": 1.8}}
+    assert written["rigs"][0]["outcome"] == "fits"
+    assert written["rigs"][0]["facts"]["steps"] == [{"number": 1}]
+    assert written["rigs"][0]["facts"].keys() == {"typical_step", "devices", "steps"}
+    assert replace(comparison, prices=None).as_json([])["prices"] is None
+
+
+def test_more_memory_has_a_limit() -> None:
+    large = with_more_memory(VirtualRig.parse("T4"))
+    assert large.devices[0].memory_bytes == 16 * VirtualRig.parse("T4").devices[0].memory_bytes
+    assert large.devices[0].spec is None
+    most = VirtualRig.parse("T4")
+    most = replace(most, devices=(replace(most.devices[0], memory_bytes=LARGEST_GPU_BYTES),))
+    assert with_more_memory(most).devices[0].memory_bytes == LARGEST_GPU_BYTES

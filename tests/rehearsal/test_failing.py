@@ -1,4 +1,4 @@
-"""`anyrig rehearse --fail`: a rank fails on purpose, and the report says what follows."""
+"""`anyrig rehearse fail`: a rank fails on purpose, and the report says what follows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ from anyrig.rehearsal.facts import StepFacts
 from anyrig.rehearsal.failing.account import AttemptTimes, account_for
 from anyrig.rehearsal.failing.description import describe_fault
 from anyrig.rehearsal.failing.fault import Fault
-from anyrig.rehearsal.failing.injection import EVENTS_VARIABLE, FAULT_VARIABLE, inject_fault
+from anyrig.rehearsal.failing.injection import FaultInjection
 from anyrig.rehearsal.failing.rank_events import FAILED, STEPPED, RankEvent, read_events
 
 PROGRAM = str(Path(__file__).parent / "programs" / "trains_over_ranks.py")
@@ -29,7 +30,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="links are cut by Lin
 def rehearse(tmp_path: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
     facts, place = tmp_path / "facts.json", tmp_path / "temporary"
     place.mkdir()
-    words = ["--rig", "2xT4", "--device", "all", "--shape-only", "--json", str(facts), *flags]
+    words = ["fail", "--rig", "2xT4", "--shape-only", "--json", str(facts), *flags]
     done = subprocess.run(
         [sys.executable, "-m", "anyrig", "rehearse", *words, PROGRAM],
         env={**os.environ, "TMPDIR": str(place), "OMP_NUM_THREADS": "1"},
@@ -50,11 +51,10 @@ def injected(fault: str, events: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Let this process be rank 0 of a group, one rank of which fails, within the block."""
     from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-    for name, value in {FAULT_VARIABLE: fault, EVENTS_VARIABLE: str(events), "RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "0")
     all_hooks = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
     before = [dict(hooks) for hooks in all_hooks]
-    inject_fault()
+    FaultInjection.from_options([fault, str(events)]).begin()
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def injected(fault: str, events: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 @LINUX
 @pytest.mark.sweep  # waits for the time limit, and starts the ranks twice
 def test_a_cut_link_ends_at_the_time_limit_and_a_restarted_group_goes_on(tmp_path: Path) -> None:
-    flags = ["--fail", "rank=1,step=3,link", "--timeout", "2", "--max-restarts", "1"]
+    flags = ["--fault", "rank=1,step=3,link", "--timeout", "2", "--max-restarts", "1"]
     done, fault = rehearse(tmp_path, *flags)
     assert done.returncode == 0, done.stderr
     assert fault["happened"]
@@ -82,8 +82,14 @@ def test_a_cut_link_ends_at_the_time_limit_and_a_restarted_group_goes_on(tmp_pat
         assert f"[rank {rank}] step 5" in done.stdout
 
 
+def test_steps_may_end_before_the_failure(tmp_path: Path) -> None:
+    done, fault = rehearse(tmp_path, "--fault", "rank=1,step=3", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert not fault["happened"]
+
+
 def test_a_killed_rank_ends_a_group_that_nothing_restarts(tmp_path: Path) -> None:
-    done, fault = rehearse(tmp_path, "--fail", "rank=1,step=3")
+    done, fault = rehearse(tmp_path, "--fault", "rank=1,step=3")
     assert done.returncode == 1
     assert fault["cause"].startswith("rank 1 was killed (SIGKILL)")
     assert 0 < fault["detected_seconds"] < 5
@@ -231,3 +237,40 @@ def test_a_slow_rank_is_described_by_the_steps_before_and_after() -> None:
     ]
     few = describe_fault(account_for(fault, events, [], 600, steps[:2]))
     assert "too few steps" in few[1]
+
+
+EVENTS = [RankEvent(STEPPED, rank, 0, 5) for rank in range(2)] + [RankEvent(FAILED, 1, 0, 10)]
+
+
+def test_ranks_that_hang_until_the_limit() -> None:
+    attempt = AttemptTimes(0, 14.25, 15, True, "rank 1 timed out")
+    found = account_for(Fault.parse("rank=1,step=5,link"), EVENTS, [attempt], 4, [])
+    assert (found.hung, found.limit_seconds, found.restarted_seconds) == (True, 4, None)
+    assert describe_fault(found) == [
+        "rank 1 lost its connections in step 5",
+        "the other ranks hung for 4.2 s, until the limit of collectives, 4 s (--timeout), ended "
+        "them",
+        "cause, by the launcher: rank 1 timed out",
+        "all ranks had ended after 5.0 s; nothing restarted them: add --max-restarts 1",
+    ]
+    quick = account_for(Fault(1, 5), EVENTS, [replace(attempt, hung=False)], 4, [])
+    assert quick.limit_seconds is None
+
+
+def test_a_program_that_runs_on_is_not_detected() -> None:
+    attempt = AttemptTimes(0, None, None, False, None)
+    found = account_for(Fault(1, 5), EVENTS, [attempt], 4, [])
+    assert describe_fault(found) == [
+        "rank 1 was killed in step 5",
+        "the program ran to its end all the same",
+    ]
+
+
+def test_the_first_step_after_a_restart_is_that_of_the_last_rank() -> None:
+    attempts = [AttemptTimes(0, 12, 13, False, None), AttemptTimes(14, None, None, False, None)]
+    later = [
+        RankEvent(STEPPED, 0, 1, 16), RankEvent(STEPPED, 1, 1, 18),
+        RankEvent(STEPPED, 0, 2, 30), RankEvent(STEPPED, 1, 2, 31),
+    ]  # fmt: skip
+    found = account_for(Fault(1, 5), [*EVENTS, *later], attempts, 4, [])
+    assert found.first_step_seconds == 8

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyrig.cli.group_flags import GroupFlags
-from anyrig.cli.rehearse import plan_ranks
+from anyrig.cli.virtual_ranks import plan_ranks
 from anyrig.devices.device import Device
 from anyrig.devices.rig import order_by_strength
 from anyrig.errors import DeviceFailedError, DeviceTextError

@@ -294,3 +294,24 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     process = two_ranks()[1]
     write_record(tmp_path / "record", process)
     assert read_record_file(tmp_path / "record") == process
+
+
+def test_a_launch_before_the_moments_looked_at_is_cut_off() -> None:
+    record = record_of(launch(0, 1), work(GPU, 6, 8, Cause.MOMENT, 0))
+    found = occupation_of(record, 0, 0, 5.0, 10.0)
+    assert found.idle >= 0
+    shares = [value for value in vars(found).values() if isinstance(value, float)]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_of_two_records_of_a_rank_the_later_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir(mode=0o700)
+    later, earlier = two_ranks()
+    for seconds, name, record in (
+        (100, "0-9999.record", replace(earlier, rank=later.rank)),
+        (200, "0-310.record", later),
+    ):
+        write_record(folder / name, record)
+        os.utime(folder / name, (seconds, seconds))
+    assert RecordFolder(folder).read_all() == [later]

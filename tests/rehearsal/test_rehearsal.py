@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyrig.rehearsal.program import Program
+from anyrig.programs.program import Program
 from anyrig.rehearsal.rehearsal import Rehearsal
 from anyrig.virtual.rig import VirtualRig
 

@@ -12,7 +12,7 @@ import torch
 from remedied_programs import TRAININGS, compare
 
 from anyrig.errors import RemedyError
-from anyrig.rehearsal.program import Program
+from anyrig.programs.program import Program
 from anyrig.rehearsal.remedies.rehearsed import _shorten, compare_outcomes, rehearse_remedies
 from anyrig.rehearsal.remedies.remedy import REMEDIES
 from anyrig.rehearsal.remedies.savings import Saving, Savings
@@ -139,11 +139,11 @@ def test_a_program_may_end_itself(tmp_path: Path) -> None:
 )
 def test_options_of_the_program_stay(remedy: str, option: str, given: dict[str, bool]) -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))], **given)
-    handle: Any = REMEDIES[remedy].apply(None, print)  # type: ignore[arg-type]
+    observer: Any = REMEDIES[remedy].apply(None, print)  # type: ignore[arg-type]
     try:
         optimizer.step()
     finally:
-        handle.remove()
+        observer.stop()
     (group,) = optimizer.param_groups
     expected = {"fused": None, "foreach": None, **given}
     if not given:
@@ -154,11 +154,11 @@ def test_options_of_the_program_stay(remedy: str, option: str, given: dict[str, 
 def test_a_step_has_its_gradients_until_it_ends() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
-    handle: Any = REMEDIES["gradients set to None"].apply(None, print)  # type: ignore[arg-type]
+    observer: Any = REMEDIES["gradients set to None"].apply(None, print)  # type: ignore[arg-type]
     try:
         torch.optim.SGD([parameter], 1.0).step()
     finally:
-        handle.remove()
+        observer.stop()
     assert parameter.tolist() == [0, 0]
     assert parameter.grad is None
 

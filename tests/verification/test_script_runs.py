@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anyrig.verification.channel import VARIABLE, Channel
-from anyrig.verification.records import RankRecord
+from anyrig.verification.records import RankRecord, StepRecord
 from anyrig.verification.script_runs import Ended, ScriptRuns
 from forked_programs import run_forked
 
@@ -75,6 +75,61 @@ def test_a_script_that_needs_several_ranks_is_told_how_to_run_alone() -> None:
     assert verdict.exit_code == 2
     assert "fails on one device" in verdict.reason
     assert "--single-arguments" in verdict.reason
+
+
+def leave(rank: int, steps: int) -> None:
+    """Write the record of a rank with some steps."""
+    each = StepRecord({}, {}, {})
+    record = RankRecord(rank, 2, (each,) * steps)
+    channel = Channel(**json.loads(os.environ[VARIABLE]))
+    channel.write_record(record)
+    file = Path(channel.folder, f"{rank}-{os.getpid()}.rank")
+    file.rename(file.with_name(f"{rank}-{rank}.rank"))  # every rank has a process of its own
+
+
+def test_another_number_of_ranks_than_expected_is_named() -> None:
+    def on_rig() -> Ended:
+        leave(0, 3)
+        return Ended(0)
+
+    verdict = ScriptRuns(on_rig, on_rig, steps=3, expected_ranks=2).verify()
+    assert verdict.exit_code == 2
+    assert "1 ranks made steps on the rig, and 2 were expected" in str(verdict.reason)
+
+
+@pytest.mark.parametrize(("steps", "fails"), [(3, False), (2, True)])
+def test_a_script_that_fails_after_its_steps_is_compared(steps: int, fails: bool) -> None:
+    def run() -> Ended:
+        leave(0, steps)
+        return Ended(1, "\n".join(f"line {number}" for number in range(30)))
+
+    reason = str(ScriptRuns(run, run, steps=3).verify().reason)
+    assert ("the script fails on the rig, with status 1" in reason) is fails
+    if fails:
+        assert "run it with anyrig rehearse first\nline 5\n" in reason
+        assert reason.endswith("line 29")
+
+
+def test_a_verdict_in_the_own_types_of_the_script_says_so() -> None:
+    def run() -> Ended:
+        if json.loads(os.environ[VARIABLE])["widens"]:
+            return Ended(1, "RuntimeError: expected scalar type Double but found Float")
+        leave(0, 3)
+        return Ended(0)
+
+    notes = ScriptRuns(run, run, steps=3).verify().notes
+    assert notes[:1] == ("the script does not run in float64, so it ran in its own types",)
+
+
+def test_the_channel_restores_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = Channel(str(tmp_path), steps=3, widens=True)
+    monkeypatch.setenv(VARIABLE, "before")
+    with channel.open():
+        assert Channel(**json.loads(os.environ[VARIABLE])) == channel
+    assert os.environ[VARIABLE] == "before"
+    assert channel.read_replay() == (None, None)
 
 
 def test_of_a_restarted_rank_the_last_record_counts(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def test_the_verdict_is_right(
     assert part in text
 
 
+def test_the_script_begins_with_other_random_numbers_on_each_rank(tmp_path: Path) -> None:
+    ((code, text),) = verdicts_on([("dropout_runs", "unseeded_dropout", "float64")], tmp_path)
+    assert code == 0, text
+
+
 @pytest.mark.sweep
 def test_a_model_that_pytorch_traces_is_the_same(tmp_path: Path) -> None:
     ((code, text),) = verdicts_on([("pipelined_runs", "right_traced", "float64")], tmp_path)

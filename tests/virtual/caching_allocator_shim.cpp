@@ -28,15 +28,25 @@ struct Device {
   OutOfMemory last_error;
 };
 
-}  // namespace
+} // namespace
 
 extern "C" {
 
-Device* device_new(size_t bytes) { return new Device(bytes, {}); }
-void device_delete(Device* device) { delete device; }
+Device* device_new(size_t bytes) {
+  return new Device(bytes, {});
+}
+void device_delete(Device* device) {
+  delete device;
+}
 
-void set_options(Device* device, bool expandable, size_t large_segment, size_t max_split,
-                 size_t max_rounding, double garbage, const size_t* divisions) {
+void set_options(
+    Device* device,
+    bool expandable,
+    size_t large_segment,
+    size_t max_split,
+    size_t max_rounding,
+    double garbage,
+    const size_t* divisions) {
   AllocatorOptions options;
   options.expandable_segments = expandable;
   options.large_segment_bytes = large_segment;
@@ -63,12 +73,18 @@ Block* allocate(Device* device, size_t bytes, StreamKey stream, uint64_t* shape)
 bool has_room(Device* device, size_t bytes, StreamKey stream) {
   return device->allocator.has_room(bytes, stream);
 }
-void free_block(Device* device, Block* block) { device->allocator.free(block); }
+void free_block(Device* device, Block* block) {
+  device->allocator.free(block);
+}
 void record_stream(Device* device, Block* block, StreamKey stream) {
   device->allocator.record_stream(block, stream);
 }
-void empty_cache(Device* device) { device->allocator.empty_cache(); }
-void empty_pool(Device* device, uint64_t pool) { device->allocator.empty_cache({0, pool}); }
+void empty_cache(Device* device) {
+  device->allocator.empty_cache();
+}
+void empty_pool(Device* device, uint64_t pool) {
+  device->allocator.empty_cache({0, pool});
+}
 
 /// Routes later allocations of `stream` to a pool and adds a user.
 void begin_pool(Device* device, uint64_t pool, StreamKey stream) {
@@ -117,7 +133,9 @@ size_t read_history(Device* device, uint64_t* out, size_t limit) {
   });
   return count;
 }
-void queue_work(Device* device, StreamKey stream) { ++device->streams.queued[stream]; }
+void queue_work(Device* device, StreamKey stream) {
+  ++device->streams.queued[stream];
+}
 void finish_work(Device* device, StreamKey stream) {
   device->streams.finished[stream] = device->streams.queued[stream];
 }
@@ -127,11 +145,21 @@ bool work_is_finished(Device* device, StreamKey stream) {
 void set_memory_fraction(Device* device, double fraction) {
   device->allocator.set_memory_fraction(fraction);
 }
-double memory_fraction(Device* device) { return device->allocator.memory_fraction(); }
-void reset_peaks(Device* device) { device->allocator.reset_peaks(); }
-void reset_accumulated(Device* device) { device->allocator.reset_accumulated(); }
-bool reserve_externally(Device* device, size_t bytes) { return device->gpu.reserve(bytes); }
-size_t free_bytes(Device* device) { return device->gpu.free_bytes(); }
+double memory_fraction(Device* device) {
+  return device->allocator.memory_fraction();
+}
+void reset_peaks(Device* device) {
+  device->allocator.reset_peaks();
+}
+void reset_accumulated(Device* device) {
+  device->allocator.reset_accumulated();
+}
+bool reserve_externally(Device* device, size_t bytes) {
+  return device->gpu.reserve(bytes);
+}
+size_t free_bytes(Device* device) {
+  return device->gpu.free_bytes();
+}
 
 /// Writes (current, peak, allocated, freed) for each statistic, then the five counters.
 void read_stats(Device* device, int64_t* out) {
@@ -139,8 +167,9 @@ void read_stats(Device* device, int64_t* out) {
   stats.for_each([&out](const Stat& stat) {
     for (int64_t value : {stat.current, stat.peak, stat.allocated, stat.freed}) *out++ = value;
   });
-  for (int64_t value : {stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams,
-                        stats.num_device_alloc, stats.num_device_free})
+  for (int64_t value :
+       {stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams, stats.num_device_alloc,
+        stats.num_device_free})
     *out++ = value;
 }
 

@@ -7,7 +7,9 @@ using namespace anyrig::virtual_gpu;
 
 extern "C" {
 
-CardLedger* ledger_new() { return new CardLedger(); }
+CardLedger* ledger_new() {
+  return new CardLedger();
+}
 
 /// Returns false on failure; `error` then receives the message.
 bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t size) {
@@ -23,8 +25,12 @@ bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t 
 bool reserve(CardLedger* ledger, int gpu, size_t bytes, size_t total_bytes) {
   return ledger->reserve(gpu, bytes, total_bytes);
 }
-void release(CardLedger* ledger, int gpu, size_t bytes) { ledger->release(gpu, bytes); }
-size_t used_bytes(CardLedger* ledger, int gpu) { return ledger->used_bytes(gpu); }
+void release(CardLedger* ledger, int gpu, size_t bytes) {
+  ledger->release(gpu, bytes);
+}
+size_t used_bytes(CardLedger* ledger, int gpu) {
+  return ledger->used_bytes(gpu);
+}
 size_t used_bytes_upper_bound(CardLedger* ledger, int gpu) {
   return ledger->used_bytes_upper_bound(gpu);
 }
@@ -39,9 +45,17 @@ size_t processes(CardLedger* ledger, int gpu, size_t* out, size_t limit) {
   return found.size();
 }
 
-void leave(CardLedger* ledger) { ledger->leave(); }
-void before_fork(CardLedger* ledger) { ledger->before_fork(); }
-void after_fork_in_parent(CardLedger* ledger) { ledger->after_fork_in_parent(); }
-void after_fork_in_child(CardLedger* ledger) { ledger->after_fork_in_child(); }
+void leave(CardLedger* ledger) {
+  ledger->leave();
+}
+void before_fork(CardLedger* ledger) {
+  ledger->before_fork();
+}
+void after_fork_in_parent(CardLedger* ledger) {
+  ledger->after_fork_in_parent();
+}
+void after_fork_in_child(CardLedger* ledger) {
+  ledger->after_fork_in_child();
+}
 
 }  // extern "C"

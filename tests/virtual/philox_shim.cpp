@@ -9,20 +9,28 @@ using namespace anyrig::virtual_gpu;
 namespace {
 
 template <class T, class Draw, class Transform>
-uint64_t fill(T* out, uint64_t elements, PhiloxPosition start, Multiprocessors gpu, Draw draw,
-              Transform transform) {
+uint64_t fill(
+    T* out,
+    uint64_t elements,
+    PhiloxPosition start,
+    Multiprocessors gpu,
+    Draw draw,
+    Transform transform) {
   const Launch launch = plan_launch(elements, draw(PhiloxWords{}).size(), gpu);
-  run_launch(launch, start, draw,
-             [&](uint64_t element, auto value) { out[element] = transform(value); });
+  run_launch(
+      launch, start, draw, [&](uint64_t element, auto value) { out[element] = transform(value); });
   return launch.increment;
 }
 
 }  // namespace
 
-#define ARGUMENTS(T)                                                                      \
-  T *out, uint64_t elements, uint64_t seed, uint64_t offset, uint32_t multiprocessors,    \
+#define ARGUMENTS(T)                                                                   \
+  T *out, uint64_t elements, uint64_t seed, uint64_t offset, uint32_t multiprocessors, \
       uint32_t max_threads
-#define PLACE out, elements, {seed, offset}, {multiprocessors, max_threads}
+#define PLACE                      \
+  out, elements, {seed, offset}, { \
+    multiprocessors, max_threads   \
+  }
 
 extern "C" {
 
@@ -45,8 +53,9 @@ uint64_t uniform_double(ARGUMENTS(double), double from, double to) {
   return fill(PLACE, draw_uniform2, ToUniform<double, double>(from, to));
 }
 uint64_t normal_float(ARGUMENTS(float), double mean, double std) {
-  return fill(PLACE, draw_normal4,
-              ToNormal<float, float>{static_cast<float>(mean), static_cast<float>(std)});
+  return fill(
+      PLACE, draw_normal4,
+      ToNormal<float, float>{static_cast<float>(mean), static_cast<float>(std)});
 }
 uint64_t normal_double(ARGUMENTS(double), double mean, double std) {
   return fill(PLACE, draw_normal2, ToNormal<double, double>{mean, std});
@@ -54,17 +63,21 @@ uint64_t normal_double(ARGUMENTS(double), double mean, double std) {
 uint64_t exponential_float(ARGUMENTS(float), double rate) {
   return fill(PLACE, draw_uniform4, ToExponential<float, float>{static_cast<float>(rate)});
 }
-float exponential_of(float value) { return ToExponential<float, float>{1.0F}(value); }
+float exponential_of(float value) {
+  return ToExponential<float, float>{1.0F}(value);
+}
 float uniform_of(float value, double from, double to) {
   return ToUniform<float, float>(from, to)(value);
 }
 uint64_t cauchy_float(ARGUMENTS(float), double median, double sigma) {
-  return fill(PLACE, draw_uniform4,
-              ToCauchy<float, float>{static_cast<float>(median), static_cast<float>(sigma)});
+  return fill(
+      PLACE, draw_uniform4,
+      ToCauchy<float, float>{static_cast<float>(median), static_cast<float>(sigma)});
 }
 uint64_t log_normal_float(ARGUMENTS(float), double mean, double std) {
-  return fill(PLACE, draw_normal4,
-              ToLogNormal<float, float>{static_cast<float>(mean), static_cast<float>(std)});
+  return fill(
+      PLACE, draw_normal4,
+      ToLogNormal<float, float>{static_cast<float>(mean), static_cast<float>(std)});
 }
 uint64_t geometric_float(ARGUMENTS(float), double p) {
   return fill(PLACE, draw_uniform4, ToGeometric<float, float>(p));
@@ -88,8 +101,9 @@ uint64_t any_integer_float(ARGUMENTS(float)) {
 }
 uint64_t dropout(ARGUMENTS(uint8_t), int64_t vector_size, double keep_probability) {
   const Launch launch = plan_dropout(elements, {multiprocessors, max_threads});
-  run_dropout(launch, {seed, offset}, vector_size, static_cast<float>(keep_probability),
-              [&](uint64_t element, bool kept) { out[element] = kept; });
+  run_dropout(
+      launch, {seed, offset}, vector_size, static_cast<float>(keep_probability),
+      [&](uint64_t element, bool kept) { out[element] = kept; });
   return launch.increment;
 }
 int64_t vector_size(int64_t elements, size_t element_bytes, uint64_t address, bool dense) {
@@ -98,9 +112,16 @@ int64_t vector_size(int64_t elements, size_t element_bytes, uint64_t address, bo
 void bernoulli_probabilities(float* out, uint64_t elements, uint64_t seed, uint64_t offset) {
   run_bernoulli(elements, {seed, offset}, [&](uint64_t element, float v) { out[element] = v; });
 }
-int key_bits(int64_t n) { return randperm_key_bits(n); }
-void permutation(const int32_t* keys, int64_t n, int bits, uint64_t seed, uint64_t offset,
-                 int64_t* out) {
+int key_bits(int64_t n) {
+  return randperm_key_bits(n);
+}
+void permutation(
+    const int32_t* keys,
+    int64_t n,
+    int bits,
+    uint64_t seed,
+    uint64_t offset,
+    int64_t* out) {
   const auto order = permutation_of(std::vector<int32_t>(keys, keys + n), bits, {seed, offset});
   std::copy(order.begin(), order.end(), out);
 }

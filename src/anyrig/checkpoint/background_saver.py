@@ -85,7 +85,7 @@ class BackgroundSaver:
         best: str | None = None,
         **values: Any,
     ) -> None:
-        """Copy the state of a training to the host, and begin to save it; see `anyrig.save`.
+        """Copy the state of a training run to the host, and begin to save it; see `anyrig.save`.
 
         Raises:
             CheckpointError: this state cannot be saved, or the previous save has failed.

@@ -6,8 +6,8 @@
               ▲                                                       │
               └──── damaged: name the next one ◀──── a rank finds ────┘──── whole: load it
 
-A training that saves with ``keep=1`` may remove the checkpoint meanwhile. Then a newer one exists,
-and the ranks choose again.
+A training run that saves with ``keep=1`` may remove the checkpoint meanwhile. Then a newer one
+exists, and the ranks choose again.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from ..errors import CheckpointDamagedError, CheckpointError
-from ..parallel.exact.state import ExactState, is_state
+from ..parallel.engines.exact.engine import ExactEngine
+from ..parallel.engines.exact.state import ExactState, is_state
+from ..parallel.spread_module import engine_of
 from .names import unwrapped
 from .restore import Targets
 from .snapshot import Snapshot
@@ -23,8 +25,8 @@ _WHY = "exact=True: "
 
 def exact_state_of(model: nn.Module | None) -> ExactState | None:
     """Return the state of a model that was spread with the plan `Exact`; None for others."""
-    found = None if model is None else vars(unwrapped(model)).get("exact_state")
-    return found if isinstance(found, ExactState) else None
+    engine = None if model is None else engine_of(unwrapped(model))
+    return engine.state if isinstance(engine, ExactEngine) else None
 
 
 def require_exact(given: Targets) -> ExactState:
@@ -80,8 +82,8 @@ def require_same_training(
     saved = snapshot.states.get(EXACT)
     if not is_state(saved):
         raise CheckpointError(
-            f"{_WHY}{folder} was not saved by a training with logical shards, so the order of its "
-            "sums depended on its ranks. Load it without exact=True"
+            f"{_WHY}{folder} was not saved by a training run with logical shards, so the order of "
+            "its sums depended on its ranks. Load it without exact=True"
         )
     state.require_same(saved)
     saved_loader = snapshot.states.get("loader", {}).get("logical_shards")

@@ -1,4 +1,4 @@
-"""`anyrig.load`: put the state of a checkpoint into the objects of a training."""
+"""`anyrig.load`: put the state of a checkpoint into the objects of a training run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .snapshot_files import VALUES_NAME, read_snapshot
 from .undo import Undo
 from .values_file import decode_text
 
-# A training that saves with ``keep=1`` removes a checkpoint as often as it saves.
+# A training run that saves with ``keep=1`` removes a checkpoint as often as it saves.
 _MOST_CHOICES = 100
 
 

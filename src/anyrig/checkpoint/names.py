@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import CheckpointError
-from ..parallel.replicas.transparent import TransparentModule
+from ..parallel.spread_module import SpreadModule
 from .wrapper_prefix import remove_wrappers
 
 # The class that torch.compile makes, and its attribute for the module. The names are private;
@@ -31,7 +31,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def unwrapping(model: nn.Module) -> Iterator[nn.Module]:
     """Yield a model, and the module inside each of its wrappers, the innermost last."""
     yield model
-    while not isinstance(model, TransparentModule):
+    while not isinstance(model, SpreadModule):
         if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif f"{type(model).__module__}.{type(model).__qualname__}" == _COMPILED_CLASS:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
-from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
-from ..parallel.pipeline.over_ranks.whole_state import OnOneRank
+from ..parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
+from ..parallel.engines.pipeline.over_ranks.whole_state import OnOneRank
+from ..parallel.spread_module import engine_of
 from .names import unwrapped
 from .snapshot import ModuleState, OptimizerState, Snapshot
 
@@ -63,7 +64,8 @@ def _is_in_pipeline(state: ModuleState) -> bool:
 
 
 def _complete_module(state: ModuleState, model: nn.Module) -> ModuleState:
-    row: Any = unwrapped(model).pipeline_row
+    engine: Any = engine_of(unwrapped(model))
+    row = engine.pipeline_row
     first = row.ranks_of(0)
     made: dict[int, OnOneRank] = {}  # tied tensors remain one object
     for tensor in state.tensors.values():

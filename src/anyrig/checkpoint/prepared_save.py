@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..errors import CheckpointError
-from ..parallel.layout import Layout
+from ..parallel.spread_module import engine_of
 from .capture import by_key, capture
 from .commit import Parts, commit
 from .division import Division
@@ -348,8 +348,9 @@ def _describe_tensors(snapshot: Snapshot, is_parallel: bool) -> dict[str, Any]:
 
 
 def _describe_layout(model: nn.Module | None, ranks: int) -> str:
-    layout = getattr(model, "_layout", None)
-    if isinstance(layout, Layout):
+    engine = engine_of(model)
+    if engine is not None:
+        layout = engine.layout
         over = f"over {ranks} ranks" if layout.group else f"over {len(layout.devices)} devices"
         return "one device" if layout.way == "alone" else f"{layout.way} {over}"
     kind = "no model" if model is None else type(model).__name__

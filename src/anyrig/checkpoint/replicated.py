@@ -1,4 +1,4 @@
-"""Which tensors of a training are equal on all ranks, so that any rank may write them."""
+"""Which tensors of a training run are equal on all ranks, so that any rank may write them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..parallel.distributed import DistributedModule
-from ..parallel.group.replica_passes import ReplicaPasses
+from ..parallel.engines.ddp import DdpEngine
+from ..parallel.spread_module import engine_of
 from .names import unwrapped, unwrapping
 from .snapshot import Snapshot
 from .snapshot_files import stem_of_optimizer
@@ -45,10 +45,8 @@ def _parameters_under_ddp(model: nn.Module) -> Iterator[str]:
     for each in unwrapping(model):
         if isinstance(each, DistributedDataParallel):
             ddp: DistributedDataParallel | None = each
-        elif isinstance(each, DistributedModule) and each._run is not None:
-            passes = each._run.passes
-            # None if no parameter has gradients; they are broadcast, too.
-            ddp = passes.ddp if isinstance(passes, ReplicaPasses) else None
+        elif isinstance(engine := engine_of(each), DdpEngine) and engine.has_begun:
+            ddp = engine.ddp
         else:
             continue
         ignored = set() if ddp is None else {*map(remove_wrappers, ddp.parameters_to_ignore)}

@@ -1,4 +1,4 @@
-"""`anyrig.save`: save the state of a training as a new checkpoint of a series."""
+"""`anyrig.save`: save the state of a training run as a new checkpoint of a series."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def save(
     timeout_seconds: float | None = None,
     **values: Any,
 ) -> Path:
-    """Save the state of a training as a new checkpoint, and return the checkpoint's folder.
+    """Save the state of a training run as a new checkpoint, and return the checkpoint's folder.
 
     ::
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
+from ..parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
 from .region import Region, whole_region
 from .tensor_in_parts import SavedTensor, TensorInParts
 

@@ -1,4 +1,4 @@
-"""The state of a training, independent of live objects and of files."""
+"""The state of a training run, independent of live objects and of files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OptimizerState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a training. Names do not depend on how a model was spread.
+    """The state of a training run. Names do not depend on how a model was spread.
 
     ::
 

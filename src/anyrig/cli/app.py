@@ -13,12 +13,15 @@ from ..process_end import end_process, is_outermost, release_objects_of_program
 from ..virtual.torch_import import collect_nothing_in_imports
 from .check import check
 from .checkpoint import checkpoint
+from .compare import compare
 from .devices import devices
 from .doctor import doctor
+from .fail import fail
+from .fit import fit
 from .migrate import migrate
-from .program_argument import ScriptCommand
 from .rehearse import rehearse
 from .run import run
+from .script_command import Commands, ScriptCommand
 from .verify import verify
 from .virtual import virtual
 
@@ -35,6 +38,7 @@ SCRIPT_CONTEXT = {
 
 app = typer.Typer(
     name="anyrig",
+    cls=Commands,
     help="Run a PyTorch model on any rig: no GPU, one, several unequal ones, several nodes.",
     no_args_is_help=True,
     add_completion=False,
@@ -45,7 +49,10 @@ app.command()(devices)
 app.command(context_settings=FLAG_CONTEXT)(doctor)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
+app.command("rehearse compare", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(compare)
+app.command("rehearse fail", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fail)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(verify)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fit)
 app.command()(check)
 app.command()(migrate)
 app.add_typer(virtual, name="virtual")

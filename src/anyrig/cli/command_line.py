@@ -14,7 +14,7 @@ import typer
 from .program_argument import check_program
 
 if TYPE_CHECKING:
-    from ..rehearsal.program import Program
+    from ..programs.program import Program
 
 # What may be the name of a command: a short word without a suffix.
 _COMMAND = re.compile(r"[A-Za-z0-9][\w-]{0,59}", re.ASCII)
@@ -36,7 +36,7 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
         typer.BadParameter: there is no such program, or `words` give the interpreter flags, which
             an interpreter that is already running cannot apply.
     """
-    from ..rehearsal.program import Program
+    from ..programs.program import Program
 
     name, *arguments = words
     if not is_python:
@@ -69,8 +69,15 @@ def _check_command(name: str) -> None:
     """Refuse a name that looks like a command's, if there is no such command.
 
     Raises:
-        typer.BadParameter: the folders of PATH have no such program.
+        typer.BadParameter: the folders of PATH have no such program, or the name is that of a
+            command of anyrig.
     """
+    if name in ("compare", "fail"):
+        raise typer.BadParameter(
+            f"there is no script {name!r}; to {name}, write the flags after the word: anyrig "
+            f"rehearse {name} --rig …",
+            param_hint="SCRIPT",
+        )
     if not _COMMAND.fullmatch(name) or shutil.which(name):
         return
     remedy = "install it, or write its path"

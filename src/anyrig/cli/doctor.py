@@ -10,18 +10,20 @@ from typing import Annotated
 import typer
 
 from .chosen_device import chosen_device, named_in_errors
-from .group_flags import GroupFlags, with_group_flags
+from .group_flags import GroupFlags
 from .torchrun_flags import count_ranks, run_options
+from .with_flags import with_flags
 
 _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[red]bad[/]"}
 
 
-@with_group_flags
+@with_flags
 def doctor(
-    flags: GroupFlags,
+    *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the findings as one JSON object.")
     ] = False,
+    flags: GroupFlags,
 ) -> None:
     """Check whether `anyrig run` with the same flags could start its ranks on this node.
 

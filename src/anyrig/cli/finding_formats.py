@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import unified_diff
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .. import __version__
 from ..migration.check import Rewriting
 from ..migration.finding import Finding
+from ..migration.lines import Lines
 from ..migration.project import FileReport
 from ..migration.rule import Rule
 from ..units import format_count
@@ -66,11 +69,18 @@ def format_summary(reports: Sequence[FileReport]) -> str:
 def format_diff(rewriting: Rewriting) -> str:
     """Return the change of a file as a unified diff."""
     path = rewriting.source.path.as_posix().lstrip("/")
-    before, after = (
-        text.splitlines(keepends=True) for text in (rewriting.source.text, rewriting.text)
-    )
+    before, after = map(_lines_of, (rewriting.source.text, rewriting.text))
     lines = unified_diff(before, after, f"a/{path}", f"b/{path}")
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    return "".join(
+        line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n"
+        for line in lines
+    )
+
+
+def _lines_of(text: str) -> list[str]:
+    """Return the lines of a text with their ends; `str.splitlines` would cut at form feeds, too."""
+    places = pairwise([*Lines(text).starts, len(text)])
+    return [text[start:end] for start, end in places if start < end]
 
 
 def _line(finding: Finding) -> str:
@@ -154,4 +164,4 @@ def _sarif(findings: Sequence[Finding], rules: Sequence[Rule]) -> dict[str, Any]
 
 
 def _uri(path: Path) -> str:
-    return path.as_uri() if path.is_absolute() else path.as_posix()
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())

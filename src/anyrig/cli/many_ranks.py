@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from ..virtual.rig import VirtualRig
 
 RANKS = "--ranks"
+
+RANK_COUNT = Annotated[
+    Optional[int],  # noqa: UP045 - typer reads it on Python 3.10 too
+    typer.Option(
+        RANKS,
+        metavar="N",
+        help="Run rank 0 of N alone, without data, on as many nodes like --rig as that takes. "
+        "All ranks are assumed to be alike, as under DDP, FSDP2 and tensor parallelism.",
+    ),
+]
 
 
 def read_ranks(ranks: int, node: VirtualRig, flags: GroupFlags) -> VirtualRig:

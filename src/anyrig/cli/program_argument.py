@@ -7,18 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import typer.core
 
 from .group_flags import torchrun_option
-
-
-class ScriptCommand(typer.core.TyperCommand):
-    """A command that passes everything after the script's name to the script."""
-
-    def collect_usage_pieces(self, _: object) -> list[str]:
-        """Return the words of the usage line, with the script's arguments."""
-        return ["[OPTIONS]", "SCRIPT", "[ARGS]..."]
-
 
 MODULE = Annotated[
     bool,
@@ -29,15 +19,6 @@ NO_PYTHON = Annotated[
     bool,
     torchrun_option(
         "--no-python", help="SCRIPT is an executable, such as bash, not a Python script."
-    ),
-]
-
-EXPLAIN_OOM = Annotated[
-    bool,
-    typer.Option(
-        "--explain-oom",
-        help="Track memory, which slows every operator down. If the script runs out of memory, the "
-        "report then names the lines to change.",
     ),
 ]
 
@@ -77,23 +58,11 @@ def check_program(name: str, *, is_module: bool, is_python: bool = True) -> None
         raise typer.BadParameter(reason.format(repr(shown)), param_hint="SCRIPT")
 
 
-def rank_words(
-    name: str, *, is_module: bool, is_python: bool = True, explains_oom: bool = False
-) -> list[str]:
-    """Return the arguments that name the program to `anyrig.cli.rank`.
-
-    Raises:
-        typer.BadParameter: `explains_oom`, and the program is not Python.
-    """
+def rank_words(name: str, *, is_module: bool, is_python: bool = True) -> list[str]:
+    """Return the arguments that name the program to `anyrig.cli.rank`."""
     if not is_python:
-        if explains_oom:
-            raise typer.BadParameter(
-                "it tracks a Python script, and --no-python runs another program; drop one of them",
-                param_hint="--explain-oom",
-            )
         return ["--no-python", name]
-    words = ["-m", name] if is_module else [name]
-    return ["--explain-oom", *words] if explains_oom else words
+    return ["-m", name] if is_module else [name]
 
 
 def _why_no_command(name: str) -> str | None:

@@ -9,7 +9,6 @@ import os
 import sys
 from typing import NoReturn
 
-from ..rehearsal.failing.injection import inject_fault
 from ..rehearsal.placement import Placement
 from . import rank
 
@@ -18,8 +17,7 @@ def main() -> NoReturn:
     """Set the environment variables of this rank's virtual node, then run as `rank` does."""
     placement = Placement.parse(sys.argv.pop(1))
     os.environ.update(placement.environment_of(int(os.environ["RANK"])))
-    inject_fault()
-    rank.main(on_virtual_gpus=True)
+    rank.main()
 
 
 if __name__ == "__main__":

@@ -11,32 +11,29 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from .chosen_device import chosen_device, named_in_errors
-from .group_flags import GroupFlags, with_group_flags
-from .hazard_flags import FAIL_ON_HAZARDS, HAZARD_SUMS, HAZARDS, hazard_options
-from .measure_flags import JSON, REPORT, TRACE, measure_options, measured_ranks
-from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, check_program, rank_words
+from .group_flags import GroupFlags
+from .program_argument import MODULE, NO_PYTHON, check_program, rank_words
+from .report_flags import ReportFlags, measure_options, measured_ranks
 from .torchrun_flags import count_ranks, run_options, script_arguments
+from .watch_flag import WATCH, read_watched
+from .with_flags import with_flags
 
 if TYPE_CHECKING:
     from ..processes.launcher import GroupResult
 
 
-@with_group_flags
+@with_flags
 def run(
     context: typer.Context,
-    flags: GroupFlags,
+    *,
     script: Annotated[
         str, typer.Argument(metavar="SCRIPT", help="A Python script; with -m, a module.")
     ],
     module: MODULE = False,
     no_python: NO_PYTHON = False,
-    explain_oom: EXPLAIN_OOM = False,
-    hazards: HAZARDS = False,
-    fail_on_hazards: FAIL_ON_HAZARDS = False,
-    hazard_sums: HAZARD_SUMS = False,
-    report: REPORT = None,
-    trace: TRACE = None,
-    json: JSON = None,
+    watch: WATCH = None,
+    files: ReportFlags,
+    flags: GroupFlags,
 ) -> None:
     """Run a script in one process per chosen device. The words after SCRIPT are its arguments.
 
@@ -50,6 +47,8 @@ def run(
     from ..devices.environment import environment_for, environments_of_ranks
     from ..devices.rig import Rig
     from ..processes.places import ERROR_FILE
+    from ..programs.watcher import variables_of
+    from ..rehearsal.out_of_memory import OutOfMemoryWatch
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
@@ -57,34 +56,40 @@ def run(
     # If nothing was chosen and there is no accelerator, there is nothing to hide.
     hides = chosen is not None or rig.kind != "cpu"
     options = run_options(flags, count_ranks(flags, tuple(rig)))
-    measured = measure_options(report, trace, json, not no_python)
+    watched = read_watched(watch)
+    measured = measure_options(files, is_watched=watched.profile)
+    if no_python and (watch or measured is not None):
+        raise typer.BadParameter(
+            "it runs another program than Python, and --watch, --report, --trace and --json watch "
+            "a Python script; drop it, or them",
+            param_hint="--no-python",
+        )
     check_program(script, is_module=module, is_python=not no_python)
-    target = rank_words(script, is_module=module, is_python=not no_python, explains_oom=explain_oom)
+    target = rank_words(script, is_module=module, is_python=not no_python)
     arguments = script_arguments(context.args)
     command = ["-m", "anyrig.cli.rank", *target, *arguments]
-    watched = hazard_options(hazards, fail_on_hazards, hazard_sums, not no_python)
+    explained = OutOfMemoryWatch.order(tracks=watched.memory)
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
         visibility = environment_for(rig) if hides else {}
         variables = visibility | single_rank_variables(options.master_port) | role
-        environment = os.environ | variables
-        for handed in (watched, measured):
-            environment |= {} if handed is None else handed.variables()
+        given = [None if one is None else one.order for one in (watched.hazards, measured)]
+        environment = os.environ | variables | variables_of([*given, explained])
         environment.pop(ERROR_FILE, None)  # set if a rank runs this command; no launcher reads it
         _replace_process([sys.executable, *command], environment)
+    from ..hazards.program_watch import watched_ranks
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher
-    from ..rehearsal.program import Program
-    from ..verification.hazards.program_watch import watched_ranks
+    from ..programs.program import Program
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]
     program = Program(script, tuple(arguments), is_module=module)
     with (
         measured_ranks(measured, program, count) as (to_measure, write_report),
-        watched_ranks(watched) as (to_watch, report_hazards),
+        watched_ranks(watched.hazards) as (to_watch, report_hazards),
     ):
-        more = role | to_measure | to_watch
+        more = role | variables_of([to_watch, to_measure, explained])
         result = run_group(options, command, [own | more for own in environments])
         status = report_hazards(status_of(result))
         write_report(result)

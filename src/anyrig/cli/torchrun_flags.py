@@ -97,7 +97,7 @@ def run_options(flags: GroupFlags, processes: int, *, keeps_endpoint: bool = Fal
     _check_flags_without_effect(flags)
     given = flags.given
     options: dict[str, Any] = {name: given[name] for name in _SAME_NAMES if name in given}
-    if (seconds := _rdzv_seconds(flags)) is not None:
+    if (seconds := _rdzv_seconds(flags.rdzv_conf or "")) is not None:
         options["rdzv_timeout_seconds"] = seconds
     options |= _rendezvous_fields(flags, keeps_endpoint)
     checked = RunOptions(processes=processes, **options)
@@ -214,16 +214,11 @@ def _read_endpoint(text: str) -> tuple[str, int | None]:
     )
 
 
-def _rdzv_seconds(flags: GroupFlags) -> float | None:
-    """Return the timeout of the rendezvous; None if neither flag sets it."""
-    seconds = flags.rdzv_timeout_seconds
-    for key, value in _read_pairs(flags.rdzv_conf or "").items():
+def _rdzv_seconds(text: str) -> float | None:
+    """Return the timeout of the rendezvous; None if ``--rdzv-conf`` does not set it."""
+    seconds = None
+    for key, value in _read_pairs(text).items():
         if key in _TIMEOUT_KEYS:
-            if flags.rdzv_timeout_seconds is not None:
-                raise GroupOptionError(
-                    f"--rdzv-timeout {flags.rdzv_timeout_seconds:g} and --rdzv-conf {key}={value} "
-                    "both set the timeout; give one of them"
-                )
             if not _COUNT.fullmatch(value) or not int(value):
                 raise GroupOptionError(
                     f"--rdzv-conf has {key}={_shown(value)}; the value must be a whole number of "

@@ -8,19 +8,19 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .chosen_device import named_in_errors
 from .command_line import read_command
-from .flag_errors import refused_as
-from .group_flags import GroupFlags, with_group_flags
+from .group_flags import GroupFlags
 from .program_argument import ALLOW_MISSING_KERNELS, MODULE, NO_PYTHON, rank_words
+from .rehearsal_flags import RIG, SCRIPT, read_rig
+from .report_flags import JSON, checked_file
 from .run import single_rank_variables
 from .torchrun_flags import script_arguments
-from .virtual_ranks import plan_ranks
+from .virtual_ranks import plan_ranks, rehearsed_rank_words
+from .with_flags import with_flags
 
 if TYPE_CHECKING:
     from ..processes.options import RunOptions
@@ -31,23 +31,12 @@ if TYPE_CHECKING:
 _NO_ARGUMENTS = "(those after SCRIPT)"
 
 
-@with_group_flags
+@with_flags
 def verify(
     context: typer.Context,
-    flags: GroupFlags,
-    script: Annotated[
-        str,
-        typer.Argument(metavar="SCRIPT", help="A Python script; with -m, a module."),
-    ],
-    rig: Annotated[
-        str,
-        typer.Option(
-            "--rig",
-            metavar="RIG",
-            help="The virtual GPUs, as in anyrig rehearse: 4xA100-80GB, A100-40GB+2xT4, 2x16GiB. "
-            "The other run has the first of them.",
-        ),
-    ],
+    *,
+    script: SCRIPT,
+    rig: RIG = None,
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     steps: Annotated[
@@ -63,34 +52,30 @@ def verify(
             '"--batch-size 32".',
         ),
     ] = _NO_ARGUMENTS,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write the verdict as one JSON object."),
-    ] = None,
+    json: JSON = None,
     without_kernels: ALLOW_MISSING_KERNELS = False,
+    flags: GroupFlags,
 ) -> None:
     """Compare a script's training steps on a virtual rig with those on one GPU.
 
-    Runs the unchanged script on the rig and on one GPU, with the same samples, initial values and
-    random numbers, in float64 if the script permits, and without dropout. Compares gradients and
-    parameters after each step of an optimizer. Exit status 0: the same; 1: not the same, with the
-    first tensor that differs and the cause; 2: could not be compared, with the reason.
+    Runs the unchanged script on the rig and on its first GPU alone, with the same samples, initial
+    values and random numbers, in float64 if the script permits, and without dropout. Compares
+    gradients and parameters after each step of an optimizer. Exit status 0: the same; 1: not the
+    same, with the first tensor that differs and the cause; 2: could not be compared, with the
+    reason.
 
     With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU.
     Otherwise it runs as under python, and may use all GPUs or start ranks itself.
     """
     from ..rehearsal.rehearsal import Rehearsal
-    from ..rehearsal.reporting import check_file
+    from ..rehearsal.reporting import write_text
     from ..verification.script_runs import ScriptRuns
     from ..virtual.rig import VirtualRig
 
-    with named_in_errors("--rig"):
-        whole = VirtualRig.parse(rig)
+    whole = read_rig(rig)
     one = VirtualRig((replace(whole.devices[0], node=0),))
     ranks = plan_ranks(whole, flags) if flags.given else None
-    if json is not None:
-        with refused_as("--json"):
-            check_file(json)
+    file = checked_file("--json", json)
     words = script_arguments(context.args) if flags.given else context.args
     one_words = words if single_arguments == _NO_ARGUMENTS else _split(single_arguments)
     program = read_command([script, *words], is_module=module, is_python=not no_python)
@@ -107,8 +92,8 @@ def verify(
     )
     verdict = runs.verify()
     typer.echo(str(verdict))
-    if json is not None:
-        json.write_text(json_module.dumps(verdict.as_json()) + "\n")
+    if file is not None:
+        write_text(file, json_module.dumps(verdict.as_json()) + "\n")
     raise typer.Exit(verdict.exit_code)
 
 
@@ -124,10 +109,13 @@ def _split(text: str) -> list[str]:
 
 def _run_here(rehearsal: Rehearsal, environment: dict[str, str]) -> Ended:
     """Run the program in a process of its own, as under python."""
+    from ..programs.watcher import variables_of
+    from ..rehearsal.out_of_memory import OutOfMemoryWatch
     from ..verification.script_runs import Ended
 
     program = rehearsal.program
     target = rank_words(program.name, is_module=program.is_module)
+    environment = environment | variables_of([OutOfMemoryWatch.order()])
     command = [sys.executable, "-m", "anyrig.cli.rank", *target, *program.arguments]
     with rehearsal.of_processes():
         done = subprocess.run(
@@ -151,9 +139,7 @@ def _run_ranks(rehearsal: Rehearsal, placement: Placement, options: RunOptions) 
     build_extension()  # once, before the ranks would each wait for the build
     if options.is_one_rank:
         return _run_here(rehearsal, single_rank_variables() | placement.environment_of(0))
-    program = rehearsal.program
-    target = rank_words(program.name, is_module=program.is_module)
-    command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target, *program.arguments]
+    command = rehearsed_rank_words(placement, rehearsal.program)
     streams = [
         (rank, stream) for rank in range(options.processes) for stream in ("stdout", "stderr")
     ]

@@ -41,6 +41,12 @@ class Rig:
     def __post_init__(self) -> None:
         if not self.devices:
             raise NoDeviceError("a rig needs at least one device; `anyrig devices` lists them")
+        for device in self.devices:
+            if not isinstance(device, Device):
+                raise DeviceTextError(
+                    f"a rig is made of devices, as anyrig.devices lists them; got {device!r}. "
+                    "To name devices, write Rig.parse('cuda:0,1')"
+                )
         texts = [device.text for device in self.devices]
         if len(set(texts)) < len(texts):
             raise DeviceTextError(f"a rig can have each device only once; got {', '.join(texts)}")

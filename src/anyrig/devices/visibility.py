@@ -26,7 +26,6 @@ _ALIKE = 0.92  # the similarity of CUDA_VISIBLE_DEVICE is 0.97, of CUDA_VISIBLE_
 
 
 _Entry = TypeVar("_Entry", int, str)
-_warned: set[str] = set()
 
 
 class VisibilityWarning(UserWarning):
@@ -80,17 +79,16 @@ class Visibility:
 def read_visibility(environ: Mapping[str, str] = os.environ) -> Visibility:
     """Parse the `CUDA_VISIBLE_DEVICES` of an environment; see `parse_visibility`.
 
-    Warn once about each variable whose name looks like a misspelling.
+    Warn about each variable whose name looks like a misspelling.
     """
     for name in _misspellings(environ):
-        if name not in _warned:
-            _warned.add(name)
-            warnings.warn(
-                f"{name}={environ[name]!r} is set, but CUDA does not read it: the variable is "
-                f"called {VARIABLE}",
-                VisibilityWarning,
-                stacklevel=2,
-            )
+        # Python shows a warning once for each line, so it is attributed to this one.
+        warnings.warn(
+            f"{name}={environ[name]!r} is set, but CUDA does not read it: the variable is "
+            f"called {VARIABLE}",
+            VisibilityWarning,
+            stacklevel=1,
+        )
     return parse_visibility(environ.get(VARIABLE), order=environ.get(ORDER_VARIABLE))
 
 

@@ -38,7 +38,8 @@ class CoefficientGroup:
 
     Attributes:
         group: the name of the group, such as ``"product.tensor"``.
-        of: what the coefficients were fitted to: a GPU's key, an architecture, or ``"otherwise"``.
+        of: what the coefficients apply to: a GPU and its relatives by the GPU's key, an
+            architecture, or ``"otherwise"``.
         values: the values by name; a coefficient with one value has a list of one.
         source: the measurements behind the values.
         error_percent: by GPU key, the median error on measurements that no fit has seen.
@@ -52,10 +53,14 @@ class CoefficientGroup:
 
 
 def coefficients_of(spec: Spec) -> tuple[CoefficientGroup, ...]:
-    """Return the coefficients of a GPU: its own, else its architecture's, else the general ones."""
+    """Return the coefficients of a GPU, group by group.
+
+    They are its own, else those of its nearest relative that has some, else its architecture's,
+    else the general ones.
+    """
+    names = (spec.key, *spec.relatives, spec.architecture, OTHERWISE)
     return tuple(
-        next(table[of] for of in (spec.key, spec.architecture, OTHERWISE) if of in table)
-        for table in coefficient_groups().values()
+        next(table[of] for of in names if of in table) for table in coefficient_groups().values()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from types import MappingProxyType
@@ -21,6 +21,9 @@ else:
 
 # Characters to ignore in a key.
 _IGNORED = str.maketrans("", "", "-_ ")
+
+# What people leave out at the start of a folded name: the vendor and the series.
+_SERIES = ("nvidia", "amd", "tesla", "geforce", "instinct", "rtx")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Spec:
         watts: default power limit of the board; None if unknown.
         clock_hertz: the boost clock of the multiprocessors; None if unknown.
         l2_bytes: the size of the L2 cache; None if unknown.
+        relatives: keys of GPUs whose measured coefficients apply where this one has none, the
+            nearest first.
     """
 
     key: str
@@ -62,6 +67,7 @@ class Spec:
     watts: float | None = None
     clock_hertz: float | None = None
     l2_bytes: int | None = None
+    relatives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.memory_bytes <= 0 or self.memory_bytes_per_second <= 0:
@@ -100,21 +106,24 @@ def find_spec(name: str) -> Spec | None:
 def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
     """Return the facts of the GPU model that anyrig calls `key`, such as ``"A100-80GB"``.
 
-    Case, hyphens, underscores and spaces do not matter: ``"rtx4090"`` is ``"RTX-4090"``.
+    Case, hyphens, underscores and spaces do not matter: ``"rtx4090"`` is ``"RTX-4090"``. The name
+    that a driver reports and a key without its series, such as ``"4070ti"`` or ``"A6000"``, are
+    names of the model, too.
 
     Args:
         key: the model's name.
         only_cuda: list only CUDA GPUs in the message of the error.
 
     Raises:
-        UnknownHardwareError: no model has that key, or several share it (``"A100"`` is sold with
-            40 and with 80 GB). The message lists these models, or the nearest ones.
+        UnknownHardwareError: no model has that name, or several share it (``"A100"`` is sold with
+            40 and with 80 GB, and ``"6000"`` is part of three names). The message lists these
+            models, or the nearest ones.
     """
-    spec = _by_folded_key().get(_fold(key))
+    spec = _by_spoken_name().get(_spoken(key))
     if spec is not None:
         return spec
     shown = repr(key) if len(key) <= 60 else f"{key[:60]!r}…"
-    variants = [known for known in _keys(only_cuda) if _fold(known.partition("-")[0]) == _fold(key)]
+    variants = [known for known in _keys(only_cuda) if _fold(key) in map(_fold, _parts(known))]
     if len(variants) > 1:
         raise UnknownHardwareError(
             f"{shown} names {len(variants)} GPUs; write {' or '.join(variants)}"
@@ -128,7 +137,7 @@ def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
 
 def is_key(text: str) -> bool:
     """Return whether `spec_of_key` accepts `text`."""
-    return _fold(text) in _by_folded_key()
+    return _spoken(text) in _by_spoken_name()
 
 
 def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[str]:
@@ -151,9 +160,24 @@ def _fold(key: str) -> str:
     return key.casefold().translate(_IGNORED)
 
 
+def _parts(key: str) -> Iterator[str]:
+    """Yield the parts of a key by which people may mean it: its words, and its first words."""
+    words = key.split("-")
+    yield from words
+    yield from ("-".join(words[:count]) for count in range(2, len(words)))
+
+
 @functools.cache
-def _by_folded_key() -> Mapping[str, Spec]:
-    return {_fold(key): spec for key, spec in specs().items()}
+def _by_spoken_name() -> Mapping[str, Spec]:
+    return {_spoken(name): spec for key, spec in specs().items() for name in (key, *spec.names)}
+
+
+def _spoken(name: str) -> str:
+    """Return `name` folded, without its vendor and series."""
+    folded = _fold(name)
+    while series := next((word for word in _SERIES if folded.startswith(word)), None):
+        folded = folded.removeprefix(series)
+    return folded
 
 
 @functools.cache
@@ -183,4 +207,5 @@ def _spec(key: str, table: Mapping[str, Any]) -> Spec:
         watts=table.get("watts"),
         clock_hertz=table["boost_mhz"] * 1e6 if "boost_mhz" in table else None,
         l2_bytes=int(table["l2_mib"] * 2**20) if "l2_mib" in table else None,
+        relatives=tuple(table.get("relatives", ())),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
+    from ..observe.source_line import SourceLine as SourceLine
     from .batch_search import Probe as Probe
     from .batch_size import BatchFit as BatchFit
     from .batch_size import fit_batch_size as fit_batch_size
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from .recompute.forward import recompute_blocks as recompute_blocks
     from .recompute.plan import BlockCost as BlockCost
     from .recompute.plan import RecomputePlan as RecomputePlan
-    from .source_line import SourceLine as SourceLine
     from .surviving_step import SurvivingStep as SurvivingStep
     from .surviving_step import survive as survive
     from .tracking import track as track
@@ -43,7 +43,7 @@ _MODULE_OF_NAME = {
     "Probe": ".batch_search",
     "Reason": ".reason",
     "RecomputePlan": ".recompute.plan",
-    "SourceLine": ".source_line",
+    "SourceLine": "..observe.source_line",
     "SurvivingStep": ".surviving_step",
     "checkpoint_blocks": ".recompute.checkpoint_blocks",
     "explain_oom": ".out_of_memory",

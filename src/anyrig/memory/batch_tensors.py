@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .census import Census
+from ..observe.census import Census
+from ..observe.source_line import SourceLine
+from ..observe.storages import storages_of
 from .device_record import DeviceRecord
 from .kinds import Kind
 from .module_calls import outermost_call
-from .source_line import SourceLine
-from .storages import storages_of
 from .tensor_roles import tensors_in
 
 # Libraries whose batches are graphs: their nodes cannot be computed without their neighbours.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..observe.source_line import SourceLine
 from .kinds import Kind
-from .source_line import SourceLine
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..observe.census import find_instances, tensors_of_variable
+from ..observe.source_line import SourceLine, is_library_code
+from ..observe.storages import storages_of
 from .block import Block
-from .census import find_instances, tensors_of_variable
 from .kept_variables import find_kept_variables
-from .source_line import SourceLine, is_library_code
-from .storages import storages_of
 
 
 @dataclass(frozen=True, eq=False)

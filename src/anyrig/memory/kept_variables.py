@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .census import tensors_of_variable
+from ..observe.census import tensors_of_variable
+from ..observe.source_line import SourceLine, is_library_code
 from .module_calls import module_calls
-from .source_line import SourceLine, is_library_code
 
 _MOST_NODES = 1_000_000
 _ADDING_METHODS = ("append", "extend", "insert", "add", "update", "setdefault")
@@ -138,7 +138,8 @@ def _adding_lines(file: str, first: int, function: str) -> dict[str, int]:
             if first in starts:
                 tree = node
                 break
-    return {name: number for node in ast.walk(tree) for name, number in _added_to(node)}
+    found = sorted((number, name) for node in ast.walk(tree) for name, number in _added_to(node))
+    return {name: number for number, name in found}
 
 
 def _added_to(node: ast.AST) -> Iterator[tuple[str, int]]:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..observe.source_line import SourceLine
 from ..units import format_bytes
 from .block import Block
 from .device_footprint import DeviceFootprint
 from .device_record import DeviceRecord
 from .holders import Holder, hold_in_objects
 from .kinds import Kind
-from .source_line import SourceLine
 
 # A line leaks if its bytes have grown in each of at least this many last steps. A holder holds a
 # leak if it holds memory of at least this many calls of the model.

@@ -1,18 +1,18 @@
-"""The stack of running modules, and their names."""
+"""The stack of running modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as module_hooks
-from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakIdKeyDictionary
 
-from .source_line import SourceLine, current_line
+from ..observe.events import Events
+from ..observe.hooks import Observer
+from ..observe.names import ModuleNames
+from ..observe.source_line import SourceLine, current_line
 
 
 @dataclass(frozen=True)
@@ -39,81 +39,44 @@ _NONE = Running()
 _running: ContextVar[Running] = ContextVar("anyrig_running_modules", default=_NONE)
 
 
-class ModuleStack:
-    """The modules whose forward runs, and the names of modules.
-
-    Modules are named as in the state dict of the outermost module. If there are several outermost
-    modules, such as a generator and a discriminator, the names in all but the first begin with the
-    class of the outermost module. A replica has the names of its module.
-    """
+class ModuleStack(Observer):
+    """The modules whose forward runs; `calls` counts the calls of outermost modules."""
 
     def __init__(self, on_first_call: Callable[[nn.Module, tuple[Any, ...]], None]) -> None:
         """Make a stack that calls ``on_first_call(module, args)`` before an outermost module."""
         self._on_first_call = on_first_call
-        # The keys are those of `_key_of`.
-        self._names: MutableMapping[Any, str] = WeakIdKeyDictionary()
-        self._outermost: MutableMapping[Any, None] = WeakIdKeyDictionary()
-        self._handles: list[RemovableHandle] = []
-        self.calls = 0  # the calls of outermost modules
+        self.names = ModuleNames()
+        super().__init__(Events(module_called=self._enter, module_finished=self._leave))
+        self.calls = 0
 
     def start(self) -> None:
-        """Register hooks that follow every call of a module in this process until `stop`."""
+        """Follow every call of a module in this process until `stop`."""
         _running.set(_NONE)
-        self._handles = [
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._leave, always_call=True),
-        ]
+        super().start()
 
     def stop(self) -> None:
-        """Remove the hooks."""
+        """Follow no calls from now on."""
         _running.set(_NONE)
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().stop()
 
     def running(self) -> Running:
         """Return the running modules of this thread; in a replica's thread, also its caller's."""
         return _running.get()
 
-    def add_outermost(self, module: nn.Module) -> None:
-        """Name an outermost module and its submodules, unless it has a name."""
-        key = _key_of(module)
-        if key in self._names:
-            return
-        self._outermost[key] = None
-        prefix = "" if len(self._outermost) == 1 else type(module).__name__
-        for name, child in module.named_modules():
-            self._names.setdefault(_key_of(child), ".".join(filter(None, (prefix, name))))
-        self._names.setdefault(key, type(module).__name__)  # a wrapper of an inner module
-
-    def name_of(self, module: nn.Module) -> str:
-        """Return a module's name, or its class's name if no outermost module contains it."""
-        return self._names.get(_key_of(module), type(module).__name__)
-
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         running = _running.get()
         if not running.names:
             self.calls += 1
-            self.add_outermost(module)
+            self.names.add_outermost(module)
             self._on_first_call(module, inputs)
             running = Running((), self.calls, module.training, current_line())
-        names = (*running.names, self.name_of(module))
+        names = (*running.names, self.names.name_of(module))
         _running.set(Running(names, running.call, running.is_training, running.line))
 
-    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # With always_call, PyTorch calls this hook even if the forward pass raised an exception.
+    def _leave(self, *_: Any) -> None:
         running = _running.get()
         if len(running.names) > 1:
             names = running.names[:-1]
             _running.set(Running(names, running.call, running.is_training, running.line))
         else:
             _running.set(_NONE)
-
-
-def _key_of(module: nn.Module) -> Any:
-    """Return an object that identifies a module, and its replicas.
-
-    The replicas of `anyrig.spread` and of `torch.nn.DataParallel` share this set of names with
-    their module. tests/memory/test_replicas.py fails if they no longer do.
-    """
-    return vars(module).get("_non_persistent_buffers_set", module)

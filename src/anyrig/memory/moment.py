@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..observe.source_line import SourceLine
 from .kinds import Kind
-from .source_line import SourceLine
 
 Key = TypeVar("Key")
 

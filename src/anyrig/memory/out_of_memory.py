@@ -9,9 +9,9 @@ from types import FrameType, TracebackType
 
 import torch
 
+from ..observe.census import Census, take_census
 from ..units import format_bytes
 from .batch_tensors import can_be_halved, find_batch
-from .census import Census, take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .failed_step import add_note

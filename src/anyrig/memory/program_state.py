@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from ..errors import ValueNeededError
-from .census import find_instances
+from ..observe.census import find_instances
 
 _KINDS = (nn.Module, Optimizer, LRScheduler, GradScaler, DataLoader, Sampler)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..observe.source_line import SourceLine
 from ..units import format_bytes
 from .block import Block, Origin
 from .device_record import DeviceRecord
 from .kept_variables import KeptVariable
 from .kinds import Kind
-from .source_line import SourceLine
 from .timeline import Refusal
 
 # Tensors of at least this many iterations count as collected in a loop.

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..observe.source_line import current_line
 from .block import Origin
 from .forks import count_forks
 from .kinds import Kind
 from .module_stack import ModuleStack
 from .operator_log import OperatorLog
-from .source_line import current_line
 from .tensor_roles import TensorRoles, tensors_in
 
 # Operators that return one of their arguments, but may allocate memory for it.

@@ -9,17 +9,14 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 # Private: PyTorch has no public API that lists the active modes.
 # tests/memory/test_torch_names.py fails if the name changes.
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils.hooks import RemovableHandle
 
 from ..errors import MemoryTrackingError
+from ..observe.events import Events
+from ..observe.hooks import Observer
 from ..private_names import refuse_missing
 from .block import Block
 from .classify import Kinds
@@ -72,11 +69,11 @@ class Recording:
         self._log = OperatorLog()
         self._host = HostHistory()
         self._modules = ModuleStack(self._begin_call)
-        self._roles = TensorRoles(self._log, self._modules, self._host)
+        self._roles = TensorRoles(self._log, self._modules.names, self._host)
         self._cuda: CudaHistory | None = None
         give_way = self._give_way if gives_way else None
         self._recorder = Recorder(self._log, self._modules, self._roles, give_way)
-        self._handles: list[RemovableHandle] = []
+        self._observer = Observer(Events(step_begun=self._begin_step, step_ended=self._end_step))
         self.snapshot: Snapshot | None = None  # from the last `read`, for PyTorch's viewer
         self._known: dict[torch.device, Mapping[int, Block]] = {}
 
@@ -112,10 +109,7 @@ class Recording:
     def _begin(self) -> None:
         refuse_missing("memory")
         self._modules.start()
-        self._handles = [
-            register_optimizer_step_pre_hook(self._begin_step),
-            register_optimizer_step_post_hook(self._end_step),
-        ]
+        self._observer.start()
         self._recorder.__enter__()  # type: ignore[no-untyped-call]
 
     @property
@@ -149,8 +143,7 @@ class Recording:
         return [self._describe(timeline) for timeline in self._timelines()]
 
     def _end(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._observer.stop()
         self._modules.stop()
         if self._cuda is not None:
             self._cuda.end()
@@ -210,11 +203,11 @@ class Recording:
         self._roles.note_model(module)
         self._recorder.note_batch(module, inputs)
 
-    def _begin_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _begin_step(self, optimizer: Optimizer) -> None:
         self._roles.note_optimizer(optimizer)
         self._recorder.begin_step()
 
-    def _end_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _end_step(self, optimizer: Optimizer) -> None:
         self._recorder.end_step()
         self._roles.note_optimizer(optimizer)
         self._condense(_MOST_OPERATORS // 2)
@@ -229,7 +222,7 @@ class Recording:
 
 
 def refuse_two_recordings() -> None:
-    """End a recording of this thread that gives way, such as that of ``--explain-oom``.
+    """End a recording of this thread that gives way, such as that of ``--watch memory``.
 
     Raises:
         MemoryTrackingError: a recording that does not give way is active.

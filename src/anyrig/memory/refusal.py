@@ -20,9 +20,12 @@ from types import FrameType
 
 import torch
 
+from ..observe.census import Census
+from ..observe.names import ModuleNames
+from ..observe.source_line import SourceLine
+from ..observe.storages import storages_of
 from .batch_tensors import copies_batch
 from .block import Block, Origin
-from .census import Census
 from .classify import Kinds
 from .device_record import DeviceRecord
 from .event import Event
@@ -30,12 +33,9 @@ from .host_history import HostHistory
 from .kept_variables import KeptVariable, find_kept_variables
 from .kinds import Kind
 from .module_calls import outermost_call
-from .module_stack import ModuleStack
 from .operator_log import OperatorLog
 from .out_of_memory import OutOfMemoryReport, make_report
 from .reason import FEWEST_PASSES
-from .source_line import SourceLine
-from .storages import storages_of
 from .tensor_roles import TensorRoles
 from .timeline import Timeline, read_timeline
 
@@ -94,7 +94,7 @@ def report_request(
         stacks: the innermost frame of each thread of the program.
     """
     log, by_address = OperatorLog(), {each.address: each for each in made}
-    roles = TensorRoles(log, ModuleStack(lambda module, inputs: None), HostHistory())
+    roles = TensorRoles(log, ModuleNames(), HostHistory())
     census = roles.note_program(stacks)
     log.graph_memory = census.graph_memory
     log.count = 1

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ValueNeededError
-from .census import find_instances, is_replica
+from ..observe.census import find_instances, is_replica
 from .program_state import keep_random_numbers
 
 

@@ -120,7 +120,7 @@ class SurvivingStep:
         self._modules = [weakref.ref(module) for module in find_modules()]
         for module in self._known_modules():
             # Duck-typed, because rooms above this one spread modules.
-            layout = vars(module).get("_layout")
+            layout = getattr(vars(module).get("_engine"), "layout", None)
             if getattr(layout, "exact", None) is not None:
                 raise MemoryTrackingError(
                     "a model is spread with Exact, and its bits would depend on when "

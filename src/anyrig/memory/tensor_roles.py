@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .census import Census, take_census, variables_of
+from ..observe.census import Census, parameters_of, take_census, variables_of
+from ..observe.names import ModuleNames
+from ..observe.storages import storages_of
 from .host_history import HostHistory
 from .kinds import Kind
-from .module_stack import ModuleStack
 from .operator_log import OperatorLog, Role
-from .storages import storages_of
 
 
 class TensorRoles:
     """Records which tensors are parameters, gradients, buffers, optimizer state or others."""
 
-    def __init__(self, log: OperatorLog, modules: ModuleStack, host: HostHistory) -> None:
+    def __init__(self, log: OperatorLog, modules: ModuleNames, host: HostHistory) -> None:
         self._log = log
         self._modules = modules
         self._host = host
@@ -74,9 +74,8 @@ class TensorRoles:
 
     def note_optimizer(self, optimizer: Optimizer) -> None:
         """Record an optimizer's parameters, gradients and state."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._note_parameter(parameter)
+        for parameter in parameters_of(optimizer):
+            self._note_parameter(parameter)
         for parameter, state in optimizer.state.items():
             name, module = self._names.get(parameter, (None, None))
             for key, value in state.items() if isinstance(state, dict) else ():

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
-
 from ..errors import MemoryTrackingError
+from ..observe.events import Events
+from ..observe.hooks import Observer
 from .device_footprint import DeviceFootprint, describe_device
 from .device_record import DeviceRecord
 from .footprint import Footprint
@@ -53,7 +52,7 @@ class _Tracking:
         self._each_step = each_step
         self._recording = Recording()
         self._footprint = Footprint()
-        self._handle: RemovableHandle | None = None
+        self._observer = Observer(Events(step_ended=self._end_step))
         # The records at the end of the last step, and what held memory then.
         self._last: tuple[list[DeviceRecord], list[Holder]] | None = None
 
@@ -61,7 +60,7 @@ class _Tracking:
         refuse_two_recordings()
         self._recording.start(sys._getframe(1))
         if self._each_step:
-            self._handle = register_optimizer_step_post_hook(self._end_step)
+            self._observer.start()
         return self._footprint
 
     def __exit__(
@@ -70,8 +69,7 @@ class _Tracking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._handle is not None:
-            self._handle.remove()
+        self._observer.stop()
         devices = _describe(self._recording.stop(sys._getframe(1)))
         steps = self._footprint.steps
         if self._last is not None:

@@ -9,10 +9,11 @@ from types import FrameType
 
 import torch
 
+from ..observe.census import take_census
+from ..observe.source_line import current_line
 from ..units import parse_bytes
 from .batch_tensors import can_be_halved, find_batch
 from .block import Origin
-from .census import take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .kept_variables import KeptVariable, find_kept_variables
@@ -29,7 +30,6 @@ from .reason import (
 )
 from .recording import Recording
 from .remedies import find_remedies
-from .source_line import current_line
 from .timeline import Refusal
 
 # PyTorch's message; the format of its sizes is that of c10::CachingAllocator::format_size.

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import MemoryTrackingError
-from .census import find_instances
+from ..observe.census import find_instances
 from .torch_versions import fsdp_undoes_failed_steps
 
 
@@ -34,12 +34,12 @@ def average_samples() -> bool:
 
     DDP and FSDP2 alone average over the ranks.
     """
-    return any(True for _ in _find_spread())
+    return any(True for _ in _find_engines())
 
 
 def have_global_loss() -> bool:
     """Return whether spread models return the loss of all ranks' samples, on every rank."""
-    return any(vars(module).get("_loss") is not None for module in _find_spread())
+    return any(engine.loss is not None for engine in _find_engines())
 
 
 def undo_failed_step() -> None:
@@ -51,8 +51,8 @@ def undo_failed_step() -> None:
     Raises:
         MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
     """
-    for spread in _find_spread():
-        spread._begin_step_again()
+    for engine in _find_engines():
+        engine.begin_step_again()
     for module in _find_sharded():
         if module._get_fsdp_state()._is_root:  # None before the first forward
             _reset_root(module)
@@ -101,11 +101,12 @@ def _find_ddps() -> list[Any]:
     return found
 
 
-def _find_spread() -> Iterator[Any]:
-    """Yield the modules that exchange with other ranks in their own way, as spread modules do."""
+def _find_engines() -> Iterator[Any]:
+    """Yield what exchanges with other ranks in its own way for a module, as spread modules do."""
     for module in find_instances(nn.Module)[nn.Module]:
-        if hasattr(type(module), "_begin_step_again"):
-            yield module
+        engine = vars(module).get("_engine")
+        if hasattr(type(engine), "begin_step_again"):
+            yield engine
 
 
 def _find_sharded() -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .edit import Fix, apply_edits, choose_compatible
 from .finding import Finding, Hit
@@ -121,8 +121,11 @@ def _hits(reading: Reading, rules: Sequence[Rule], text: str) -> Iterator[tuple[
     for rule in rules:
         for hit in rule.find(program):
             first, last = program.position(hit.start)[0], program.position(hit.end)[0]
-            if not noqa.silences(rule.code, range(first, last + 1)):
-                yield rule.code, hit
+            if noqa.silences(rule.code, range(first, last + 1)):
+                continue
+            if hit.fix is not None and not hit.fix.keeps_comments(program.text):
+                hit = replace(hit, fix=None)
+            yield rule.code, hit
 
 
 def _unrepaired(reading: Reading, hits: list[tuple[str, Hit]], allow_unsafe: bool) -> str | None:

@@ -6,6 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .lexer import split_tokens
+
 
 @dataclass(frozen=True, order=True)
 class Edit:
@@ -27,6 +29,14 @@ class Fix:
 
     edits: tuple[Edit, ...]
     is_safe: bool
+
+    def keeps_comments(self, text: str) -> bool:
+        """Return whether every comment of the text that the edits replace is in a new text."""
+        return all(
+            token.kind != "comment" or token.text in edit.text
+            for edit in self.edits
+            for token in split_tokens(text, edit.start, edit.end)
+        )
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from .kind import Kind
 from .scopes import Binding
@@ -28,10 +27,7 @@ from .torch_names import (
     TENSOR_TYPES,
     WHOLE_TYPES,
 )
-
-if TYPE_CHECKING:
-    from .program import Program
-
+from .tree import Tree
 
 _T = Kind.TENSOR
 # The kind of a name that is just being looked up: it agrees with every other value of the name.
@@ -43,7 +39,7 @@ _DEEPEST = 100
 class Kinds:
     """The kinds of the expressions of one program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Tree) -> None:
         self._program = program
         self._names = program.names
         self._known: dict[object, Kind] = {}
@@ -220,10 +216,10 @@ class Kinds:
             elif "tqdm" not in (name or attribute):
                 break
             value = value.args[0]
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            return Kind.NUMBER if value.func.id in ("range", "xrange") else Kind.UNKNOWN
         if Kind.LOADER in self.of(value) or _is_loader_name(value):
             return Kind.BATCH | (_T | Kind.FRESH if path else Kind.UNKNOWN)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            return Kind.NUMBER if value.func.id in ("range", "xrange") else Kind.UNKNOWN
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             is_module = value.func.attr == "parameters" and not path
             return _T | Kind.LEAF if is_module else Kind.UNKNOWN

@@ -21,22 +21,20 @@ def insert_after(program: Program, node: ast.expr | ast.stmt, text: str) -> Edit
     return Edit(program.end(node), program.end(node), text)
 
 
-def unwrap(program: Program, call: ast.Call, inner: ast.expr, suffix: str) -> tuple[Edit, ...]:
-    """Return the edits that replace a call by one argument, with a suffix such as ``.detach()``.
+def unwrap(program: Program, call: ast.expr, inner: ast.expr, suffix: str) -> tuple[Edit, ...]:
+    """Return the edits that replace a call, or an index, by the expression within, with a suffix.
 
-    The result is empty if a comment would be lost.
+    The suffix is such as ``.detach()``.
     """
     start, end = program.start(call), program.end(call)
     inner_start, inner_end = program.start(inner), program.end(inner)
-    head, tail = program.text[start:inner_start], program.text[inner_end:end]
-    if any(token.kind == "comment" for part in (head, tail) for token in split_tokens(part)):
-        return ()
     parent = program.parents.get(call)
     is_operand = isinstance(
         parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Starred, ast.Await)
     ) or (isinstance(parent, (ast.Subscript, ast.Call)) and call is _operand(parent))
     is_atom = isinstance(inner, (*_ATOMS, ast.Constant))
-    spans_lines = any(mark in program.text[start:end] for mark in "\r\n")
+    # Without the bracket that the head opens, the lines would be statements of their own.
+    spans_lines = start < inner_start and any(mark in program.text[start:end] for mark in "\r\n")
     if spans_lines or not (is_atom or (not suffix and not is_operand)):
         return Edit(start, inner_start, "("), Edit(inner_end, end, f"){suffix}")
     return Edit(start, inner_start), Edit(inner_end, end, suffix)
@@ -46,10 +44,8 @@ def _operand(parent: ast.Subscript | ast.Call) -> ast.expr:
     return parent.value if isinstance(parent, ast.Subscript) else parent.func
 
 
-def remove_argument(
-    program: Program, call: ast.Call, argument: ast.expr | ast.keyword
-) -> Edit | None:
-    """Return the edit that drops an argument and its comma; None if a comment would be lost."""
+def remove_argument(program: Program, call: ast.Call, argument: ast.expr | ast.keyword) -> Edit:
+    """Return the edit that drops an argument and its comma."""
     start, end = program.start(argument), program.end(argument)
     before = [each for each in arguments(program, call) if program.start(each) < start]
     after = [each for each in arguments(program, call) if program.start(each) > start]
@@ -64,8 +60,6 @@ def remove_argument(
     else:
         tail = program.text[end : program.end(call) - 1]
         end += len(tail) if not tail.strip(" ,") else 0
-    if any(token.kind == "comment" for token in split_tokens(program.text, start, end)):
-        return None
     return Edit(start, end)
 
 
@@ -122,6 +116,8 @@ def remove_line(program: Program, statement: ast.stmt) -> Edit | None:
     if before.strip() or after.strip():
         return None
     parent = program.parents[statement]
+    if isinstance(parent, ast.Module):
+        return Edit(start, end)  # which may be empty
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, [])
         if isinstance(block, list) and len(block) == 1 and block[0] is statement:

@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
-    from .batch.gather import gather as gather
-    from .batch.scatter import scatter as scatter
+    from .batch_statistics import BatchStatisticsWarning as BatchStatisticsWarning
     from .data_parallel import DataParallel as DataParallel
-    from .group.loaders.distribute import distribute as distribute
-    from .group.metrics.gather import gather_over_ranks as gather_over_ranks
-    from .group.metrics.mean import mean_over_ranks as mean_over_ranks
+    from .engines.replicas.replicas import replicate as replicate
+    from .engines.replicas.side_by_side import parallel_apply as parallel_apply
     from .layout import Layout as Layout
     from .losses.loss import ParallelLoss as ParallelLoss
+    from .parts.gather import gather as gather
+    from .parts.scatter import scatter as scatter
     from .plans import Exact as Exact
     from .plans import Pipeline as Pipeline
     from .plans import Replicas as Replicas
     from .plans import Shards as Shards
-    from .replicas.replicas import replicate as replicate
-    from .replicas.side_by_side import parallel_apply as parallel_apply
+    from .ranks.loaders.distribute import distribute as distribute
+    from .ranks.metrics.gather import gather_over_ranks as gather_over_ranks
+    from .ranks.metrics.mean import mean_over_ranks as mean_over_ranks
     from .shares.shares import Shares as Shares
 
 _MODULE_OF_NAME = {
+    "BatchStatisticsWarning": ".batch_statistics",
     "DataParallel": ".data_parallel",
     "Exact": ".plans",
     "Layout": ".layout",
@@ -35,13 +37,13 @@ _MODULE_OF_NAME = {
     "Replicas": ".plans",
     "Shards": ".plans",
     "Shares": ".shares.shares",
-    "distribute": ".group.loaders.distribute",
-    "gather": ".batch.gather",
-    "gather_over_ranks": ".group.metrics.gather",
-    "mean_over_ranks": ".group.metrics.mean",
-    "parallel_apply": ".replicas.side_by_side",
-    "replicate": ".replicas.replicas",
-    "scatter": ".batch.scatter",
+    "distribute": ".ranks.loaders.distribute",
+    "gather": ".parts.gather",
+    "gather_over_ranks": ".ranks.metrics.gather",
+    "mean_over_ranks": ".ranks.metrics.mean",
+    "parallel_apply": ".engines.replicas.side_by_side",
+    "replicate": ".engines.replicas.replicas",
+    "scatter": ".parts.scatter",
 }
 
 __all__ = list(_MODULE_OF_NAME)

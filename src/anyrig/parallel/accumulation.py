@@ -22,12 +22,12 @@ from torch.utils.weak import TensorWeakRef
 
 from ..errors import SpreadError
 from .backward_callback import queue_callback
-from .batch.samples import count_arguments as count_arguments
 from .gradient_hooks import use_in_this_pass
 from .losses.criterions import recognise
 from .losses.even_means import require_even
 from .losses.loss import Criterion, reduction_of
 from .marks import mark_outputs, tensors_with_gradients
+from .parts.samples import count_arguments as count_arguments
 
 # The number of samples, or what a loss was divided by; None if unknown.
 Count = Tensor | float | None

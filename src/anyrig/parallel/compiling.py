@@ -12,7 +12,9 @@ tensors in each step, so each step would be compiled again.
 from __future__ import annotations
 
 import functools
-from typing import NoReturn
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
 
 import torch
 
@@ -34,6 +36,17 @@ def leave_to_modules() -> None:
 
     for package in ("anyrig.parallel", "anyrig.transfer"):
         trace_rules.add(package)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Return a context in which compiled modules compute as if they were not compiled.
+
+    It keeps a call for other shapes from compiling them again. It does not load the compiler.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 _COMPILE_LAYERS = (

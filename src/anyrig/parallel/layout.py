@@ -10,16 +10,14 @@ import torch
 
 from ..devices.place import Place
 from ..devices.rig import Rig
-from ..errors import SpreadError
 from ..transfer.move import resolve_device
-from .pipeline.stage_table import StageTable
 from .plans import Pipeline, Plan, Shards
 from .precision import explain_precision
-from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
 
 if TYPE_CHECKING:
     from ..processes.group.membership import Group
+    from .engines.pipeline.stage_table import StageTable
 
 
 @dataclass(frozen=True)
@@ -127,19 +125,3 @@ def make_layout(
         output_device=devices[0] if output_device is None else resolve_device(output_device),
         dim=dim,
     )
-
-
-def explain(model: torch.nn.Module) -> Layout:
-    """Return how `spread` has spread a model, and why; print the result.
-
-    While shares are measured, in the first steps, the result has those of the last step.
-
-    Raises:
-        SpreadError: `model` was not spread.
-    """
-    if not isinstance(model, TransparentModule):
-        raise SpreadError(
-            f"this {type(model).__name__} was not spread; pass what anyrig.spread() returned"
-        )
-    layout: Layout = model._layout
-    return layout

@@ -21,16 +21,16 @@ import torch
 
 from ..errors import SpreadError
 from .accumulation import refuse_with_accumulate
-from .exact.logical_shards import check_logical_shards
-from .exact.loss import require_exact_loss
-from .pipeline.schedules.named import check_schedule_name
+from .engines.exact.logical_shards import check_logical_shards
+from .engines.exact.loss import require_exact_loss
+from .engines.pipeline.schedules.named import check_schedule_name
 from .shares.shares import Shares, read_shares
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     from .asked import Asked
-    from .pipeline.split.arguments import Call
+    from .engines.pipeline.split.arguments import Call
 
 _CHECKPOINT = ("never", "except_last", "always")
 _DDP = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
@@ -61,6 +61,9 @@ class Replicas:
         sync_batch_norm: compute the statistics of batch normalization from the whole batch instead
             of each device's samples; replaces these layers in the module. In a process group the
             new layers are `torch.nn.SyncBatchNorm`, on GPUs only.
+        local_statistics: accept numbers that each device takes from its own samples, as under DDP:
+            batch normalization, which the first step otherwise warns of, and samples that the
+            module relates to each other, which it otherwise refuses.
         ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
             ``find_unused_parameters``, ``bucket_cap_mb``, ``gradient_as_bucket_view``. In one
             process they have no effect.
@@ -72,6 +75,7 @@ class Replicas:
 
     shares: str | Sequence[float] | Shares = "auto"
     sync_batch_norm: bool = False
+    local_statistics: bool = False
     ddp: Mapping[str, Any] = field(default_factory=dict)
 
     noun: ClassVar[str] = "replicas"
@@ -121,6 +125,7 @@ class Shards:
     reshard_after_forward: bool | int | None = None
 
     noun: ClassVar[str] = "shards"
+    local_statistics: ClassVar[bool] = False
 
     def refuse(self, asked: Asked) -> None:
         """Raise SpreadError for an argument of `spread` that this plan cannot follow."""
@@ -168,6 +173,7 @@ class Pipeline:
     replicas: int = 1
 
     noun: ClassVar[str] = "pipeline"
+    local_statistics: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _check_micro_batches(self.micro_batches)
@@ -206,6 +212,8 @@ class Exact:
 
     shards: int
     within: Replicas | Shards = field(default_factory=Replicas)
+
+    local_statistics: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_logical_shards(self.shards, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -10,20 +10,13 @@ from ..devices.place import Place, Places, as_rig
 from ..private_names import refuse_missing
 from ..processes.group.membership import join_group
 from .asked import Asked
-from .data_parallel import DataParallel
-from .exact.module import ExactModule
 from .former_options import plan_from
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
 from .plans import Plan, require_plan
-from .rank_module import RankModule
-from .replicas.transparent import require_plain_module
 from .spread_in_process import spread_in_process
+from .spread_module import SpreadModule, require_plain_module
 from .spread_over_group import spread_over_group
-
-if TYPE_CHECKING:
-    from .pipeline.over_ranks.pipeline_rank import PipelineRank
-    from .pipeline.pipeline_module import PipelineModule
 
 
 def spread(
@@ -37,7 +30,7 @@ def spread(
     precision: str | torch.dtype | None = None,
     accumulate: bool = False,
     **former: Any,
-) -> DataParallel | RankModule | PipelineModule | PipelineRank | ExactModule:
+) -> SpreadModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::

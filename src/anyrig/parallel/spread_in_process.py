@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,24 +11,21 @@ from ..errors import SpreadError
 from .accumulation import check_accumulate
 from .asked import Asked
 from .choose_plan import choose_plan
-from .data_parallel import DataParallel
-from .exact.module import ExactModule
-from .exact.spread import spread_exactly
+from .engines.exact.spread import spread_exactly
+from .engines.replicas.batch_norm import synchronize_batch_norm
+from .engines.replicas.engine import ReplicaEngine
+from .engines.replicas.replicas import check_place
 from .layout import Layout, make_layout
 from .module_devices import device_types_of, devices_of
 from .own_class import move_module, require_frozen
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 from .precision import read_precision
-from .replicas.batch_norm import synchronize_batch_norm
-from .replicas.replicas import check_place
-
-if TYPE_CHECKING:
-    from .pipeline.pipeline_module import PipelineModule
+from .spread_module import SpreadModule
 
 
 def spread_in_process(
     module: torch.nn.Module, rig: Rig | None, plan: Plan | None, asked: Asked
-) -> DataParallel | PipelineModule | ExactModule:
+) -> SpreadModule:
     """Return a module spread over a rig; see `anyrig.spread`."""
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     why = ""
@@ -56,14 +52,14 @@ def spread_in_process(
     _place(module, rig)
     if isinstance(plan, Exact):
         return spread_exactly(module, layout, asked.loss, plan)
-    return DataParallel.with_layout(module, layout, asked.loss)
+    return SpreadModule(ReplicaEngine(module, layout, asked.loss))
 
 
 def _in_stages(
     module: torch.nn.Module, rig: Rig, plan: Pipeline, asked: Asked, layout: Layout
-) -> PipelineModule | DataParallel:
-    from .pipeline.chosen_schedule import check_names
-    from .pipeline.one_device import require_room
+) -> SpreadModule:
+    from .engines.pipeline.chosen_schedule import check_names
+    from .engines.pipeline.one_device import require_room
 
     if plan.replicas != 1:
         raise SpreadError(
@@ -71,14 +67,16 @@ def _in_stages(
             "but one process has one pipeline"
         )
     if len(rig) > 1:
-        from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
+        from .engines.pipeline.spread_pipeline import (
+            spread_pipeline,  # torch.fx takes long to import
+        )
 
         return spread_pipeline(module, layout, asked.loss, plan, asked.output_device, rig.devices)
     check_names(plan, module, asked.loss, layout.precision)
     require_room(module, rig.lead)
     reason = f"{layout.reason}; a pipeline has one stage there, and uses no micro-batches"
     _place(module, rig)
-    return DataParallel.with_layout(module, replace(layout, reason=reason), asked.loss)
+    return SpreadModule(ReplicaEngine(module, replace(layout, reason=reason), asked.loss))
 
 
 def _place(module: torch.nn.Module, rig: Rig) -> None:

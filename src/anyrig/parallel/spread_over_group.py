@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,22 +15,18 @@ from ..processes.time_limit import limit_or_default
 from .accumulation import check_accumulate
 from .asked import Asked
 from .choose_plan import choose_plan
-from .distributed import DistributedModule
-from .exact.module import ExactModule
-from .exact.spread import spread_exactly
-from .group.devices_of_ranks import devices_of_ranks
-from .group.own_class_on_ranks import require_same_kinds
+from .engines.ddp import DdpEngine
+from .engines.exact.spread import spread_exactly
+from .engines.replicas.replicas import check_place
 from .layout import Layout
 from .module_devices import device_types_of, devices_of
 from .own_class import move_module, refuse_own_class, require_frozen
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 from .precision import read_precision
-from .rank_module import RankModule
-from .replicas.replicas import check_place
+from .ranks.devices_of_ranks import devices_of_ranks
+from .ranks.own_class_on_ranks import require_same_kinds
 from .shares.shares import Shares
-
-if TYPE_CHECKING:
-    from .pipeline.over_ranks.pipeline_rank import PipelineRank
+from .spread_module import SpreadModule
 
 _OWN_SAMPLES = "each rank's own samples, and gradients weighted by their number"
 _SAME_SAMPLES = "each rank of a pipeline is called with the same samples"
@@ -39,7 +34,7 @@ _SAME_SAMPLES = "each rank of a pipeline is called with the same samples"
 
 def spread_over_group(
     module: torch.nn.Module, rig: Rig | None, plan: Plan | None, asked: Asked, group: Group
-) -> RankModule | PipelineRank | ExactModule:
+) -> SpreadModule:
     """Return a module spread over the ranks; see `anyrig.spread`. Every rank must call this."""
     if rig is not None and len(rig) > 1:
         raise SpreadError(
@@ -74,7 +69,7 @@ def spread_over_group(
         accumulate=check_accumulate(asked.accumulate, asked.loss),
     )
     if isinstance(plan, Pipeline):
-        from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
+        from .engines.pipeline.over_ranks.spread_over_ranks import spread_over_ranks
 
         return spread_over_ranks(module, layout, group, asked.loss, plan)
     if isinstance(plan, Exact):
@@ -86,20 +81,20 @@ def spread_over_group(
 
 def _in_shards(
     module: torch.nn.Module, plan: Shards, asked: Asked, layout: Layout, group: Group
-) -> RankModule:
-    from .sharded import ShardedModule, shard  # FSDP2 takes long to import
+) -> SpreadModule:
+    from .engines.fsdp import FsdpEngine, shard  # FSDP2 takes long to import
 
     layout = replace(layout, blocks=shard(module, group, plan))
     if plan.replicas > 1:
         shards = group.world_size // plan.replicas
         reason = f"{layout.reason}; {plan.replicas} replicas of {shards} shards each"
         layout = replace(layout, reason=reason)
-    return ShardedModule(module, layout, asked.loss)
+    return SpreadModule(FsdpEngine(module, layout, asked.loss))
 
 
 def _in_replicas(
     module: torch.nn.Module, plan: Replicas, asked: Asked, layout: Layout, group: Group
-) -> RankModule:
+) -> SpreadModule:
     if plan.sync_batch_norm:
         if group.device.type == "cpu":
             raise SpreadError(
@@ -110,7 +105,7 @@ def _in_replicas(
     if device_types_of(module) <= {"cpu"}:
         move_module(module, group.device)
     check_place(module, group.device)
-    return DistributedModule(module, layout, asked.loss, dict(plan.ddp))
+    return SpreadModule(DdpEngine(module, layout, asked.loss, dict(plan.ddp)))
 
 
 def _bytes_of_ranks(group: Group) -> list[int | None]:

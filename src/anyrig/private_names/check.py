@@ -6,12 +6,14 @@ its names only in a newer PyTorch, once, where its work begins.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import (
     AnyrigError,
     CheckpointError,
+    HazardError,
     LaunchError,
     MemoryTrackingError,
     ReportError,
@@ -26,6 +28,7 @@ from .versions import is_newer_than_tested, range_for_pip
 # The error that each room raises without its names.
 _ERRORS: dict[str, type[AnyrigError]] = {
     "checkpoint": CheckpointError,
+    "hazards": HazardError,
     "memory": MemoryTrackingError,
     "parallel": SpreadError,
     "processes": LaunchError,
@@ -37,9 +40,6 @@ _ERRORS: dict[str, type[AnyrigError]] = {
 # A room as messages call it.
 _TITLES = {"virtual": "virtual GPUs", "processes": "anyrig run"}
 _MOST_NAMED = 3
-
-# Rooms whose names were all found in this process, with the version of PyTorch.
-_checked: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,15 @@ def refuse_missing(room: str) -> None:
     import torch
 
     version = str(torch.__version__)
-    if not is_newer_than_tested() or (room, version) in _checked:
-        return
-    missing = missing_in_room(room).missing
+    missing = _missing_in_version(room, version) if is_newer_than_tested() else ()
     if missing:
         raise _ERRORS.get(room, AnyrigError)(describe_missing(room, version, missing))
-    _checked.add((room, version))
+
+
+@functools.cache
+def _missing_in_version(room: str, version: str) -> tuple[PrivateName, ...]:
+    """Look once for each version: only tests have several in a process."""
+    return missing_in_room(room).missing
 
 
 def describe_missing(room: str, version: str, missing: Sequence[PrivateName]) -> str:

@@ -79,7 +79,7 @@ class RunOptions:
                 f"--rdzv-id is {shown(self.rdzv_id)}, and must be a name of 1 to "
                 f"{_MOST_ID_CHARACTERS} printable characters, the same on every node"
             )
-        _check_seconds("--rdzv-timeout", self.rdzv_timeout_seconds)
+        _check_seconds("--rdzv-conf timeout", self.rdzv_timeout_seconds)
         if self.timeout_seconds is not None:
             _check_seconds("--timeout", self.timeout_seconds)
         if not 0 <= self.max_restarts <= _MOST_RESTARTS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import importlib.util
 import os
 import re
 import signal
@@ -30,18 +31,21 @@ _NAME = "stack.txt"
 # A frame as `faulthandler` and `traceback` write it.
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
+# A program may lie in a folder of the same name. PyTorch is found without being imported.
+_TORCH = str(Path(importlib.util.find_spec("torch").origin).parent)  # type: ignore[union-attr,arg-type]
+
 # Frames that are not the program's own.
 _NOT_THE_PROGRAM = (
-    *("/torch/", "/anyrig/", "<frozen "),
+    *(f"{_TORCH}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen "),
     *("/threading.py", "/runpy.py", "/contextlib.py"),
 )
 
 # A rank that waits for others has a frame of these files inside the program's own frames. In a
 # backward pass, only DistributedDataParallel waits.
 _WAITS = (
-    "/torch/distributed/",
-    "/torch/autograd/graph.py",
-    "/torch/nn/parallel/distributed.py",
+    f"{_TORCH}/distributed/",
+    f"{_TORCH}/autograd/graph.py",
+    f"{_TORCH}/nn/parallel/distributed.py",
     waits.__file__,
 )
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
-# Private: the class of the iterators of every DataLoader. There is no hook for them.
-# tests/rehearsal/test_steps.py fails if the name changes.
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from ..observe.events import Events
+from ..observe.hooks import Observer
 
 
-class LoaderWatch:
+class LoaderWatch(Observer):
     """Counts the samples of batches and the time that the program waits for them.
 
     The time is that of this machine's wall clock: a virtual GPU says nothing about a data loader.
@@ -23,37 +21,24 @@ class LoaderWatch:
     def __init__(self) -> None:
         self._samples: int | None = None
         self._wall_seconds = 0.0
-        self._original: Any = None
-
-    def start(self) -> None:
-        """Watch the iterators of all data loaders from now on."""
-        original = self._original = _BaseDataLoaderIter.__next__
-
-        @functools.wraps(original)
-        def next_batch(iterator: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                batch = original(iterator)
-            finally:
-                self._wall_seconds += time.perf_counter() - begin
-            samples = count_samples(batch)
-            if samples is not None:
-                self._samples = (self._samples or 0) + samples
-            return batch
-
-        _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign, assignment]
-
-    def stop(self) -> None:
-        """Watch nothing from now on."""
-        if self._original is not None:
-            _BaseDataLoaderIter.__next__ = self._original  # type: ignore[method-assign]
-            self._original = None
+        super().__init__(Events(next_batch=self._next_batch))
 
     def take(self) -> tuple[int | None, float]:
         """Return the samples loaded and the seconds waited since the last call."""
         taken = self._samples, self._wall_seconds
         self._samples, self._wall_seconds = None, 0.0
         return taken
+
+    def _next_batch(self, load: Callable[[Any], Any], iterator: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            batch = load(iterator)
+        finally:
+            self._wall_seconds += time.perf_counter() - begin
+        samples = count_samples(batch)
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
+        return batch
 
 
 def count_samples(batch: Any) -> int | None:

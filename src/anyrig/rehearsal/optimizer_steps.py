@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
+
+from ..observe.events import Events
+from ..observe.hooks import Observer
 
 
-class OptimizerSteps:
+class OptimizerSteps(Observer):
     """Calls a function whenever the `step` of the first optimizer returns.
 
     If there are several optimizers, the first one that takes a step counts: that of the
@@ -19,29 +19,32 @@ class OptimizerSteps:
     """
 
     def __init__(
-        self, on_step: Callable[[], None], on_first: Callable[[Optimizer], None] | None = None
+        self,
+        on_step: Callable[[], None],
+        on_first: Callable[[Optimizer], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> None:
-        """Follow nothing yet; `on_first` is called with the optimizer when it is known."""
-        self._on_step, self._on_first = on_step, on_first
+        """Follow nothing yet.
+
+        `on_first` is called with the optimizer when it is known, `on_begin` when a step begins.
+        """
+        self._on_step, self._on_first, self._on_begin = on_step, on_first, on_begin
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._handle: RemovableHandle | None = None
+        begun = None if on_begin is None else self._before_step
+        super().__init__(Events(step_begun=begun, step_ended=self._after_step))
 
-    def start(self) -> None:
-        """Follow all optimizers from now on."""
-        self._handle = register_optimizer_step_post_hook(self._after_step)
-
-    def stop(self) -> None:
-        """Follow nothing from now on."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _is_first(self, optimizer: Optimizer) -> bool:
         first = None if self._optimizer is None else self._optimizer()
         if first is None:
             self._optimizer = weakref.ref(optimizer)
             if self._on_first is not None:
                 self._on_first(optimizer)
-        elif first is not optimizer:
-            return
-        self._on_step()
+        return first is None or first is optimizer
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        if self._on_begin is not None and self._is_first(optimizer):
+            self._on_begin()
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if self._is_first(optimizer):
+            self._on_step()

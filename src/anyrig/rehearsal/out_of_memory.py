@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..virtual.torch_import import when_torch_is_imported
+from ..programs.watcher import Order, Watcher
 
 if TYPE_CHECKING:
     from ..memory.recording import Recording
     from .refusal_watch import RefusalWatch
 
-_NEXT_STEP = "Run again with --explain-oom: it names the modules and the lines that allocated this."
+_NEXT_STEP = (
+    "Run again with --watch memory: it names the modules and the lines that allocated this."
+)
 
 
-class OutOfMemoryWatch:
+class OutOfMemoryWatch(Watcher):
     """Explains the `torch.OutOfMemoryError` that ends a program, and imports no torch before it.
 
     ::
 
         watch = OutOfMemoryWatch(tracks=True)
+        when_torch_is_imported(watch.begin)
         Program("train.py").run(watch.explain)
 
     With `tracks`, the report names the lines that allocated the memory: every operator is recorded
-    from the program's import of torch on, which takes time, or, with `on_virtual_gpus`, these note
-    the lines, which takes none. Without `tracks`, nothing happens before the error, and the report
-    has the lines of the error only.
+    from the program's import of torch on, which takes time. With `on_virtual_gpus`, these note the
+    lines, which takes none. Otherwise, nothing happens before the error, and the report has the
+    lines of the error only.
 
     Attributes:
         has_seen_error: whether such an error has ended the program.
     """
 
-    def __init__(self, *, tracks: bool, on_virtual_gpus: bool = False) -> None:
+    def __init__(self, *, tracks: bool = False, on_virtual_gpus: bool = False) -> None:
         self.has_seen_error = False
-        self._tracks = tracks
+        self._tracks, self._on_virtual_gpus = tracks, on_virtual_gpus
         self._recording: Recording | None = None
         self._refusals: RefusalWatch | None = None
-        if tracks:
-            begin = self._watch_refusals if on_virtual_gpus else self._record
-            when_torch_is_imported(begin)
+
+    @classmethod
+    def order(cls, *, tracks: bool = False, on_virtual_gpus: bool = False) -> Order:
+        """Return the order for a process to explain such an error; see the class."""
+        return Order(f"{__name__}:{cls.__name__}", [tracks, on_virtual_gpus])
+
+    @classmethod
+    def from_options(cls, options: Any) -> OutOfMemoryWatch:
+        """Return a watch with the options of an `order`."""
+        tracks, on_virtual_gpus = options
+        return cls(tracks=tracks, on_virtual_gpus=on_virtual_gpus)
+
+    def begin(self) -> None:
+        """Begin to note what allocates memory."""
+        if self._on_virtual_gpus:
+            self._watch_refusals()
+        elif self._tracks:
+            self._record()
 
     def explain(self, error: BaseException) -> str | None:
         """Return a report of the exception that ends the program, below its traceback.
@@ -52,7 +70,8 @@ class OutOfMemoryWatch:
         self.has_seen_error = True
         if hasattr(error, "report"):
             return None
-        next_step = "" if self._tracks else f"\n{_NEXT_STEP}"
+        knows_lines = self._tracks or self._on_virtual_gpus
+        next_step = "" if knows_lines else f"\n{_NEXT_STEP}"
         try:
             return f"{self._report(error)}{next_step}"
         except Exception as failure:  # the program's own error must be printed

@@ -10,7 +10,7 @@ from ..virtual.known_errors import error_shares
 from ..virtual.record_reading import Record
 from ..virtual.rig import VirtualRig
 from .critical_path import Timeline
-from .facts import ClockError, Facts
+from .facts import ClockError, Facts, Finding
 from .findings.analysis import analyse
 from .findings.find import find_all
 from .process_record import ProcessRecord, merge_records
@@ -23,11 +23,12 @@ def read_facts(
     processes: Sequence[ProcessRecord],
     *,
     with_timelines: bool = True,
+    with_findings: bool = True,
 ) -> Facts:
     """Return `about` with all that is known about the processes of a program.
 
     Without `with_timelines`, the intervals and the critical paths are left out: a summary does not
-    show them.
+    show them. Without `with_findings`, nothing looks for what costs time.
     """
     record = merge_records(processes)
     facts = read_record_facts(
@@ -38,14 +39,20 @@ def read_facts(
         with_timelines=with_timelines,
         alike=1 if about.assumed_ranks is None else about.assumed_ranks.ranks,
     )
+    facts = replace(facts, clock_errors=_clock_errors(rig))
+    return replace(facts, findings=_find(facts, record, rig, processes)) if with_findings else facts
+
+
+def _find(
+    facts: Facts, record: Record, rig: VirtualRig, processes: Sequence[ProcessRecord]
+) -> tuple[Finding, ...]:
     try:
         analysis = analyse(record, processes, rig, facts.steps, facts.typical_step, facts.devices)
-        findings = () if analysis is None else find_all(analysis)
+        return () if analysis is None else tuple(find_all(analysis))
     except Exception as error:  # a mistake here must not cost the figures of a long rehearsal
-        findings = ()
         said = f"{type(error).__name__}: {error}"
-        warnings.warn(f"no findings, because looking for them failed: {said}", stacklevel=2)
-    return replace(facts, clock_errors=_clock_errors(rig), findings=findings)
+        warnings.warn(f"no findings, because looking for them failed: {said}", stacklevel=3)
+        return ()
 
 
 def _path_reader(record: Record, texts: RecordTexts) -> PathReader:

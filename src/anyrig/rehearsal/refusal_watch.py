@@ -12,55 +12,45 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from ..errors import MemoryTrackingError
+from ..observe.events import Events
+from ..observe.hooks import Observer
+from ..observe.names import ModuleNames
+from ..observe.source_line import LIBRARIES, SourceLine
 from ..virtual.build import load_extension
 from ..virtual.record_reading import forget_nodes
 
 if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-
     from ..memory.out_of_memory import OutOfMemoryReport
-    from ..memory.source_line import SourceLine
 
 # A program may try many batches that do not fit. No more reports are made after this time.
 _MOST_SECONDS = 10.0
 
 
-class RefusalWatch:
+class RefusalWatch(Observer):
     """Keeps the report of the last request that a virtual GPU has refused to this process."""
 
     def __init__(self) -> None:
+        super().__init__(Events(step_ended=lambda optimizer: forget_nodes()))
         self._last: tuple[int, OutOfMemoryReport] | None = None
-        self._failure: str | None = (
-            None  # not the exception, which would keep the program's tensors
-        )
+        # Not the exception, which would keep the program's tensors.
+        self._failure: str | None = None
         self._seconds = 0.0
-        self._handle: RemovableHandle | None = None
 
     def start(self) -> None:
         """Begin to note where memory is made. The rig is installed."""
-        from torch import nn
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        from ..memory.module_stack import ModuleStack
-        from ..memory.source_line import LIBRARIES
-
-        modules = ModuleStack(lambda module, inputs: None)
-
-        def name_module(outermost: nn.Module, module: nn.Module) -> str:
-            modules.add_outermost(outermost)
-            return modules.name_of(module)
-
         load_extension().watch_refusals(
-            list(LIBRARIES), nn.Module.__call__.__code__, name_module, self._note
+            list(LIBRARIES), nn.Module.__call__.__code__, ModuleNames().name_within, self._note
         )
-        self._handle = register_optimizer_step_post_hook(lambda *_: forget_nodes())
+        super().start()
 
     def stop(self) -> None:
         """Note nothing from now on."""
         load_extension().stop_watching_refusals()
-        if self._handle is not None:
-            self._handle.remove()
+        super().stop()
 
     def report(self, error: BaseException) -> OutOfMemoryReport | None:
         """Return the report of an out-of-memory error, or None if no report was made for it.
@@ -87,8 +77,6 @@ class RefusalWatch:
         self._last = self._failure = None
         if self._seconds > _MOST_SECONDS:
             return
-        import torch
-
         from ..memory.refusal import RefusedRequest, report_request
 
         began = time.monotonic()
@@ -117,8 +105,6 @@ def _made_blocks(device: int) -> Any:
 
 
 def _line_of(line: tuple[str, int, str] | None) -> SourceLine | None:
-    from ..memory.source_line import SourceLine
-
     return None if line is None else SourceLine(*line)
 
 

@@ -7,25 +7,23 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__
 from ..errors import AnyrigError, RemedyError
+from ..programs.program import INTERRUPTED, Program
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported, without_collections
-from .assumed_ranks import AssumedRanks
-from .facts import Facts, FaultFacts, ProgramError, StepFacts
+from .facts import FaultFacts, ProgramError, StepFacts
 from .out_of_memory import OutOfMemoryWatch
-from .program import INTERRUPTED, Program
 from .record_folder import RecordFolder
 from .reporting import Reporting
 from .step_marker import StepMarker
-from .watching import Watch, program_error_of
+from .watching import Watch, facts_about, program_error_of
 
 if TYPE_CHECKING:
     from ..virtual.inheritance import Inheritance
+    from ..virtual.installed import Installation
     from .process_record import ProcessRecord
 
 
@@ -61,7 +59,6 @@ class Rehearsal:
         shape_only: keep no data and compute nothing; bytes, shapes and errors stay the same.
         assume_values: with `shape_only`, continue with a constant where the program needs a value
             that was never computed, instead of raising an error.
-        explain_oom: note the lines that allocate memory, for the report of an out-of-memory error.
         remedies: after an out-of-memory error, run the program again with each remedy.
         reporting: what to report at the end.
         lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
@@ -78,7 +75,6 @@ class Rehearsal:
     rig: VirtualRig
     shape_only: bool = False
     assume_values: bool = False
-    explain_oom: bool = True
     remedies: bool = False
     reporting: Reporting = field(default_factory=Reporting)
     lone_rank: bool = False
@@ -141,7 +137,8 @@ class Rehearsal:
         if self.when_installed is not None:
             when_torch_is_imported(self.when_installed)
         # These begin after the rig is installed.
-        watch = OutOfMemoryWatch(tracks=self.explain_oom, on_virtual_gpus=True)
+        watch = OutOfMemoryWatch(on_virtual_gpus=True)
+        when_torch_is_imported(watch.begin)
         errors: list[ProgramError] = []
 
         def explain(error: BaseException) -> str | None:
@@ -175,27 +172,23 @@ class Rehearsal:
         account: Callable[[Sequence[StepFacts]], FaultFacts] | None = None,
     ) -> None:
         """Report what the processes that used a GPU did."""
-        facts = replace(self._facts(), status=status, error=error)
+        about = facts_about(self.program.name, self.program.arguments, self._installation)
+        facts = replace(about, status=status, error=error)
         used = [process for process in processes if process.devices]
         if used:
             from .read_facts import read_facts
 
             with without_collections():  # each would visit all objects of torch
-                facts = read_facts(facts, self.rig, used, with_timelines=self.reporting.has_files)
+                facts = read_facts(
+                    facts,
+                    self.rig,
+                    used,
+                    with_timelines=self.reporting.has_files and not self.reporting.is_brief,
+                    with_findings=not self.reporting.is_brief,
+                )
         if account is not None:
             facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)
-
-    def _facts(self) -> Facts:
-        return Facts(
-            program=self.program.name,
-            arguments=self.program.arguments,
-            rig=str(self.rig),
-            shape_only=self.shape_only,
-            torch=version("torch"),
-            anyrig=__version__,
-            assumed_ranks=AssumedRanks.on(self.rig) if self.lone_rank else None,
-        )
 
     def _report_remedies(self, environment: Mapping[str, str]) -> None:
         from .remedies.rehearsed import rehearse_remedies
@@ -241,16 +234,20 @@ class Rehearsal:
 
                 yield report
 
-    def _hand_down(self) -> Inheritance | None:
-        from ..virtual.installed import Installation, hand_down_before_install
+    @property
+    def _installation(self) -> Installation:
+        from ..virtual.installed import Installation
 
-        return hand_down_before_install(
-            Installation(
-                self.rig,
-                self.shape_only,
-                self.assume_values,
-                clock=True,
-                lone_rank=self.lone_rank,
-                without_kernels=self.without_kernels,
-            )
+        return Installation(
+            self.rig,
+            self.shape_only,
+            self.assume_values,
+            clock=True,
+            lone_rank=self.lone_rank,
+            without_kernels=self.without_kernels,
         )
+
+    def _hand_down(self) -> Inheritance | None:
+        from ..virtual.installed import hand_down_before_install
+
+        return hand_down_before_install(self._installation)

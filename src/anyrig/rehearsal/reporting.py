@@ -26,6 +26,7 @@ class Reporting:
         steps: end the program after this many steps; None to let it run.
         step_marker: the function of the script whose calls are steps; None for the calls of
             `torch.optim.Optimizer.step`.
+        is_brief: leave out timelines and findings, which take most of the time of a report.
     """
 
     quiet: bool = False
@@ -34,6 +35,7 @@ class Reporting:
     report: Path | None = None
     steps: int | None = None
     step_marker: str | None = None
+    is_brief: bool = False
 
     @property
     def has_files(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
+from ..observe.census import parameters_of
 from ..virtual.record_reading import done_seconds, forget_nodes, host_seconds
 from .optimizer_steps import OptimizerSteps
 from .step_ends import StepEnd
@@ -72,5 +73,4 @@ class StepWatch:
             raise EnoughSteps(0)
 
     def _note_shapes(self, optimizer: Optimizer) -> None:
-        groups = optimizer.param_groups
-        self._log.note_shapes(one.shape for group in groups for one in group["params"])
+        self._log.note_shapes(one.shape for one in parameters_of(optimizer))

@@ -231,4 +231,4 @@ def _describe_parts(peak: PeakMemory) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * max(share, 0.0):.0f} %"  # sums of floats may be just below zero

@@ -8,45 +8,29 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, MutableMapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..memory.storages import storages_of
 from ..memory.tensor_roles import reads_lazily, tensors_in
+from ..observe.census import parameters_of
+from ..observe.events import Events
+from ..observe.hooks import Observer
+from ..observe.storages import storages_of
 from ..virtual.build import load_extension
 
 
-class PeakWatch:
+class PeakWatch(Observer):
     """Names the parameters, gradients and optimizer state at the end of a step with a peak."""
 
     def __init__(self) -> None:
         # By identity, since a program's module may not be hashable.
         self._models: MutableMapping[nn.Module, None] = WeakIdKeyDictionary()
         self._optimizers: dict[int, weakref.ref[Optimizer]] = {}
-        self._handles: list[RemovableHandle] = []
-
-    def start(self) -> None:
-        """From now on, note the optimizers that take steps, and the state that they create."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._begin_update),
-            register_optimizer_step_post_hook(self._end_update),
-        ]
-
-    def stop(self) -> None:
-        """Notice nothing from now on."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().__init__(Events(step_begun=self._begin_update, step_ended=self._end_update))
 
     def note_model(self, model: nn.Module) -> None:
         """Note an outermost module, since its parameters may belong to no optimizer."""
@@ -68,21 +52,20 @@ class PeakWatch:
 
     def _parameters(self, optimizers: Iterable[Optimizer]) -> Iterable[Tensor]:
         for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+            yield from parameters_of(optimizer)
         for model in self._models:
             for part in model.modules():
                 if not reads_lazily(part):
                     own = part.parameters(recurse=False)
                     yield from (one for one in own if not is_lazy(one))
 
-    def _begin_update(self, optimizer: Optimizer, *_: Any) -> None:
+    def _begin_update(self, optimizer: Optimizer) -> None:
         known = self._optimizers.get(id(optimizer))
         if known is None or known() is not optimizer:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         load_extension().note_update(True)
 
-    def _end_update(self, *_: Any) -> None:
+    def _end_update(self, optimizer: Optimizer) -> None:
         load_extension().note_update(False)
 
 

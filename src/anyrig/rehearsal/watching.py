@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from html import escape
@@ -18,6 +18,7 @@ from .assumed_ranks import AssumedRanks
 from .facts import Facts, ProgramError, StepFacts
 
 if TYPE_CHECKING:
+    from ..virtual.installed import Installation
     from .process_record import ProcessRecord
     from .steps import StepWatch
 
@@ -47,8 +48,8 @@ class Watch:
         refuse_missing("rehearsal")
         from torch import nn
 
-        from ..memory.module_stack import ModuleStack
-        from ..memory.source_line import LIBRARIES
+        from ..observe.names import ModuleNames
+        from ..observe.source_line import LIBRARIES
         from ..virtual import record_reading
         from ..virtual.build import load_extension
         from ..virtual.installed import installation
@@ -63,12 +64,11 @@ class Watch:
         self._loaders = LoaderWatch()
         self._loaders.start()
         steps = self.steps = StepWatch(self._loaders.take, self._most_steps)
-        modules = ModuleStack(lambda module, inputs: None)
+        names = ModuleNames()
 
         def name_module(outermost: nn.Module, module: nn.Module) -> str:
-            modules.add_outermost(outermost)
             steps.peaks.note_model(outermost)
-            return modules.name_of(module)
+            return names.name_within(outermost, module)
 
         self._begin = record_reading.done_seconds()
         self._host_begin = record_reading.host_seconds()
@@ -164,9 +164,13 @@ def watch() -> Iterator[Report]:
     Raises:
         VirtualRigError: this process has no virtual rig.
     """
+    from ..virtual.installed import installation
+
     watching = Watch()
     watching.start()
-    about = _facts_of_process()
+    installed = installation()
+    assert installed is not None
+    about = facts_about(sys.argv[0], sys.argv[1:], installed)
     report = Report(about)
     try:
         yield report
@@ -178,14 +182,11 @@ def watch() -> Iterator[Report]:
         report.facts = watching.facts(about)
 
 
-def _facts_of_process() -> Facts:
-    from ..virtual.installed import installation
-
-    installed = installation()
-    assert installed is not None
+def facts_about(program: str, arguments: Sequence[str], installed: Installation) -> Facts:
+    """Return what is known before a program runs on an installed rig."""
     return Facts(
-        program=sys.argv[0],
-        arguments=tuple(sys.argv[1:]),
+        program=program,
+        arguments=tuple(arguments),
         rig=str(installed.rig),
         shape_only=installed.shape_only,
         torch=version("torch"),
@@ -201,7 +202,7 @@ def program_error_of(error: BaseException) -> ProgramError:
     def is_library(code: CodeType) -> bool:
         if "torch" not in sys.modules:
             return False
-        from ..memory.source_line import is_library_code
+        from ..observe.source_line import is_library_code
 
         return is_library_code(code)
 

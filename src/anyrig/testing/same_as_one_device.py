@@ -1,4 +1,4 @@
-"""Tests whose function is a training: ``@pytest.mark.same_as_one_device``."""
+"""Tests whose function is a training run: ``@pytest.mark.same_as_one_device``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..devices.rig import Rig
 
 MARKER = (
-    "same_as_one_device(steps=3, ranks=False): the test is a training on the fixture `rig`; it "
+    "same_as_one_device(steps=3, ranks=False): the test is a training run on the fixture `rig`; it "
     "passes if its steps are the same on the rig and on one device. With ranks=True, a rank for "
     "each device runs it"
 )

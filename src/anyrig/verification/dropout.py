@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..observe.hooks import Replacements
 
 _FUNCTIONS = (
     "dropout",
@@ -18,6 +19,7 @@ _FUNCTIONS = (
     "alpha_dropout",
     "feature_alpha_dropout",
 )
+_ATTENTION = "scaled_dot_product_attention"
 
 # The position of `dropout_p` in scaled_dot_product_attention(query, key, value, attn_mask,
 # dropout_p, is_causal), counted after `query`.
@@ -30,22 +32,12 @@ class DropoutOff:
     def __init__(self) -> None:
         self.states: list[str] = []
         self.was_called = False
-        self._originals: dict[str, Callable[..., Any]] = {}
 
-    def start(self) -> None:
-        """Turn dropout off in this process."""
+    def start(self, replacements: Replacements) -> None:
+        """Turn dropout off in this process, until the replacements are undone."""
         for name in _FUNCTIONS:
-            self._originals[name] = getattr(nn.functional, name)
-            setattr(nn.functional, name, self._without_dropout(self._originals[name]))
-        name = "scaled_dot_product_attention"
-        self._originals[name] = getattr(nn.functional, name)
-        setattr(nn.functional, name, self._attention_without_dropout(self._originals[name]))
-
-    def stop(self) -> None:
-        """Turn dropout on again."""
-        for name, original in self._originals.items():
-            setattr(nn.functional, name, original)
-        self._originals.clear()
+            replacements.around(nn.functional, name, self._without_dropout)
+        replacements.around(nn.functional, _ATTENTION, self._attend_without_dropout)
 
     def take_states(self) -> tuple[str, ...]:
         """Return the random states noted since the last call."""
@@ -53,34 +45,30 @@ class DropoutOff:
         self.states.clear()
         return taken
 
-    def _without_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def dropout(
-            input: Tensor,  # noqa: A002 - the name of PyTorch's parameter
-            p: float = 0.5,
-            training: bool = True,
-            inplace: bool = False,
-        ) -> Tensor:
-            if training and p > 0 and torch.is_grad_enabled():
-                self._note(input)
-                return input
-            return original(input, p, training, inplace)  # type: ignore[no-any-return]
+    def _without_dropout(
+        self,
+        original: Callable[..., Tensor],
+        input: Tensor,  # noqa: A002 - the name of PyTorch's parameter
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        if training and p > 0 and torch.is_grad_enabled():
+            self._note(input)
+            return input
+        return original(input, p, training, inplace)
 
-        return dropout
-
-    def _attention_without_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def attention(query: Tensor, *given: Any, **kwargs: Any) -> Any:
-            args = given
-            if len(args) > _PLACE_OF_P:
-                args, kwargs = args[:_PLACE_OF_P], {"dropout_p": args[_PLACE_OF_P], **kwargs}
-                kwargs.update(zip(("is_causal", "scale"), given[_PLACE_OF_P + 1 :], strict=False))
-            if kwargs.get("dropout_p", 0.0) > 0:
-                self._note(query)
-                kwargs["dropout_p"] = 0.0
-            return original(query, *args, **kwargs)
-
-        return attention
+    def _attend_without_dropout(
+        self, attend: Callable[..., Any], query: Tensor, *given: Any, **kwargs: Any
+    ) -> Any:
+        args = given
+        if len(args) > _PLACE_OF_P:
+            args, kwargs = args[:_PLACE_OF_P], {"dropout_p": args[_PLACE_OF_P], **kwargs}
+            kwargs.update(zip(("is_causal", "scale"), given[_PLACE_OF_P + 1 :], strict=False))
+        if kwargs.get("dropout_p", 0.0) > 0:
+            self._note(query)
+            kwargs["dropout_p"] = 0.0
+        return attend(query, *args, **kwargs)
 
     def _note(self, tensor: Tensor) -> None:
         self.was_called = True

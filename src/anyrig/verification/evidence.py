@@ -99,8 +99,9 @@ class SampleFacts:
 
     @property
     def is_same_on_all_ranks(self) -> bool:
-        """Whether several ranks all computed the same samples."""
-        return len(self.by_rank) > 1 and len({tuple(sorted(one)) for one in self.by_rank}) == 1
+        """Whether several ranks all computed the same samples; False if these are unknown."""
+        distinct = {tuple(sorted(one)) for one in self.by_rank}
+        return len(self.by_rank) > 1 and len(distinct) == 1 and any(self.by_rank)
 
     @property
     def repeated(self) -> int:

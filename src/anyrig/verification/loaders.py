@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Private: the class of the iterators of every DataLoader. There is no hook for them.
-# tests/verification/test_silent_findings.py fails if the name changes.
-from torch.utils.data.dataloader import _BaseDataLoaderIter
-
+from ..observe.events import Events
+from ..observe.hooks import Observer
 from .merging import Batches
 from .records import LoadedBatch
 
 
-class RecordedLoaders:
+class RecordedLoaders(Observer):
     """Records the batches of all data loaders, or delivers recorded ones instead."""
 
     def __init__(
@@ -43,28 +40,15 @@ class RecordedLoaders:
         self._on_end = on_end
         self._places: dict[int, list[int]] = {}
         self._kept: list[Any] = []  # or another iterator would get the same id
-        self._original: Any = None
-        self.last: Any = None
-
-    def start(self) -> None:
-        """Watch the iterators of all data loaders from now on."""
-        original = self._original = _BaseDataLoaderIter.__next__
-
-        @functools.wraps(original)
-        def next_batch(iterator: Any) -> Any:
-            return self._next(iterator, original)
-
-        _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign, assignment]
+        super().__init__(Events(next_batch=self._next))
 
     def stop(self) -> None:
         """Watch nothing from now on."""
-        if self._original is not None:
-            _BaseDataLoaderIter.__next__ = self._original  # type: ignore[method-assign]
-            self._original = None
+        super().stop()
         self._kept.clear()
         self._places.clear()
 
-    def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+    def _next(self, load: Callable[[Any], Any], iterator: Any) -> Any:
         if id(iterator) not in self._places:
             self._places[id(iterator)] = [len(self._places), 0]
             self._kept.append(iterator)
@@ -73,10 +57,10 @@ class RecordedLoaders:
         place[1] += 1
         if self._replayed is not None:
             with contextlib.suppress(StopIteration):
-                original(iterator)  # its sampler may keep count
+                load(iterator)  # its sampler may keep count
             return self._deliver(iteration, number)
         try:
-            batch = widen(original(iterator)) if self._widens else original(iterator)
+            batch = widen(load(iterator)) if self._widens else load(iterator)
         except StopIteration:
             self.batches.append(LoadedBatch(iteration, number, self._step(), None))
             raise

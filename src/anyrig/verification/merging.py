@@ -101,12 +101,15 @@ def join_values(values: Sequence[Any]) -> Any:
 
     Raises:
         VerificationError: their tensors differ in the size of another dimension, or they have parts
-            that are neither tensors nor strings nor equal numbers.
+            that are neither tensors nor strings nor equal numbers. A tensor without dimensions
+            is a number.
     """
     first = values[0]
     if len(values) == 1:
         return first
     if isinstance(first, Tensor):
+        if first.dim() == 0 and all(isinstance(one, Tensor) and one.equal(first) for one in values):
+            return first
         if first.dim() == 0 or any(one.shape[1:] != first.shape[1:] for one in values):
             shapes = ", ".join(str(tuple(one.shape)) for one in values)
             raise VerificationError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..observe.census import take_census
 from .pipeline_stages import traced_stages
 
 # The attributes by which wrappers hold a module: DataParallel, DDP, torch.compile, FSDP, and
@@ -47,7 +47,7 @@ def name_parameters(parameters: Sequence[Tensor]) -> list[NamedParameter]:
     """
     wanted = {id(parameter) for parameter in parameters}
     found: dict[int, tuple[nn.Module, str, nn.Module]] = {}
-    roots = sorted(_outermost_modules(), key=lambda one: -_count_parameters(one))
+    roots = sorted(take_census().models, key=lambda one: -len([*one.parameters()]))
     for root in (*traced_stages(), *roots):
         for prefix, module in root.named_modules():
             for name, parameter in module.named_parameters(prefix, recurse=False):
@@ -78,20 +78,3 @@ def unwrap(module: nn.Module) -> nn.Module:
         if not inner:
             return module
         module = inner[0]
-
-
-def _outermost_modules() -> Iterable[nn.Module]:
-    """Return the modules of this process that are not part of another."""
-    # Not isinstance, which would evaluate a property `__class__` of foreign objects.
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-    inner = {
-        id(child)
-        for one in modules
-        for child in one.__dict__.get("_modules", {}).values()
-        if child is not None
-    }
-    return [one for one in modules if id(one) not in inner and "_modules" in one.__dict__]
-
-
-def _count_parameters(module: nn.Module) -> int:
-    return sum(1 for _ in module.parameters())

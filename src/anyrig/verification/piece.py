@@ -61,7 +61,7 @@ def piece_of(tensor: Tensor) -> Piece | None:
     """Return this rank's piece of a parameter or a gradient; None if the rank holds none of it."""
     from torch.distributed.tensor import DTensor
 
-    from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
+    from ..parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
 
     tensor = tensor.detach()
     if isinstance(tensor, Elsewhere) or tensor.device.type == "meta":

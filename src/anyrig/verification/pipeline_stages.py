@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..errors import VerificationError
-from ..memory.census import find_instances
+from ..observe.census import find_instances
 from .records import RankRecord
 
 

@@ -13,12 +13,11 @@ Dropout is off (`dropout.py`). Nothing here communicates.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,12 @@ from torch.compiler import is_exporting
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
 
-from ..memory.census import find_instances
-from ..memory.source_line import current_line, is_library_code
+from ..observe.census import find_instances, parameters_of
+from ..observe.events import Events
+from ..observe.hooks import Observer
+from ..observe.source_line import current_line, is_library_code
 from ..private_names import refuse_missing
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
@@ -83,13 +78,18 @@ class Recorder:
         self._ends_program = ends_program
         self._initial = initial
         self._dropout = DropoutOff()
-        self._loaders = RecordedLoaders(
-            lambda: len(self._steps), widens, replayed, self._enough if ends_program else _nothing
-        )
+        on_end = self._enough if ends_program else lambda: None
+        self._loaders = RecordedLoaders(lambda: len(self._steps), widens, replayed, on_end)
         self._thread = threading.get_ident()
-        self._handles: list[RemovableHandle] = []
-        self._original_backward: Any = None
-        self._original_float: Any = None
+        self._observer = Observer(
+            Events(
+                module_called=self._before_forward,
+                module_finished=self._after_forward,
+                backward_begun=self._note_loss,
+                step_begun=self._before_step,
+                step_ended=self._after_step,
+            )
+        )
         self._steps: list[StepRecord] = []
         self._losses: list[LossRecord] = []
         self._forwards: list[tuple[str, ...]] = []
@@ -115,29 +115,17 @@ class Recorder:
     def start(self) -> None:
         """Record from now on."""
         refuse_missing("verification")
-        self._handles = [
-            register_module_forward_pre_hook(self._before_forward),
-            register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+        self._observer.start()
         self._loaders.start()
-        self._dropout.start()
-        self._labels.start()
-        self._watch_losses()
+        replacements = self._observer.replacements
+        self._dropout.start(replacements)
+        self._labels.start(replacements)
+        replacements.around(Tensor, "float", self._to_float)
 
     def stop(self) -> None:
         """Record nothing from now on. A second call has no effect."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._observer.stop()
         self._loaders.stop()
-        self._dropout.stop()
-        self._labels.stop()
-        if self._original_backward is not None:
-            torch.autograd.backward = self._original_backward
-            Tensor.float = self._original_float  # type: ignore[method-assign]
-            self._original_backward = None
 
     @property
     def step_count(self) -> int:
@@ -160,33 +148,22 @@ class Recorder:
             tuple(self._loaders.batches),
         )
 
-    def _watch_losses(self) -> None:
-        backward = self._original_backward = torch.autograd.backward
-        to_float = self._original_float = Tensor.float
-
-        @functools.wraps(backward)
-        def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if grad_tensors is None and isinstance(tensors, Tensor) and self._is_recording:
-                self._note_loss(tensors)
-            backward(tensors, grad_tensors, *args, **kwargs)
-
-        @functools.wraps(to_float)
-        def at_least_float(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            # Calls from PyTorch itself still convert: a gradient scaler, for example, needs
-            # float32.
-            caller = sys._getframe(1).f_code
-            if self._widens and tensor.dtype == torch.float64 and not is_library_code(caller):
-                return tensor
-            return to_float(tensor, *args, **kwargs)
-
-        torch.autograd.backward = watched
-        Tensor.float = at_least_float  # type: ignore[method-assign, assignment]
+    def _to_float(
+        self, original: Callable[..., Tensor], tensor: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        # Calls from PyTorch itself still convert: a gradient scaler, for example, needs float32.
+        caller = sys._getframe(2).f_code
+        if self._widens and tensor.dtype == torch.float64 and not is_library_code(caller):
+            return tensor
+        return original(tensor, *args, **kwargs)
 
     @property
     def _is_recording(self) -> bool:
         return len(self._steps) < self._most_steps and threading.get_ident() == self._thread
 
-    def _note_loss(self, loss: Tensor) -> None:
+    def _note_loss(self, loss: Any, gradients: Any) -> None:
+        if gradients is not None or not isinstance(loss, Tensor) or not self._is_recording:
+            return
         if isinstance(loss, DTensor):
             if not all(placement.is_replicate() for placement in loss.placements):
                 return
@@ -212,8 +189,7 @@ class Recorder:
             self._lines[module] = _line(), len(self._lines)
         return changed
 
-    def _after_forward(self, module: nn.Module, args: Any, *given: Any) -> None:
-        kwargs = given[0] if len(given) == 2 else {}  # PyTorch leaves it out after an exception
+    def _after_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         if is_exporting() or threading.get_ident() != self._thread or not self._running:
             return
         while self._running and self._running.pop() is not module:
@@ -242,7 +218,7 @@ class Recorder:
         of_optimizers = {
             id(one.parameter): one.name
             for optimizer in find_instances(Optimizer)[Optimizer]
-            for one in name_parameters(_parameters_of(optimizer))
+            for one in name_parameters(parameters_of(optimizer))
         }
         with torch.no_grad():
             for long_name, parameter in module.named_parameters():
@@ -253,7 +229,7 @@ class Recorder:
                 if value is not None and value.shape == parameter.shape:
                     write_whole(parameter, value)
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         self._depth += 1
         if self._depth > 1 or not self._is_recording:
             return
@@ -266,7 +242,7 @@ class Recorder:
             if name not in known:
                 self._before[name] = piece
 
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         self._depth -= 1
         if self._depth > 0 or not self._is_recording:
             return
@@ -302,7 +278,7 @@ class Recorder:
 
     def _pieces(self, optimizer: Optimizer) -> Iterator[tuple[str, Piece, Piece | None]]:
         """Yield the name of each parameter, this rank's piece of it and of its gradient."""
-        parameters = _parameters_of(optimizer)
+        parameters = parameters_of(optimizer)
         flat: dict[int, tuple[FlatPart, ...]] = {}
         stages = stages_of_parameters()
         for one in name_parameters(parameters):
@@ -345,10 +321,6 @@ class Recorder:
         self._dtypes.add(str(piece.values.dtype).removeprefix("torch."))
 
 
-def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
-
-
 def is_norm_of_one_rank(module: nn.Module) -> bool:
     """Return whether a batch norm uses the statistics of this rank's samples alone."""
     return (
@@ -377,7 +349,3 @@ def _random_states() -> str:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states += random_state(torch.device("cuda", torch.cuda.current_device()))
     return states
-
-
-def _nothing() -> None:
-    pass

@@ -51,7 +51,8 @@ def digest_of(values: Any) -> str:
     whole = hashlib.blake2b(digest_size=16)
     for tensor in tensors_in(values):
         whole.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        whole.update(_digest(tensor.detach().cpu().contiguous().view(torch.uint8)).encode())
+        flat = tensor.detach().cpu().reshape(-1)  # a tensor without dimensions has no other view
+        whole.update(_digest(flat.view(torch.uint8)).encode())
     return whole.hexdigest()
 
 

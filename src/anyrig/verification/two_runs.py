@@ -1,4 +1,4 @@
-"""`verify`, which compares a training on a rig with the same training on one device."""
+"""`verify`, which compares a training run on a rig with the same training on one device."""
 
 from __future__ import annotations
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ..units import format_count
+
+_AGREE = "the same on the rig and on one device, and wrong on both, or wasteful"
+_HEADS = {
+    0: "the same on the rig and on one device",
+    1: "not the same on the rig and on one device",
+    2: "could not be compared",
+}
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,49 @@ class Verdict:
         return self.exit_code == 0
 
     def __str__(self) -> str:
-        from .text import describe
-
-        return describe(self)
+        """Return lines of text for people."""
+        head = _HEADS[self.exit_code]
+        if self.finding is not None and self.finding.kind is None:
+            head = _AGREE
+        lines = [f"anyrig verify: {head}"]
+        if self.reason is not None:
+            lines.append(f"  {self.reason}")
+        if self.finding is not None:
+            lines += _finding_lines(self.finding)
+        if self.steps and self.bound is not None:
+            lines.append(
+                f"  compared: {format_count(self.steps, 'step')} of "
+                f"{format_count(self.world_size, 'rank')}, in {self.dtype}; differences up to "
+                f"{self.bound:.0e} of a tensor's norm per step count as rounding"
+            )
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """Return all facts as an object for JSON."""
-        from dataclasses import asdict
-
         return asdict(self)
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    lines = []
+    where = []
+    if finding.name is not None:
+        place = f" of {finding.module}" if finding.module else ""
+        where.append(f"{finding.kind} {finding.name}{place}")
+    if finding.line is not None:
+        where.append(finding.line)
+    if finding.backward_line is not None:
+        where.append(f"backward in {finding.backward_line}")
+    if where:
+        lines.append(f"  step {finding.step}: {', '.join(where)}")
+    if finding.error is not None:
+        others = f", as {_others(finding.others)}" if finding.others else ""
+        lines.append(f"    differs by {finding.error:.2g} of its norm{others}")
+    cause = finding.cause
+    lines.append(f"    {'' if cause.is_certain else 'probably: '}{cause.text}")
+    lines.append(f"    change: {cause.remedy}")
+    return lines
+
+
+def _others(count: int) -> str:
+    return "does 1 other tensor" if count == 1 else f"do {count} other tensors"

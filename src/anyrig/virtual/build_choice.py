@@ -6,6 +6,7 @@ one on PyPI or, if that has no kernels for a GPU of the rig, the newest that has
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -86,13 +87,10 @@ def check_build(rig: VirtualRig, *, without_kernels: bool) -> None:
     report(choose_build(rig, without_kernels=without_kernels)[1])
 
 
-_reported: set[str] = set()
-
-
+@functools.cache  # so that a process says it once
 def report(reason: str | None) -> None:
-    """Write the reason for a choice to standard error, once in a process."""
-    if reason is not None and reason not in _reported:
-        _reported.add(reason)
+    """Write the reason for a choice to standard error."""
+    if reason is not None:
         sys.stderr.write(f"anyrig: {reason}.\n")
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import functools
 import importlib
 import os
 import sys
@@ -39,9 +40,6 @@ _CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 
 # Addresses of this host, for which gloo needs no name resolution.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
-# Gloo devices by (process id, whether on loopback, interface names).
-_devices: dict[tuple[int, bool, str], list[Any]] = {}
 
 
 def patch(core: ModuleType, *, is_alone: bool = False) -> None:
@@ -125,18 +123,17 @@ def _gloo_devices(gloo: Any) -> list[Any]:
     All groups share the devices: the thread of a device wakes up a hundred times a second, and some
     programs create hundreds of groups.
     """
-    on_loopback, interfaces = _place_of_sockets()
-    key = (os.getpid(), on_loopback, interfaces)
-    if key not in _devices:
-        with _threads_that_do_not_preempt():
-            if on_loopback:
-                devices = [gloo.create_device(hostname="127.0.0.1")]
-            elif interfaces:
-                devices = [gloo.create_device(interface=name) for name in interfaces.split(",")]
-            else:
-                devices = [gloo.create_default_device()]
-        _devices[key] = devices
-    return _devices[key]
+    return _devices_of_process(gloo, os.getpid(), *_place_of_sockets())
+
+
+@functools.cache
+def _devices_of_process(gloo: Any, process: int, on_loopback: bool, interfaces: str) -> list[Any]:
+    with _threads_that_do_not_preempt():
+        if on_loopback:
+            return [gloo.create_device(hostname="127.0.0.1")]
+        if interfaces:
+            return [gloo.create_device(interface=name) for name in interfaces.split(",")]
+        return [gloo.create_default_device()]
 
 
 @contextmanager

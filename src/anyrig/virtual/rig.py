@@ -251,6 +251,8 @@ def _group(group: str, text: str) -> tuple[int, str]:
 
 def _gpu(gpu: str) -> str | int:
     """Return `gpu` if it is a key, or its bytes if it is a size."""
+    if is_key(gpu):  # some are numbers: 3090
+        return gpu
     if gpu.isdecimal():
         raise DeviceTextError(
             f"{gpu!r} is neither a GPU nor a size; write {gpu}GiB for a plain GPU of that size"

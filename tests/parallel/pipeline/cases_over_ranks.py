@@ -27,12 +27,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
-from anyrig.parallel.pipeline.over_ranks import links
-from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
-from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
-from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
-from anyrig.parallel.pipeline.stage import Stage
+from anyrig.parallel.engines.pipeline.over_ranks import links
+from anyrig.parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere
+from anyrig.parallel.engines.pipeline.over_ranks.memory_link import MemoryLink
+from anyrig.parallel.engines.pipeline.over_ranks.rank_calls import spread_overflow
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES
+from anyrig.parallel.engines.pipeline.stage import Stage
 from anyrig.parallel.plans import Pipeline
 from anyrig.processes.group.membership import current_context
 from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE
@@ -237,6 +237,23 @@ def case_outputs_and_a_loss_outside() -> None:
             assert not pair.model(x).requires_grad
         pair.model.eval()
         close(pair.model(x), pair.one(x))
+
+
+def case_no_samples_at_all() -> None:
+    for loss, schedule in ((None, "gpipe"), (nn.MSELoss(), "gpipe"), (nn.MSELoss(), "1f1b")):
+        pair = Pair(perceptron(classes=1), loss, schedule=schedule, micro_batches=2)
+        for samples in (4, 0, 3):
+            x, y = batch(samples)[0], torch.ones(samples, 1, dtype=torch.float64)
+            y = y.to(x.device)
+            for module in (pair.model, pair.one):
+                module.zero_grad()
+            if loss is not None:
+                pair.model(x, target=y).backward()
+                loss(pair.one(x), y).backward()
+            else:
+                for module in (pair.model, pair.one):
+                    nn.functional.mse_loss(module(x), y).backward()
+            pair.compare_gradients()
 
 
 def case_outputs_of_one_number() -> None:
@@ -690,7 +707,7 @@ def case_clipping_and_scaling() -> None:
 
 def case_a_gradient_that_overflows() -> None:
     pair = Pair(perceptron())
-    its_links = pair.model._pipeline.links
+    its_links = pair.model._engine._pipeline.links
     for overflows in (False, True):
         (gradient,) = on_device(torch.ones(2, 2))
         if overflows and pair.rank == 0:
@@ -769,7 +786,7 @@ def case_failing_stages() -> None:
             given = x.detach().clone()
             given[5] = bad  # in micro-batch 2
             given.requires_grad_()
-            model._pipeline.links._limit = timedelta(seconds=TIME_LIMIT_SECONDS)
+            model._engine._pipeline.links._limit = timedelta(seconds=TIME_LIMIT_SECONDS)
             started = time.monotonic()
             found = error_of(lambda: model(given, target=torch.zeros(8, 6)).backward())  # noqa: B023
             assert time.monotonic() - started < TIME_LIMIT_SECONDS  # no rank waited for its limit
@@ -837,7 +854,7 @@ class Turn:
     """Lets ranks wait for an event on one of them; a wait ends after 20 seconds."""
 
     def __init__(self, pair: Pair, name: str) -> None:
-        self._board, self._name = pair.model._pipeline.links.board, name
+        self._board, self._name = pair.model._engine._pipeline.links.board, name
 
     def come(self) -> None:
         """Let ranks continue that wait for rank 0."""
@@ -936,7 +953,7 @@ def case_refusals() -> None:
 
 
 def case_sums_end_with_a_rank_that_fails() -> None:
-    its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._pipeline.links
+    its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._engine._pipeline.links
     its_links._limit = timedelta(seconds=TIME_LIMIT_SECONDS)
     started = time.monotonic()
     if dist.get_rank() == 0:
@@ -952,7 +969,7 @@ def case_sums_end_with_a_rank_that_fails() -> None:
 def case_sums_wait_for_a_late_rank_until_their_limit() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TIME_LIMIT_VARIABLE, "60")
-        its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._pipeline.links
+        its_links = Pair(perceptron(), nn.CrossEntropyLoss()).model._engine._pipeline.links
     rank, ones = dist.get_rank(), torch.ones(3)
     if rank == 0:
         time.sleep(0.3)

@@ -12,7 +12,7 @@ install("8xA100-80GB")
 from beside_one_device import TOLERANCE, Beside, batch, perceptron  # noqa: E402
 from torch import nn  # noqa: E402
 
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES  # noqa: E402
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES  # noqa: E402
 
 FEW = [(6, 16, 33), (7, 2, 9), (8, 12, 25)]
 MANY = list(product((2, 3, 5, 8), (1, 2, 5, 8, 13, 32), (3, 32, 37)))

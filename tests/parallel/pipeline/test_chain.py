@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
-from anyrig.parallel.pipeline.split.chain_of import chain_of
+from anyrig.parallel.engines.pipeline.split.chain_of import chain_of
 
 
 def run(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.split.chain_of import chain_of
+from anyrig.parallel.engines.pipeline.split.chain_of import chain_of
 
 
 def crossing(chain: Any, cut: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.split.chain_of import chain_of
+from anyrig.parallel.engines.pipeline.split.chain_of import chain_of
 
 
 class Layer(nn.Module):

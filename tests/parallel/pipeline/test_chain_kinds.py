@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.split.chain_of import chain_of
+from anyrig.parallel.engines.pipeline.split.chain_of import chain_of
 
 
 class Halves(nn.Module):

@@ -15,7 +15,7 @@ from models_of_libraries import CODE, D, Net, T, _factor, _positions
 from torch import Tensor, nn
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.split.chain_of import chain_of
+from anyrig.parallel.engines.pipeline.split.chain_of import chain_of
 
 
 def samples(count: int) -> Tensor:

@@ -8,13 +8,13 @@ from torch import nn
 
 import anyrig
 from anyrig.hardware import spec_of_key
-from anyrig.parallel.pipeline.counted_micro_batches import (
+from anyrig.parallel.engines.pipeline.counted_micro_batches import (
     ISSUE_SECONDS,
     PartWork,
     choose_by_work,
     step_seconds,
 )
-from anyrig.parallel.pipeline.micro_batches import MicroBatches
+from anyrig.parallel.engines.pipeline.micro_batches import MicroBatches
 
 BEGUN = MicroBatches(8, "begun", False)
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere, put_elsewhere
-from anyrig.parallel.pipeline.over_ranks.elsewhere_gradients import mark_gradients
+from anyrig.parallel.engines.pipeline.over_ranks.elsewhere import Elsewhere, put_elsewhere
+from anyrig.parallel.engines.pipeline.over_ranks.elsewhere_gradients import mark_gradients
 
 CPU = torch.device("cpu")
 

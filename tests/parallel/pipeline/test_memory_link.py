@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyrig.parallel.pipeline.over_ranks.contents import Form
-from anyrig.parallel.pipeline.over_ranks.mapped_memory import _MOST_VIEWS, make_sample
-from anyrig.parallel.pipeline.over_ranks.memory_link import MemoryLink
+from anyrig.parallel.engines.pipeline.over_ranks.contents import Form
+from anyrig.parallel.engines.pipeline.over_ranks.mapped_memory import _MOST_VIEWS, make_sample
+from anyrig.parallel.engines.pipeline.over_ranks.memory_link import MemoryLink
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="links by memory need Linux"

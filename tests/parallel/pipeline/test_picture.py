@@ -7,19 +7,21 @@ import textwrap
 
 import pytest
 
-from anyrig.parallel.pipeline.schedules import picture
-from anyrig.parallel.pipeline.schedules.forward import forward
-from anyrig.parallel.pipeline.schedules.gpipe import gpipe
-from anyrig.parallel.pipeline.schedules.interleaved import interleaved
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
-from anyrig.parallel.pipeline.schedules.one_forward_one_backward import one_forward_one_backward
-from anyrig.parallel.pipeline.schedules.picture import draw
-from anyrig.parallel.pipeline.schedules.schedule import Schedule
-from anyrig.parallel.pipeline.schedules.timeline import simulate
-from anyrig.parallel.pipeline.schedules.zero_bubble import zero_bubble
-from anyrig.parallel.pipeline.schedules.zero_bubble_few import zero_bubble_few
-from anyrig.parallel.pipeline.schedules.zero_bubble_h2 import zero_bubble_h2
-from anyrig.parallel.pipeline.schedules.zero_bubble_v import zero_bubble_v
+from anyrig.parallel.engines.pipeline.schedules import picture
+from anyrig.parallel.engines.pipeline.schedules.forward import forward
+from anyrig.parallel.engines.pipeline.schedules.gpipe import gpipe
+from anyrig.parallel.engines.pipeline.schedules.interleaved import interleaved
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
+from anyrig.parallel.engines.pipeline.schedules.one_forward_one_backward import (
+    one_forward_one_backward,
+)
+from anyrig.parallel.engines.pipeline.schedules.picture import draw
+from anyrig.parallel.engines.pipeline.schedules.schedule import Schedule
+from anyrig.parallel.engines.pipeline.schedules.timeline import simulate
+from anyrig.parallel.engines.pipeline.schedules.zero_bubble import zero_bubble
+from anyrig.parallel.engines.pipeline.schedules.zero_bubble_few import zero_bubble_few
+from anyrig.parallel.engines.pipeline.schedules.zero_bubble_h2 import zero_bubble_h2
+from anyrig.parallel.engines.pipeline.schedules.zero_bubble_v import zero_bubble_v
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from beside_one_device import TOLERANCE, Beside, batch, difference, perceptron, 
 from torch import Tensor, nn
 
 import anyrig
+from anyrig import Pipeline
 from anyrig.errors import SpreadError
 
 pytestmark = pytest.mark.gpus(3)
@@ -68,6 +69,24 @@ def test_a_second_backward_pass(schedule: str) -> None:
         with pytest.raises(RuntimeError, match=r"second time|earlier backward pass"):
             loss.backward()
     assert pair.compare_gradients() < TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_sparse_gradients_take_the_factor_of_the_loss(schedule: str) -> None:
+    def layers() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Tanh(), nn.Linear(4, 2)).double()
+
+    plan = Pipeline(schedule=schedule, micro_batches=2)
+    model = anyrig.spread(layers(), rig_of(2), plan=plan, loss=nn.MSELoss())
+    one, x, y = layers(), torch.tensor([1, 2, 2, 6]), torch.randn(4, 2, dtype=torch.float64)
+    for loss in (nn.functional.mse_loss(one(x), y), model(x, target=y)):
+        (3 * loss).backward()
+    for ours, theirs in zip(model.parameters(), one.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert ours.grad.is_sparse == theirs.grad.is_sparse
+        torch.testing.assert_close(ours.grad.cpu().to_dense(), theirs.grad.to_dense())
 
 
 class Scaled(nn.Module):

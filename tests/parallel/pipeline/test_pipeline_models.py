@@ -13,7 +13,7 @@ from divided_models import CASES
 from torch import Tensor, nn
 
 import anyrig
-from anyrig.parallel.pipeline.stage import tensors_of
+from anyrig.parallel.engines.pipeline.stage import tensors_of
 from anyrig.transfer.arguments import move_tensors
 
 pytestmark = pytest.mark.gpus(4)

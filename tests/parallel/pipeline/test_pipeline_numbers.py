@@ -10,7 +10,7 @@ from beside_one_device import TOLERANCE, Beside, batch, devices_of, difference, 
 from torch import Tensor, nn
 
 import anyrig
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES
 from anyrig.parallel.plans import Replicas
 
 pytestmark = pytest.mark.gpus(4)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES
 
 pytestmark = pytest.mark.gpus(3)
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.schedules.check import check
-from anyrig.parallel.pipeline.schedules.interleaved import split_rounds
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
-from anyrig.parallel.pipeline.schedules.schedule import Schedule, Task, Work
-from anyrig.parallel.pipeline.schedules.timeline import Timeline, simulate
+from anyrig.parallel.engines.pipeline.schedules.check import check
+from anyrig.parallel.engines.pipeline.schedules.interleaved import split_rounds
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
+from anyrig.parallel.engines.pipeline.schedules.schedule import Schedule, Task, Work
+from anyrig.parallel.engines.pipeline.schedules.timeline import Timeline, simulate
 
 DEVICES = range(1, 9)
 MICRO_BATCHES = range(1, 33)

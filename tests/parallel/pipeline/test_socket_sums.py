@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from anyrig.parallel.pipeline.over_ranks.socket_sums import SocketSums
+from anyrig.parallel.engines.pipeline.over_ranks.socket_sums import SocketSums
 from anyrig.processes.group.direct_messages import DirectMessages
 
 SOON = timedelta(seconds=5)

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
-from anyrig.parallel.pipeline.schedules.schedule import Task, Work
-from anyrig.parallel.pipeline.schedules.timeline import issue_order, simulate
+from anyrig.parallel.engines.pipeline.schedules.named import SCHEDULE_NAMES, make_schedule
+from anyrig.parallel.engines.pipeline.schedules.schedule import Task, Work
+from anyrig.parallel.engines.pipeline.schedules.timeline import issue_order, simulate
 
 F, B, I, W = Work.FORWARD, Work.BACKWARD, Work.BACKWARD_INPUT, Work.BACKWARD_WEIGHT  # noqa: E741
 

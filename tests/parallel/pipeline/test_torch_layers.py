@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyrig.parallel.pipeline.torch_layers import TorchLayers
-from anyrig.parallel.pipeline.weight_gradients import DeferredWeights
+from anyrig.parallel.engines.pipeline.torch_layers import TorchLayers
+from anyrig.parallel.engines.pipeline.weight_gradients import DeferredWeights
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 

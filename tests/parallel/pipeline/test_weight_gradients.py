@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyrig.parallel.pipeline.weight_gradients import DeferredWeights, compute_weights
+from anyrig.parallel.engines.pipeline.weight_gradients import DeferredWeights, compute_weights
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anyrig.rehearsal.facts import Facts, Finding
 from anyrig.rehearsal.findings.analysis import Analysis, analyse
 from anyrig.rehearsal.process_record import merge_records
-from anyrig.rehearsal.watching import Watch, _facts_of_process
+from anyrig.rehearsal.watching import Watch, facts_about
 from anyrig.virtual.installed import installation
 
 BF16 = torch.bfloat16
@@ -61,7 +61,9 @@ def watched(step: Step, steps: int = 5) -> tuple[Watch, Facts]:
     for _ in range(steps):
         step()
     watching.stop()
-    return watching, watching.facts(_facts_of_process())
+    installed = installation()
+    assert installed is not None
+    return watching, watching.facts(facts_about("", [], installed))
 
 
 def analysis_of(watching: Watch, facts: Facts) -> Analysis | None:

@@ -221,6 +221,13 @@ def test_a_batch_that_fills_the_memory() -> None:
     assert rehearse(training(Layers(), on_gpu(512, 4096))).findings == ()
 
 
+@pytest.mark.usefixtures("has_free_memory")
+def test_memory_that_the_allocator_keeps_is_in_use() -> None:
+    kept = torch.empty(45 << 30, dtype=torch.uint8, device="cuda")
+    del kept
+    assert rehearse(training(Layers(), on_gpu(512, 4096))).findings == ()
+
+
 def test_double_precision_is_no_finding() -> None:
     step = training(Layers(2048, dtype=torch.float64), on_gpu(2048, 2048, dtype=torch.float64))
     assert "R09" not in {finding.code for finding in rehearse(step).findings}

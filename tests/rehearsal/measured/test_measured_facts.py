@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hand_written_trace import BASE_NS, write
 
+from anyrig.programs.program import Program
 from anyrig.rehearsal.measured.adapter import record_of_trace
 from anyrig.rehearsal.measured.device_works import Group
 from anyrig.rehearsal.measured.measured_device import MeasuredDevice
 from anyrig.rehearsal.measured.measured_facts import write_report
 from anyrig.rehearsal.measured.trace_file import read_trace
 from anyrig.rehearsal.process_record import ProcessRecord
-from anyrig.rehearsal.program import Program
 from anyrig.rehearsal.record_folder import RecordFolder
 from anyrig.rehearsal.reporting import Reporting
 from anyrig.rehearsal.step_ends import StepEnd

@@ -8,8 +8,8 @@ from pathlib import Path
 from hand_written_trace import call, work, write
 from test_measured_facts import process_of
 
+from anyrig.programs.program import Program
 from anyrig.rehearsal.measured.measured_facts import write_report
-from anyrig.rehearsal.program import Program
 from anyrig.rehearsal.reporting import Reporting
 from forked_programs import run_anyrig
 from perfetto_processor import check_busy_times, loaded, needs_perfetto

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyrig.rehearsal.page.columns import differences, pack
+from anyrig.rehearsal.page.columns import pack
 from anyrig.rehearsal.page.lanes import Lane, arrange
-from anyrig.rehearsal.page.memory_curve import read_curve
+from anyrig.rehearsal.page.memory_picture import draw_memory
 from anyrig.rehearsal.page.merging import choose_limit_ns, merge_short
 
 
@@ -77,33 +77,28 @@ def test_merging_by_the_chosen_limit_keeps_all_time(durations: list[int], most: 
     assert len(merged) <= len(lane)
 
 
-@given(st.lists(st.integers(-(2**45), 2**45)))
-def test_columns_hold_differences_exactly(numbers: list[int]) -> None:
-    column = pack(differences(numbers))
+@given(st.lists(st.integers(0, 2**53 - 1)))
+def test_columns_hold_numbers_exactly(numbers: list[int]) -> None:
+    column = pack(numbers)
     stored = [
         sum(
             column.planes[plane * column.length + row] << 8 * plane for plane in range(column.width)
         )
         for row in range(column.length)
     ]
-    total, found = 0, []
-    for number in stored:
-        total += -(number + 1) // 2 if number % 2 else number // 2
-        found.append(total)
-    assert found == numbers
+    assert stored == numbers
 
 
-def test_a_thinned_curve_keeps_its_peak() -> None:
+def test_a_picture_of_many_points_keeps_the_peak() -> None:
     heights = [7 * index % 100 for index in range(1000)]
     heights[503] = 5000
     memory = {"device": 0, "seconds": list(range(1000)), "tensor_bytes": heights}
     memory |= {f"{name}_bytes": [1] * 1000 for name in ("context", "workspace", "cached")}
-    curve = read_curve(facts_of(), memory, 100)
-    assert len(curve.seconds) <= 100
-    assert curve.is_thinned
-    assert max(curve.totals) == 5003
-    assert curve.seconds[curve.totals.index(5003)] == 503
-    assert curve.seconds[-1] == 999
+    picture = draw_memory(memory, "cuda:0", 0, 1000)
+    assert "cuda:0, at most 4.89 KiB" in picture
+    assert picture.count(",") < 4 * 2 * 2 * 500
+    # On top of the picture, from the time of the peak to that of the next point.
+    assert f"{144 + 816 * 0.503:.1f},4.0 " in picture
 
 
 def test_a_rank_s_hosts_come_before_its_streams() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from reading import Data, ReadPage
 
 from anyrig.rehearsal.page import payload
 from anyrig.rehearsal.page.document import format_page
-from anyrig.rehearsal.page.library import find_library
 from anyrig.rehearsal.page.write import write_page
 
 HOSTILE = "</script><script>alert(1)</script>\"'`&<!--<img src=x onerror=alert(2)>$data ]]> \u2028"
@@ -36,8 +34,8 @@ EVERY_ELEMENT = {
         "i",
         "main",
     ),
-    *("section", "label", "input", "canvas", "figure", "figcaption", "svg", "defs", "pattern"),
-    *("path", "rect", "text", "polygon", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("section", "label", "input", "canvas", "figure", "svg"),
+    *("path", "text", "polygon", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     *("code", "pre", "strong", "footer", "details", "summary", "dialog", "kbd", "form", "script"),
 }
 
@@ -64,7 +62,6 @@ def test_a_page_says_everything_without_scripts(page: ReadPage) -> None:
         "Add up loss.detach() on the device",
         "nccl:all_reduce",
         "blocks.*.mlp.up",
-        "cuda:1 stream 20",
         "activations",
         "not known",
         "exit status 0",
@@ -72,7 +69,6 @@ def test_a_page_says_everything_without_scripts(page: ReadPage) -> None:
         assert words in page.text, words
     pictures = [attributes for tag, attributes in page.tags if tag == "svg"]
     assert [picture["aria-label"] for picture in pictures] == [
-        "the time line of step 3",
         "cuda:0, at most 15.95 GiB",
         "cuda:1, at most 15.95 GiB",
     ]
@@ -138,7 +134,8 @@ def test_only_the_scripts_of_the_page_may_run(page: ReadPage) -> None:
     script_sources = page.policy.partition("script-src")[2].partition(";")[0]
     assert "unsafe-inline" not in script_sources
     for _, attributes in page.tags:
-        outside = [value for value in attributes.values() if value and "//" in value]
+        # A hash may have two slashes.
+        outside = [v for name, v in attributes.items() if v and "//" in v and name != "content"]
         assert outside == [], "the page would ask another host"
         assert not any(name.startswith("on") for name in attributes)
 
@@ -167,7 +164,6 @@ def test_hostile_texts_stay_texts() -> None:
     assert {tag for tag, _ in page.tags} <= EVERY_ELEMENT
     assert [attributes.get("id") for tag, attributes in page.tags if tag == "script"] == [
         "data",
-        "library",
         None,
     ]
     assert page.text.count(HOSTILE) > 30
@@ -210,19 +206,3 @@ def test_a_program_may_end_early(missing: str) -> None:
     page = ReadPage.of(format_page(facts))
     assert "rehearsed on" in page.text
     assert ("OutOfMemoryError" in page.text) == (missing == "everything")
-
-
-def test_a_page_without_the_library_says_how_to_get_it(
-    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "bokeh", None)
-    assert find_library() is None
-    page = ReadPage.of(format_page(facts))
-    assert "pip install 'anyrig[report]'" in page.text
-    assert "library" not in page.scripts or not page.scripts["library"]
-
-
-def test_a_page_names_the_library_and_its_licence(page: ReadPage) -> None:
-    pytest.importorskip("bokeh", reason="the library is an optional extra")
-    assert "BokehJS" in page.text
-    assert "Redistribution and use in source and binary forms" in page.text

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from card_rates import ACCESSES, core
+from torch.nn.functional import interpolate
 
 Fields = dict[str, float]
 
@@ -57,6 +58,28 @@ def test_a_reduction_along_columns_knows_its_rows(
     x = array(20, 30, 50)
     (record,) = records_of(lambda: reduce(x))
     assert (ACCESSES[int(record["access"])], record["rows"]) == ("reduction", rows)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "layout", "planes"),
+    [
+        ("bilinear", (2, 8, 7, 7), torch.contiguous_format, 16),
+        ("bilinear", (2, 8, 7, 7), torch.channels_last, 0),
+        ("bilinear", (2, 3, 7, 7), torch.channels_last, 6),
+        ("bicubic", (2, 8, 7, 7), torch.channels_last, 16),
+        ("nearest", (2, 8, 7, 7), torch.contiguous_format, 0),
+        ("linear", (2, 8, 7), torch.preserve_format, 16),
+        ("trilinear", (2, 8, 3, 7, 7), torch.contiguous_format, 16),
+    ],
+)
+def test_a_resampling_knows_the_planes_that_its_threads_walk_over(
+    mode: str, size: tuple[int, ...], layout: torch.memory_format, planes: int
+) -> None:
+    x = array(*size)
+    if layout is not torch.preserve_format:
+        x = x.to(memory_format=layout)
+    (record,) = records_of(lambda: interpolate(x, scale_factor=2, mode=mode))
+    assert (ACCESSES[int(record["access"])], record["rows"]) == ("window", planes)
 
 
 def test_a_softmax_knows_the_rows_that_it_walks_down() -> None:

@@ -25,7 +25,7 @@ def round_values() -> dict[str, list[float]]:
         elif name.endswith("grouped_transpose_widths"):
             values[name] = [1e6] * len(given)  # no group is so wide
         else:
-            is_factor = any(
+            is_factor = name.endswith("transpose_forward") or any(
                 word in name for word in ("fraction", "share", "efficiency", "speedup", "exponent")
             )
             values[name] = [1.0 if is_factor else 0.0] * len(given)
@@ -233,7 +233,7 @@ def test_matrix_units_want_channels_last() -> None:
 
 def test_some_libraries_multiply_points_in_nchw_as_they_are() -> None:
     fields = POINTWISE | HALF | {"bytes_read": 1e6}
-    facts = gpu(reads_planar_points=1)
+    facts = gpu(planar_alignment_bytes=16.0)
 
     def transforming_seconds(**changed: float) -> float:
         work = fields | changed
@@ -244,6 +244,17 @@ def test_some_libraries_multiply_points_in_nchw_as_they_are() -> None:
     odd = {"in_h": 15, "in_w": 7, "out_h": 15, "out_w": 7}  # 210 bytes a row
     assert transforming_seconds(**odd) == exactly(2e6 / 1e12)
     assert transforming_seconds(kernel_h=3, kernel_w=3) == exactly(2e6 / 1e12)
+    facts = gpu(planar_alignment_bytes=[2.0, 0.0, 16.0])
+    assert transforming_seconds(**odd) == pytest.approx(0, abs=1e-12)
+    assert transforming_seconds(**{"pass": 1}) == exactly(2e6 / 1e12)
+    assert transforming_seconds(**odd, **{"pass": 2}) == exactly(2e6 / 1e12)
+
+
+def test_resampling_takes_a_step_a_plane_unless_its_bytes_take_longer() -> None:
+    facts = gpu(window_step_seconds=1 * US)
+    window = {"access": ACCESSES.index("window"), "bytes_read": 1e9}
+    assert seconds_of(facts, "memory", **window, rows=4000) == exactly(4e-3)
+    assert seconds_of(facts, "memory", **window, rows=500) == exactly(1e-3)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -304,6 +315,15 @@ def test_the_wider_tensor_decides_whether_groups_are_transposed(narrow: str) -> 
 )
 def test_narrow_groups_and_many_of_them_are_not_transposed(channels: int, groups: int) -> None:
     assert transposing_seconds(channels, groups) == pytest.approx(0, abs=1e-12)
+
+
+def test_newer_libraries_transpose_no_groups_in_forward_passes() -> None:
+    facts = gpu(grouped_transpose_widths=[16, 48, 64], grouped_transpose_forward=0.0)
+    for number, slower in enumerate((0.0, 2 * 1280 * 128 * 6 / 1e12, 2 * 1280 * 128 * 6 / 1e12)):
+        work = grouped(64, 2, **{"pass": number})
+        first = seconds_of(facts, "convolution", **work)
+        last = seconds_of(facts, "convolution", **work | {"channels_last": 1})
+        assert last - first == pytest.approx(slower, abs=1e-12)
 
 
 def test_groups_of_float32_are_not_transposed() -> None:

@@ -59,7 +59,8 @@ class ModelFile:
             CheckpointDamagedError: the index or a file is altered or missing.
         """
         if not self.numbered:
-            return read_index(self.path)
+            folder = self.path.parent
+            return read_index(find_inside(folder, self.path.name, named_by=str(folder)))
         named: dict[Path, tuple[str, ...]] = {}
         file_of: dict[str, str] = {}
         for file_name in self.numbered:
@@ -128,7 +129,7 @@ def read_model_file(model: ModelFile) -> dict[str, Tensor]:
 
 
 def _names_in(path: Path) -> list[str]:
-    return [*read_header(path).all_names()]
+    return [*read_header(path, follow_links=True).all_names()]
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -45,6 +45,8 @@ def find(program: Program) -> Iterator[Hit]:
     for node in program.all(ast.Attribute):
         if node.attr != "data" or node in replaced or not _is_tensor(program, node):
             continue
+        if _is_written(program, node):
+            continue
         start, end = program.end(node.value), program.end(node)
         if isinstance(node.ctx, ast.Store):
             name = program.source(node.value)
@@ -54,13 +56,13 @@ def find(program: Program) -> Iterator[Hit]:
                 f"autograd does not see an assignment to `.data`; assign `{name}` itself, or "
                 f"`{name}.copy_(…)` inside `torch.no_grad()`",
             )
-        elif not _is_written(program, node):
+        elif isinstance(node.ctx, ast.Load):
             yield Hit(
                 start,
                 end,
                 "autograd does not see what happens to `.data`, and may compute wrong gradients "
                 "silently; write `.detach()`",
-                Fix((Edit(start, end, ".detach()"),), is_safe=False),
+                Fix((Edit(end - len("data"), end, "detach()"),), is_safe=False),
             )
 
 

@@ -49,7 +49,7 @@ def _to_device(program: Program, call: ast.Call) -> Fix | None:
         edits = ()
     else:
         return None
-    name = Edit(program.end(function.value), program.end(function), ".to")
+    name = Edit(program.end(function) - len("cuda"), program.end(function), "to")
     opening = program.end(function) + 1
     argument = Edit(opening, opening, "device, " if call.keywords else "device")
     return Fix((*edits, name, argument), is_safe=False)
@@ -103,13 +103,16 @@ def find_number(program: Program) -> Iterator[Hit]:
         value = devices.value if devices else call.args[1] if len(call.args) > 1 else None
         if not isinstance(value, (ast.List, ast.Tuple)) or len(value.elts) < 2:
             continue
-        if all(type(constant(each)) is int for each in value.elts):
-            yield Hit(
-                program.start(value),
-                program.end(value),
-                f"`device_ids={program.source(value)}` needs just these GPUs; leave it out to "
-                "use all that are visible",
-            )
+        if not all(type(constant(each)) is int for each in value.elts):
+            continue
+        if is_guarded(program, call):
+            continue
+        yield Hit(
+            program.start(value),
+            program.end(value),
+            f"`device_ids={program.source(value)}` needs just these GPUs; leave it out to use all "
+            "that are visible",
+        )
 
 
 def _is_a_device(program: Program, node: ast.Constant) -> bool:

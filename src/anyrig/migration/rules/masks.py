@@ -65,11 +65,12 @@ def _byte_mask(program: Program, mask: ast.expr, consequence: str) -> Iterator[H
         pass
     elif not type_name.endswith((".ByteTensor", ".uint8")):
         return
+    name_start = program.end(function) - len(function.attr)
     yield Hit(
         program.start(mask),
         program.end(mask),
         f"a mask of bytes {consequence}; write `.bool()`",
-        Fix((Edit(program.end(function.value), program.end(mask), ".bool()"),), is_safe=True),
+        Fix((Edit(name_start, program.end(mask), "bool()"),), is_safe=True),
     )
 
 

@@ -61,11 +61,7 @@ def _fix(
     edits = [
         Edit(program.start(first), program.end(first), f"reduction={reduction}".replace('"', quote))
     ]
-    for other in given[1:]:
-        removal = remove_argument(program, call, other)
-        if removal is None:
-            return None
-        edits.append(removal)
+    edits += [remove_argument(program, call, other) for other in given[1:]]
     return Fix(tuple(edits), is_safe=True)
 
 

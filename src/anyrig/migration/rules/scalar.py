@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..edit import Edit, Fix
+from ..edit import Fix
 from ..finding import Hit
 from ..kind import Kind
 from ..program import Program
-from ..rewrite import constant
+from ..rewrite import constant, unwrap
 from ..rule import Rule
 from ..training import called_name
 from .sources import GUIDE_0_4, thread
@@ -32,7 +32,7 @@ def find(program: Program) -> Iterator[Hit]:
             program.end(node),
             f"{what} is one number and has had no index since PyTorch 0.4, so this raises {error}; "
             "write `.item()`",
-            Fix((Edit(program.end(value), program.end(node), ".item()"),), is_safe=not is_guess),
+            Fix(unwrap(program, node, value, ".item()"), is_safe=not is_guess),
         )
 
 

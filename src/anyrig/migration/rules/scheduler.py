@@ -79,7 +79,7 @@ def find_verbose(program: Program) -> Iterator[Hit]:
                 program.end(verbose),
                 "schedulers have no argument `verbose` any more, so this raises TypeError; print "
                 "`scheduler.get_last_lr()`",
-                None if edit is None else Fix((edit,), is_safe=is_off),
+                Fix((edit,), is_safe=is_off),
             )
 
 

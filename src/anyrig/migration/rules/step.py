@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from ..edit import Fix
 from ..finding import Hit
 from ..kind import Kind
-from ..program import Loop, Program
+from ..program import Program
 from ..rewrite import insert_after
 from ..rule import Rule
+from ..tree import Loop
 from .sources import GUIDE_0_4, page
 
 

@@ -154,7 +154,7 @@ def _is_type_call(node: ast.expr) -> bool:
 
 def _imports(program: Program) -> Iterator[Hit]:
     for node in program.all(ast.ImportFrom):
-        if node.module not in ("torch.autograd", "torch.autograd.variable"):
+        if node.level or node.module not in ("torch.autograd", "torch.autograd.variable"):
             continue
         for alias in node.names:
             if alias.name != "Variable" or program.is_package or _is_exported(program):

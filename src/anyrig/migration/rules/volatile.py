@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from ..edit import Edit, Fix
 from ..finding import Hit
 from ..lexer import split_tokens
-from ..program import Function, Program
+from ..program import Program
 from ..rewrite import constant, keyword
 from ..rule import Rule
 from ..training import called_name, trains
+from ..tree import Function
 from .sources import GUIDE_0_4
 from .variable import VARIABLE, removed_statement, unwrapped
 

@@ -20,19 +20,44 @@ _OF_TARGETS = "NllLoss"
 # A loss is computed from a few others, with scales and sums.
 _MOST_NODES = 64
 
+# How many samples a loss is checked for. One half has two, which do not broadcast to the values of
+# a whole part.
+FEWEST = 3
+
 
 class CheckedCalls:
     """The calls of one model that were checked: the first with each set of keyword arguments."""
 
     def __init__(self) -> None:
         self._seen: set[frozenset[str]] = set()
+        self._in_halves: set[tuple[str, frozenset[str], bool]] = set()
+        self._samples_of_loss = 0  # of the largest part whose loss was checked, up to FEWEST
 
     def note(self, kwargs: Mapping[str, Any]) -> bool:
         """Note a call; return whether it is the first with these keyword arguments."""
-        names = frozenset(name for name, value in kwargs.items() if value is not None)
+        names = _names(kwargs)
         is_new = names not in self._seen
         self._seen.add(names)
         return is_new
+
+    def note_halves(self, kwargs: Mapping[str, Any], samples: int, method: str = "") -> bool:
+        """Note a call for `samples` samples; return whether to compare it with its halves."""
+        key = method, _names(kwargs), torch.is_grad_enabled()
+        is_new = samples > 1 and key not in self._in_halves
+        if is_new:
+            self._in_halves.add(key)
+        return is_new
+
+    def note_loss(self, samples: int) -> bool:
+        """Note that a loss of `samples` samples is computed; return whether it is to be checked."""
+        enough = min(samples, FEWEST)
+        is_first = enough > self._samples_of_loss
+        self._samples_of_loss = max(self._samples_of_loss, enough)
+        return is_first
+
+
+def _names(kwargs: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(name for name, value in kwargs.items() if value is not None)
 
 
 @dataclass(frozen=True)

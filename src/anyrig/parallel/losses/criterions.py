@@ -120,3 +120,10 @@ def recognise(criterion: Any) -> Known | None:
         return None
     summed = functools.partial(criterion, **{**given, "reduction": "sum"})
     return Known({"reduction": "mean", **given}, count, summed)
+
+
+def name_of(criterion: Any) -> str:
+    """Return the name of a criterion for messages."""
+    if isinstance(criterion, functools.partial):
+        return name_of(criterion.func)
+    return getattr(criterion, "__name__", type(criterion).__name__)

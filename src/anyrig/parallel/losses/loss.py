@@ -21,17 +21,18 @@ from ...errors import BatchError
 from ...transfer.beside import copy_beside, copy_in_order
 from ...transfer.location import device_of
 from ...transfer.move import Mover, resolve_device
-from ..batch.divided_dimension import read_shapes
-from ..batch.gather import gather
-from ..batch.samples import count_samples
-from ..batch.scatter import scatter_samples
 from ..marks import tensors_with_gradients
 from ..named_arguments import take_target
+from ..parts.divided_dimension import read_shapes
+from ..parts.gather import gather
+from ..parts.samples import count_samples
+from ..parts.scatter import scatter_samples
 from .checked_means import refuse_unseen
-from .criterions import Known, recognise
+from .criterions import Known, name_of, recognise
 from .even_means import rate_of_targets, require_even
 from .means_of_parts import noting_means
 from .mistakes import require_criterion
+from .own_loss import HalvesCheck
 from .target_means import sum_of_mean
 
 Criterion = Callable[[Any, Any], Any]
@@ -70,10 +71,12 @@ class PartLoss:
 
     Args:
         criterion: called as ``criterion(output, target)`` for each part; not changed meanwhile.
+        check: of the first part, if its criterion is not one of PyTorch's.
     """
 
-    def __init__(self, criterion: Criterion) -> None:
+    def __init__(self, criterion: Criterion, check: HalvesCheck | None = None) -> None:
         self._criterion, self._known = criterion, recognise(criterion)
+        self._check = check
         self._is_checked = False
 
     def __call__(self, output: Any, target: Any, samples: int) -> LossPart:
@@ -87,7 +90,7 @@ class PartLoss:
         reduction = reduction_of(criterion, known)
         if known is not None and known.by_elements and output.shape != target.shape:
             raise BatchError(
-                f"{_name(criterion)} takes elements of the output and the target in pairs, but a "
+                f"{name_of(criterion)} takes elements of the output and the target in pairs, but a "
                 f"part of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, "
                 "which would pair samples within this part only. Give both the same "
                 f"shape{_about_lengths(output, target)}"
@@ -117,6 +120,9 @@ class PartLoss:
             # What the module has computed is not the loss's.
             given = [each.grad_fn for each in tensors_with_gradients(output)]
             refuse_unseen(returned, [*noted.seen, *given])
+        if self._check is not None:
+            self._check.check(criterion, output, target, samples, reduction == "sum")
+            self._check = None
         if len(means) == 1 and returned is means[0][0]:
             mean, count = means[0]
             return LossPart(sum_of_mean(mean, count), count, True, mean.dtype, skips=True)
@@ -125,7 +131,7 @@ class PartLoss:
             return LossPart(value.reshape(()), count, True, value.dtype)
         if not isinstance(returned, Tensor):
             raise BatchError(
-                f"the loss {_name(criterion)} returned {type(returned).__name__}; return a "
+                f"the loss {name_of(criterion)} returned {type(returned).__name__}; return a "
                 "tensor, or a tuple (sum, count) whose sum is a tensor"
             )
         if returned.dim() > 0 or reduction == "sum":
@@ -137,9 +143,15 @@ class PartLoss:
         return LossPart(wide * samples, samples, True, returned.dtype, shape, targets=targets)
 
 
-def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
+def loss_part(
+    criterion: Criterion,
+    output: Any,
+    target: Any,
+    samples: int,
+    check: HalvesCheck | None = None,
+) -> LossPart:
     """Return the loss of one part of a batch, which has `samples` samples; see `PartLoss`."""
-    return PartLoss(criterion)(output, target, samples)
+    return PartLoss(criterion, check)(output, target, samples)
 
 
 def compute_loss_part(
@@ -147,6 +159,7 @@ def compute_loss_part(
     criterion: Criterion,
     device: torch.device,
     samples: int,
+    check: HalvesCheck | None,
     /,
     *inputs: Any,
     **kwargs: Any,
@@ -157,7 +170,7 @@ def compute_loss_part(
     """
     target = take_target(module, inputs, kwargs)
     output = module(*inputs, **kwargs)
-    return loss_part(criterion_on(criterion, device), output, target, samples)
+    return loss_part(criterion_on(criterion, device), output, target, samples, check)
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
@@ -210,7 +223,7 @@ def divisor_of_gradients(
 
 def explain_loss(criterion: Criterion) -> str:
     """Return in words how the batch's loss is computed from the parts' losses."""
-    known, name = recognise(criterion), _name(criterion)
+    known, name = recognise(criterion), name_of(criterion)
     reduction = reduction_of(criterion, known)
     if reduction in ("sum", "none"):
         return f"{name}: the parts' losses are {'added' if reduction == 'sum' else 'joined'}"
@@ -339,7 +352,7 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
         ):
             raise
         raise BatchError(
-            f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "
+            f"the loss {name_of(criterion)} failed on a part of the batch with an output of shape "
             f"{tuple(output.shape)} and a target of shape {tuple(target.shape)} "
             f"({type(error).__name__}: {error}). Give the output the form of the "
             f"target{_about_lengths(output, target)}"
@@ -366,9 +379,3 @@ def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
 def reduction_of(criterion: Criterion, known: Known | None) -> object:
     """Return the criterion's ``reduction``, given what `recognise` returned; None if unknown."""
     return known.settings["reduction"] if known else getattr(criterion, "reduction", None)
-
-
-def _name(criterion: Criterion) -> str:
-    if isinstance(criterion, functools.partial):
-        return _name(criterion.func)
-    return getattr(criterion, "__name__", type(criterion).__name__)

@@ -182,6 +182,20 @@ def noting_means() -> Iterator[Noted]:
 
 
 @contextmanager
+def counting_targets(counts: list[Tensor]) -> Iterator[None]:
+    """Add what each mean over targets in this block, in this thread, divides by to `counts`."""
+
+    def take(function: Callable[..., Tensor], args: Any, kwargs: Any, value: Tensor) -> Tensor:
+        mean = read_mean(function, args, kwargs)
+        if mean is not None:
+            counts.append(mean.count(value.device))
+        return value
+
+    with _replacing(_Part(take, None)):
+        yield
+
+
+@contextmanager
 def _replacing(part: _Part) -> Iterator[None]:
     token = _current.set(part)
     try:

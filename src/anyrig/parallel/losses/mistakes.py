@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import SpreadError
-from ..replicas.failure import add_note
+from ..notes import add_note
 
 
 def require_criterion(loss: object) -> None:

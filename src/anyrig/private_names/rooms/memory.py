@@ -13,8 +13,6 @@ _PARTS = "survive: dividing nested batches"
 _RECORDER = "track: tensors saved for the backward pass"
 
 MEMORY = (
-    PrivateName("torch.Tensor._indices", "track: sparse tensors"),
-    PrivateName("torch.Tensor._values", "track: sparse tensors"),
     PrivateName("torch.Tensor._version", "recomputation of blocks that change their buffers"),
     PrivateName("torch.UntypedStorage._cdata", "the source lines of allocations on the host"),
     PrivateName("torch._C._AutoDispatchBelowAutograd", _AGREEMENT),
@@ -65,7 +63,6 @@ MEMORY = (
     PrivateName("torch.library.Library._destroy", _AGREEMENT),
     PrivateName("torch.nn.Module._buffers", _MODULES),
     PrivateName("torch.nn.Module._modules", _MODULES),
-    PrivateName("torch.nn.Module._non_persistent_buffers_set", "track: the modules of operators"),
     PrivateName("torch.nn.Module._parameters", _MODULES),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", "survive: batch norm"),
     PrivateName("torch.ops.aten._to_copy", "track: the operators that copy"),
@@ -73,7 +70,6 @@ MEMORY = (
     PrivateName("torch.ops.c10d._reduce_scatter_base_", _AGREEMENT, needs=Needs.DISTRIBUTED),
     PrivateName("torch.utils._python_dispatch.TorchDispatchMode", _RECORDER),
     PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode_stack", _RECORDER),
-    PrivateName("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _RECORDER),
     PrivateName("torch.utils._pytree.keystr", _PARTS),
     PrivateName("torch.utils._pytree.tree_flatten", _PARTS),
     PrivateName("torch.utils._pytree.tree_flatten_with_path", _PARTS),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..name import PrivateName
 
 _OTHER_PROFILERS = "reports: programs that profile themselves"
-_LOADERS = "rehearsals: the samples of a step, and the time in its data loader"
 _RECOMPUTED = "findings: which operators are cheap to recompute"
 
 REHEARSAL = (
@@ -22,5 +21,4 @@ REHEARSAL = (
     PrivateName("torch.ops.aten._scaled_dot_product_efficient_attention", _RECOMPUTED),
     PrivateName("torch.ops.aten._scaled_dot_product_flash_attention", _RECOMPUTED),
     PrivateName("torch.ops.aten._softmax", _RECOMPUTED),
-    PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter", _LOADERS),
 )

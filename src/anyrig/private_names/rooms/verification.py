@@ -5,16 +5,10 @@ from __future__ import annotations
 from ..name import Needs, PrivateName
 
 _FLAT = "verify: the parameters of FSDP's flat shards"
-_HAZARDS = "hazards: gradients and values that change behind the program"
 _NAMES = "verify: the names of parameters in wrapped models"
 
 VERIFICATION = (
-    PrivateName("torch.Tensor._base", _HAZARDS),
-    PrivateName("torch.Tensor._version", _HAZARDS),
-    PrivateName("torch._C._current_autograd_node", _HAZARDS),
     PrivateName("torch._dynamo.eval_frame.OptimizedModule._orig_mod", _NAMES),
-    PrivateName("torch._ops.OpOverload._schema", _HAZARDS),
-    PrivateName("torch.autograd.gradcheck._gradcheck_helper", "hazards: programs that gradcheck"),
     PrivateName("torch.autograd.graph.Node._input_metadata", "verify: the precision of losses"),
     PrivateName(
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper."
@@ -78,9 +72,5 @@ VERIFICATION = (
         _FLAT,
         needs=Needs.DISTRIBUTED,
     ),
-    PrivateName("torch.nn.Module._modules", "verify: the names of parameters and buffers"),
-    PrivateName("torch.nn.Module._parameters", "hazards: parameters that are replaced"),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", "verify: batch norm"),
-    PrivateName("torch.utils._python_dispatch.TorchDispatchMode", "hazards: values overwritten"),
-    PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter", "verify: the samples of a step"),
 )

@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 # In this function the main thread waits for the backward pass: torch/autograd/graph.py.
 _BACKWARD = "_engine_run_backward"
 
 _NOT_THE_PROGRAM = (
-    *(f"{Path(__file__).parents[2]}{os.sep}", f"{os.sep}torch{os.sep}"),
+    *(f"{Path(__file__).parents[2]}{os.sep}", f"{Path(torch.__file__).parent}{os.sep}"),
     str(contextlib.__file__),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,38 +18,30 @@ _WITHOUT_DATA = ("--shape-only", "--assume-values")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A program, and the rigs on which to rehearse it.
+    """A program to rehearse on several rigs.
 
     Attributes:
-        rigs: the rigs.
         flags: further flags of ``anyrig rehearse``, the same for all rigs.
         command: the program and its arguments.
         prices: the prices of GPUs; None for none.
         shows_output: copy the program's output to standard error.
     """
 
-    rigs: tuple[VirtualRig, ...]
     flags: tuple[str, ...]
     command: tuple[str, ...]
     prices: Prices | None
     shows_output: bool
 
-    def rehearse(self) -> Iterator[ComparedRig]:
-        """Rehearse the program on one rig after the other, and yield what was found.
+    def rehearse_on(self, rig: VirtualRig) -> ComparedRig:
+        """Rehearse the program on a rig, and return what was found.
 
         If the program runs out of memory, it is rehearsed once more, without data and on GPUs with
         more memory, to find by how much the rig is too small.
         """
-        for rig in self.rigs:
-            found = rehearse_apart(rig, self.flags, self.command, shows_output=self.shows_output)
-            yield compare_rig(
-                rig,
-                found.status,
-                found.facts,
-                found.last_line,
-                self.prices,
-                self._missing_bytes(rig, found),
-            )
+        found = rehearse_apart(rig, self.flags, self.command, shows_output=self.shows_output)
+        missing = self._missing_bytes(rig, found)
+        status, facts, line = found.status, found.facts, found.last_line
+        return compare_rig(rig, status, facts, line, self.prices, missing)
 
     def _missing_bytes(self, rig: VirtualRig, found: RehearsedApart) -> int | None:
         before = found.facts

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 from ...virtual.rig import VirtualRig
@@ -50,32 +53,80 @@ def rehearse_apart(
     Raises:
         KeyboardInterrupt: this process was interrupted. The rehearsal has ended.
     """
-    with tempfile.TemporaryDirectory(prefix="anyrig-comparison-") as folder:
-        file = Path(folder) / "facts.json"
-        words = ["rehearse", "--quiet", "--rig", str(rig), "--json", str(file), *flags, *command]
-        with subprocess.Popen(
-            [sys.executable, "-m", "anyrig", *words],
+
+    def words(file: Path) -> list[str]:
+        own = ["rehearse", "--quiet", "--rig", str(rig), "--json", str(file)]
+        return ["-m", "anyrig", *own, *flags, *command]
+
+    with RunningRehearsal(words, os.environ, shows_output=shows_output) as running:
+        return running.wait()
+
+
+class RunningRehearsal:
+    """A rehearsal in a process of its own, which ends with the block of this context manager."""
+
+    def __init__(
+        self,
+        words: Callable[[Path], Sequence[str]],
+        environment: Mapping[str, str],
+        *,
+        shows_output: bool,
+    ) -> None:
+        """Start the process.
+
+        Args:
+            words: returns the words after ``python``, given the file for the facts.
+            environment: the environment variables of the process.
+            shows_output: copy the program's output to standard error.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="anyrig-comparison-")
+        self._file = Path(self._folder.name) / "facts.json"
+        self._process = subprocess.Popen(
+            [sys.executable, *words(self._file)],
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        ) as process:
-            assert process.stdout is not None
-            output = _Output(process.stdout, shows_output)
+        )
+        assert self._process.stdout is not None
+        self._output = _Output(self._process.stdout, shows_output)
+
+    def __enter__(self) -> RunningRehearsal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def has_ended(self) -> bool:
+        """Return whether the rehearsal has ended."""
+        return self._process.poll() is not None
+
+    def wait(self) -> RehearsedApart:
+        """Wait for the end of the rehearsal, and return what it wrote."""
+        status = self._process.wait()
+        self._output.wait()
+        facts = json.loads(self._file.read_bytes()) if self._file.exists() else None
+        return RehearsedApart(status, facts, self._output.last_line)
+
+    def interrupt(self) -> None:
+        """Ask the rehearsal to end, as Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Release what the rehearsal used. If it has not ended, wait a while, then kill it.
+
+        After Ctrl-C, its process ends by itself: the terminal sends the signal to both.
+        """
+        with self._folder, self._process:
             try:
-                status = process.wait()
-            except BaseException:
-                _end(process)
-                raise
-            output.wait()
-        facts = json.loads(file.read_bytes()) if file.exists() else None
-        return RehearsedApart(status, facts, output.last_line)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+                self._process.wait(_ENDING_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
 
 class _Output:

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...virtual.torch_import import when_torch_is_imported
+from ...programs.watcher import Order, Watcher
 from .fault import KILL, LINK, SLOW, Fault
 from .rank_events import FAILED, STEPPED, note_event
 
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
-FAULT_VARIABLE, EVENTS_VARIABLE = "ANYRIG_FAULT", "ANYRIG_FAULT_EVENTS"
+class FaultInjection(Watcher):
+    """Counts the steps of this rank, notes when they end, and fails in the requested one.
 
-
-def inject_fault() -> None:
-    """Prepare the failure that the environment variables describe, and record when steps end.
-
-    Without these variables, do nothing. Call this before the program starts.
+    Args:
+        fault: the failure.
+        events: the file for notes.
     """
-    text, events = os.environ.get(FAULT_VARIABLE), os.environ.get(EVENTS_VARIABLE)
-    if text is not None and events is not None:
-        when_torch_is_imported(_Injection(Fault.parse(text), Path(events)).start)
-
-
-class _Injection:
-    """Counts the steps of this rank, and fails in the requested one."""
 
     def __init__(self, fault: Fault, events: Path) -> None:
         self._fault = fault
@@ -38,24 +27,26 @@ class _Injection:
         is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         self._fails = is_first_attempt and int(os.environ["RANK"]) == fault.rank
         self._steps = 0
-        self._optimizer: weakref.ref[Optimizer] | None = None
         self._computed_seconds: float | None = None
 
-    def start(self) -> None:
-        from torch.optim.optimizer import (
-            register_optimizer_step_post_hook,
-            register_optimizer_step_pre_hook,
-        )
+    @classmethod
+    def order(cls, fault: Fault, events: Path) -> Order:
+        """Return the order for a rank to fail so."""
+        return Order(f"{__name__}:{cls.__name__}", [str(fault), str(events)])
 
-        register_optimizer_step_pre_hook(self._before_step)
-        register_optimizer_step_post_hook(self._after_step)
+    @classmethod
+    def from_options(cls, options: Any) -> FaultInjection:
+        """Return an injection with the options of an `order`."""
+        fault, events = options
+        return cls(Fault.parse(fault), Path(events))
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        first = None if self._optimizer is None else self._optimizer()
-        if first is None:
-            self._optimizer = weakref.ref(optimizer)
-        elif first is not optimizer:
-            return
+    def begin(self) -> None:
+        """Begin to count."""
+        from ..optimizer_steps import OptimizerSteps
+
+        OptimizerSteps(self._after_step, on_begin=self._before_step).start()
+
+    def _before_step(self) -> None:
         self._steps += 1
         if not self._fails:
             return
@@ -85,7 +76,7 @@ class _Injection:
             load_extension().run_for((self._fault.factor - 1) * own)
         self._computed_seconds = _computed_seconds(device)
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self) -> None:
         if self._steps == 1:
             note_event(self._events, STEPPED)
 

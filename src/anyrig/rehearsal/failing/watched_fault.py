@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...programs.watcher import Order
 from ..facts import FaultFacts, StepFacts
 from .account import AttemptTimes, account_for
 from .fault import Fault
-from .injection import EVENTS_VARIABLE, FAULT_VARIABLE
+from .injection import FaultInjection
 from .rank_events import read_events
 
 
@@ -35,9 +36,9 @@ class WatchedFault:
             yield cls(fault, Path(folder))
 
     @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables of the ranks."""
-        return {FAULT_VARIABLE: str(self.fault), EVENTS_VARIABLE: str(self._file)}
+    def order(self) -> Order:
+        """The order for each rank."""
+        return FaultInjection.order(self.fault, self._file)
 
     def account(
         self, attempts: Sequence[AttemptTimes], limit_seconds: float, steps: Sequence[StepFacts]

@@ -17,10 +17,10 @@ from torch import nn
 # Private: `torch.profiler.record_function` does the same and takes ten microseconds.
 # tests/rehearsal/measured/test_profiled_window.py fails without its events.
 from torch._C._profiler import _RecordFunctionFast
-from torch.nn.modules import module as module_hooks
-from torch.utils.hooks import RemovableHandle
 
-from ...memory.module_stack import ModuleStack
+from ...observe.events import Events
+from ...observe.hooks import Observer
+from ...observe.names import ModuleNames
 
 MODULE_MARK = "anyrig module "
 STEP_MARK = "anyrig step"
@@ -34,7 +34,7 @@ def mark_step() -> None:
         pass
 
 
-class ModuleMarks:
+class ModuleMarks(Observer):
     """Marks the calls of modules, with their names.
 
     Attributes:
@@ -43,8 +43,8 @@ class ModuleMarks:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._names = ModuleStack(lambda module, inputs: None)
-        self._handles: list[RemovableHandle] = []
+        self._names = ModuleNames()
+        super().__init__(Events(module_called=self._enter, module_finished=self._leave))
         self._filter: Any = None
         self._threads = threading.local()
 
@@ -52,16 +52,11 @@ class ModuleMarks:
         """Mark the calls of all modules from now on."""
         warnings.filterwarnings("ignore", _WARNING_OF_COMPILED_MODULES)
         self._filter = warnings.filters[0]
-        self._handles = [
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._leave, always_call=True),
-        ]
+        super().start()
 
     def stop(self) -> None:
         """Mark nothing from now on."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().stop()
         with suppress(ValueError):  # the program has changed the filters
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         while self._open:
@@ -87,6 +82,6 @@ class ModuleMarks:
         mark.__enter__()
         self._open.append(mark)
 
-    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def _leave(self, *_: Any) -> None:
         if not torch.compiler.is_compiling() and self._open:
             self._open.pop().__exit__(None, None, None)

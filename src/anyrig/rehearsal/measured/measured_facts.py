@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from ... import __version__
+from ...programs.program import Program
 from ..facts import Facts, ProgramError
 from ..measurement import Measurement
 from ..process_record import ProcessRecord, merge_records
-from ..program import Program
 from ..record_facts import read_record_facts
 from ..reporting import Reporting
 from .measured_device import MeasuredDevice

@@ -1,15 +1,14 @@
-"""`MeasureOptions`: how a rank is measured, handed to it in an environment variable."""
+"""`MeasureOptions`: how a rank is measured, as an order that a command gives it."""
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ...programs.watcher import Order
 from ..reporting import Reporting
-
-VARIABLE = "ANYRIG_MEASURE"
 
 
 @dataclass(frozen=True)
@@ -27,23 +26,21 @@ class MeasureOptions:
     folder: Path | None
     reporting: Reporting
 
-    def variables(self) -> dict[str, str]:
-        """Return the environment variables that hand the options to a process."""
+    @property
+    def order(self) -> Order:
+        """The order for a process to measure its program so."""
         one = self.reporting
         paths = {"folder": self.folder, "json": one.json, "trace": one.trace, "report": one.report}
         texts = {name: None if path is None else str(path) for name, path in paths.items()}
-        return {VARIABLE: json.dumps({"origin_ns": self.origin_ns, **texts})}
+        options = {"origin_ns": self.origin_ns, **texts}
+        return Order("anyrig.rehearsal.measured.measured_process:MeasuredProcess", options)
 
     @classmethod
-    def of_environment(cls) -> MeasureOptions | None:
-        """Return the options that this process was given, and hide them from its children."""
-        text = os.environ.pop(VARIABLE, None)
-        if text is None:
-            return None
-        values = json.loads(text)
+    def of_order(cls, options: Mapping[str, Any]) -> MeasureOptions:
+        """Return the options that an `order` has."""
 
         def path(name: str) -> Path | None:
-            return None if values[name] is None else Path(values[name])
+            return None if options[name] is None else Path(options[name])
 
         reporting = Reporting(json=path("json"), trace=path("trace"), report=path("report"))
-        return cls(values["origin_ns"], path("folder"), reporting)
+        return cls(options["origin_ns"], path("folder"), reporting)

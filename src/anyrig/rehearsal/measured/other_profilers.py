@@ -5,11 +5,12 @@ A process has one profile. The one that begins last takes the events of the othe
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from ...observe.hooks import Replacements
 
 # Private: every profile passes here before it begins. There is no hook for profiles.
 # tests/rehearsal/measured/test_measured_run.py fails if the names change.
@@ -26,23 +27,17 @@ class OtherProfilers:
 
     def __init__(self, before_other: Callable[[], None]) -> None:
         self._before_other = before_other
-        self._original: Any = None
+        self._replacements = Replacements()
 
     def start(self) -> None:
         """Watch for profiles from now on. Ours must be running."""
-        kind = torch.autograd.profiler.profile
-        original = self._original = getattr(kind, _PREPARE)
-
-        @functools.wraps(original)
-        def prepare(profile: Any) -> None:
-            self.stop()
-            self._before_other()
-            original(profile)
-
-        setattr(kind, _PREPARE, prepare)
+        self._replacements.around(torch.autograd.profiler.profile, _PREPARE, self._prepare)
 
     def stop(self) -> None:
         """Watch for nothing from now on."""
-        if self._original is not None:
-            setattr(torch.autograd.profiler.profile, _PREPARE, self._original)
-            self._original = None
+        self._replacements.restore()
+
+    def _prepare(self, original: Callable[[Any], None], profile: Any) -> None:
+        self.stop()
+        self._before_other()
+        original(profile)

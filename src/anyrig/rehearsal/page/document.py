@@ -1,7 +1,7 @@
-"""The page as a whole: the facts as text and pictures, then the data, the library and the scripts.
+"""The page as a whole: the facts as text and pictures, then the data and the scripts.
 
-Everything that scripts draw also stands in the page as text or as a picture. The scripts mark the
-page as live when they have read the data; only then are the pictures hidden, except on paper.
+The scripts draw the time line, and mark the page as live when they have read the data. All other
+parts of the page need no scripts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,13 @@ from typing import Any
 
 from .kinds import KINDS, LABELS, LAYER_LABELS
 from .lanes import arrange
-from .library import Library, find_library
-from .memory_chart import make_charts
-from .memory_curve import MemoryCurve, device_title, known_layers, read_curve
-from .memory_picture import draw_memory, draw_peak_kinds
+from .memory_picture import draw_memory, draw_peak_kinds, known_layers
 from .payload import Payload, make_payload
-from .quantities import format_number, format_seconds
-from .step_picture import draw_step
+from .quantities import device_title, format_number, format_seconds
 from .summary import describe_origin, format_findings, format_notes, format_summary
 from .tables import list_clock_errors, list_devices, list_path, list_steps, list_totals
 from .totals import add_up
 
-_MOST_POINTS = 40_000  # of memory, over all devices
 # They make one script, in this order.
 _SCRIPTS = (
     "format",
@@ -40,7 +35,6 @@ _SCRIPTS = (
     "timeline",
     "details",
     "search",
-    "memory",
     "tables",
     "keys",
     "main",
@@ -61,19 +55,13 @@ def format_page(facts: Mapping[str, Any]) -> str:
         )
     begin, end = _bounds(facts)
     steps = _typical_steps(facts)
-    curves = _read_curves(facts)
     totals = add_up(facts)
     lanes = arrange(facts, begin)
-    library = find_library() if curves else None
-    charts = make_charts(curves) if library else []
-    payload = make_payload(facts, lanes, curves, totals, begin, charts)
-    shown = (
-        steps[0] if steps else {"number": 0, "begin_seconds": begin, "end_seconds": end, "path": []}
-    )
+    payload = make_payload(facts, lanes, totals, begin)
     program = _read_scripts()
     parts = {
         "title": escape(f"{facts['program']} on {facts['rig']}"),
-        "policy": _policy(program, *([library.script] if library else [])),
+        "policy": _policy(program),
         "style": _read("page.css"),
         "program": escape(str(facts["program"])),
         "rig": escape(str(facts["rig"])),
@@ -83,11 +71,8 @@ def format_page(facts: Mapping[str, Any]) -> str:
         "summary": format_summary(facts, steps),
         "legend": _legend({kind: LABELS[kind] for kind in KINDS}),
         "note": _note(payload),
-        "picture_step": str(shown["number"]),
-        "step_picture": draw_step(facts, lanes, shown, begin),
-        "layers": _legend({layer: LAYER_LABELS[layer] for layer in known_layers(curves)}),
-        "memory_pictures": _draw_memories(facts, curves, end),
-        "memory_note": _memory_note(curves, library),
+        "layers": _legend(_layers(facts)),
+        "memory_pictures": _draw_memories(facts, end),
         "peaks": _list_peaks(facts),
         "findings": format_findings(facts),
         "tables": "".join(
@@ -99,9 +84,7 @@ def format_page(facts: Mapping[str, Any]) -> str:
                 list_clock_errors(facts),
             ]
         ),
-        "licence": _licence(library),
         "data": payload.text,
-        "library": library.compressed if library else "",
         "script": program,
     }
     return Template(_read("page.html")).substitute(parts)
@@ -126,17 +109,21 @@ def _typical_steps(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [step for step in steps if step["number"] in numbers] or list(steps[-1:])
 
 
-def _read_curves(facts: Mapping[str, Any]) -> list[MemoryCurve]:
-    memories = [memory for memory in facts["memory"] if memory["seconds"]]
-    return [read_curve(facts, memory, _MOST_POINTS // len(memories)) for memory in memories]
+def _layers(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of the layers of memory that a device has, or of all without devices."""
+    known = {layer for memory in facts["memory"] for layer in known_layers(memory)}
+    return {name: label for name, label in LAYER_LABELS.items() if name in known or not known}
 
 
-def _draw_memories(facts: Mapping[str, Any], curves: Sequence[MemoryCurve], end: float) -> str:
+def _draw_memories(facts: Mapping[str, Any], end: float) -> str:
     """Return the pictures of all devices, from the first step on, or else from the first point."""
-    steps = facts["steps"]
-    begin = steps[0]["begin_seconds"] if steps else min((c.seconds[0] for c in curves), default=0.0)
-    return "".join(draw_memory(curve, begin, end) for curve in curves) or (
-        "<p>No device held memory.</p>"
+    steps, memories = facts["steps"], [one for one in facts["memory"] if one["seconds"]]
+    if not memories:
+        return "<p>No device held memory.</p>"
+    begin = steps[0]["begin_seconds"] if steps else min(one["seconds"][0] for one in memories)
+    return "".join(
+        draw_memory(one, device_title(facts, one["device"], one.get("rank")), begin, end)
+        for one in memories
     )
 
 
@@ -168,27 +155,6 @@ def _note(payload: Payload) -> str:
     )
 
 
-def _memory_note(curves: Sequence[MemoryCurve], library: Library | None) -> str:
-    notes = []
-    if any(curve.is_thinned for curve in curves):
-        notes.append("To keep this page small, only the highest of neighbouring points are drawn.")
-    if library is None and curves:
-        notes.append(
-            "These are pictures, because bokeh was not installed when this page was written; "
-            "for charts that zoom: pip install 'anyrig[report]'."
-        )
-    return f'<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
-
-
-def _licence(library: Library | None) -> str:
-    if library is None:
-        return ""
-    return (
-        f"<details><summary>This page contains {escape(library.name)}</summary>"
-        f"<pre>{escape(library.licence)}</pre></details>"
-    )
-
-
 def _read(name: str) -> str:
     return (
         resources.files(__package__).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
@@ -200,13 +166,10 @@ def _read_scripts() -> str:
     return f'"use strict";\n(() => {{\n{body}}})();\n'
 
 
-def _policy(*scripts: str) -> str:
-    """Return a content security policy: these scripts only, and no connection at all."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
+def _policy(script: str) -> str:
+    """Return a content security policy: this script only, and no connection at all."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )

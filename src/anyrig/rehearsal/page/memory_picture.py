@@ -7,28 +7,44 @@ from html import escape
 from typing import Any
 
 from ...units import format_bytes
-from .memory_curve import MemoryCurve, known_layers
+from .kinds import LAYERS
 
 _WIDTH, _HEIGHT, _GUTTER = 960, 110, 144
 _MOST_POINTS = 400
 KINDS_AT_PEAK = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
-def draw_memory(curve: MemoryCurve, begin: float, end: float) -> str:
-    """Return stacked areas of the layers from the time `begin` to `end`, in seconds."""
-    title = curve.title
-    highest = max(curve.totals, default=0)
+def known_layers(memory: Mapping[str, Any]) -> list[str]:
+    """Return the names of the layers that one entry of the facts' ``memory`` has, bottom first."""
+    return [name for name in LAYERS if memory[f"{name}_bytes"] is not None]
+
+
+def draw_memory(memory: Mapping[str, Any], title: str, begin: float, end: float) -> str:
+    """Return stacked areas of the layers of a device's memory over time.
+
+    Of many points, the highest of each of 400 stretches is drawn, so that the peak is always there.
+
+    Args:
+        memory: an entry of the facts' ``memory``.
+        title: what to call the device.
+        begin: where the picture begins, in seconds.
+        end: where it ends.
+    """
+    seconds: Sequence[float] = memory["seconds"]
+    layers = {name: memory[f"{name}_bytes"] for name in known_layers(memory)}
+    totals = [sum(values) for values in zip(*layers.values(), strict=True)]
+    highest = max(totals, default=0)
     if not highest or end <= begin:
         return f"<p>{escape(title)}: no memory was allocated.</p>"
-    chosen = _highest_points(curve)
+    chosen = _highest_points(totals)
     corners = [
-        _GUTTER + (_WIDTH - _GUTTER) * max(curve.seconds[point] - begin, 0.0) / (end - begin)
+        _GUTTER + (_WIDTH - _GUTTER) * max(seconds[point] - begin, 0.0) / (end - begin)
         for point in chosen
     ]
     below = [0] * len(chosen)
     areas = []
-    for layer in known_layers([curve]):
-        values = [curve.layers[layer][point] for point in chosen]
+    for layer, counts in layers.items():
+        values = [counts[point] for point in chosen]
         above = [low + value for low, value in zip(below, values, strict=True)]
         if any(values):
             upper, lower = _steps(corners, above, highest), _steps(corners, below, highest)
@@ -62,9 +78,9 @@ def draw_peak_kinds(kinds: Mapping[str, Any] | None) -> str:
     return f'<div class="bar" aria-hidden="true">{parts}</div><ul class="legend">{legend}</ul>'
 
 
-def _highest_points(curve: MemoryCurve) -> list[int]:
+def _highest_points(totals: Sequence[int]) -> list[int]:
     """Return the indexes of the highest point of each of many equal stretches."""
-    points, totals = len(curve.seconds), curve.totals
+    points = len(totals)
     stretch = -(-points // _MOST_POINTS)
     return [
         max(range(begin, min(begin + stretch, points)), key=totals.__getitem__)

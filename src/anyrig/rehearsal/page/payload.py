@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .columns import Column, differences, joined, pack
-from .kinds import KINDS, LABELS, LAYER_LABELS
+from .columns import Column, pack
+from .kinds import KINDS, LABELS
 from .lanes import Lane
-from .memory_curve import MemoryCurve, known_layers
 from .merging import choose_limit_ns, merge_short
 from .totals import Total
 
@@ -49,14 +48,12 @@ class Payload:
 def make_payload(
     facts: Mapping[str, Any],
     lanes: Sequence[Lane],
-    curves: Sequence[MemoryCurve],
     totals: Sequence[Total],
     origin_seconds: float,
-    charts: Sequence[Mapping[str, Any]],
 ) -> Payload:
     """Return the data of the page, of at most `MOST_BYTES` if merging intervals achieves that."""
     intervals = sum(map(len, lanes))
-    others = _Others(facts, curves, totals, origin_seconds, charts)
+    others = _Others(facts, totals, origin_seconds)
     limit = choose_limit_ns(lanes, _MOST_INTERVALS) if intervals > _MOST_INTERVALS else 0
     while True:
         merged = [merge_short(lane, limit) for lane in lanes] if limit else lanes
@@ -73,17 +70,11 @@ class _Others:
     """The parts of the data that merging does not change."""
 
     def __init__(
-        self,
-        facts: Mapping[str, Any],
-        curves: Sequence[MemoryCurve],
-        totals: Sequence[Total],
-        origin_seconds: float,
-        charts: Sequence[Mapping[str, Any]],
+        self, facts: Mapping[str, Any], totals: Sequence[Total], origin_seconds: float
     ) -> None:
         def nanoseconds(seconds: float) -> int:
             return round((seconds - origin_seconds) * 1e9)
 
-        layers = known_layers(curves)
         steps = facts["steps"]
         path = [segment for step in steps for segment in step["path"]]
         typical_step = facts["typical_step"]
@@ -102,17 +93,10 @@ class _Others:
             "total_module": pack([total.module + 1 for total in totals]),
             "total_line": pack([total.line + 1 for total in totals]),
         }
-        for number, curve in enumerate(curves):
-            self.columns[f"memory_{number}_ns"] = pack(
-                differences([nanoseconds(seconds) for seconds in curve.seconds])
-            )
-            for layer, values in curve.layers.items():
-                self.columns[f"memory_{number}_{layer}"] = pack(differences(values))
         self.header: dict[str, Any] = {
             "texts": facts["texts"],
             "tracks": facts["tracks"],
             "kinds": [{"name": kind, "label": LABELS[kind]} for kind in KINDS],
-            "layers": [{"name": layer, "label": LAYER_LABELS[layer]} for layer in layers],
             "steps": [
                 {
                     "number": step["number"],
@@ -126,10 +110,6 @@ class _Others:
                 for step in steps
             ],
             "typical_steps": typical_step["of_steps"] if typical_step else [],
-            "memory": [
-                {"title": curve.title, "capacity_bytes": curve.capacity_bytes} for curve in curves
-            ],
-            "charts": charts,
         }
 
 
@@ -169,7 +149,8 @@ def _compress(header: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes
         places[name] = [offset, column.width, column.length]
         offset += len(column.planes)
     text = json.dumps({**header, "columns": places}, separators=(",", ":")).encode()
-    return zlib.compress(len(text).to_bytes(4, "little") + text + joined(columns.values()), level=9)
+    planes = b"".join(column.planes for column in columns.values())
+    return zlib.compress(len(text).to_bytes(4, "little") + text + planes, level=9)
 
 
 def _or_zero(index: int | None) -> int:

@@ -1,6 +1,9 @@
-"""Seconds, shares and counts as text."""
+"""Seconds, shares and counts as text, and the names of devices."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from ...units import format_bytes
 
@@ -34,6 +37,12 @@ def format_memory(count: int | None, capacity: int | None) -> str:
     if count is None or not capacity:
         return format_bytes(count)
     return f"{format_bytes(count)} of {format_bytes(capacity)} ({format_share(count / capacity)})"
+
+
+def device_title(facts: Mapping[str, Any], index: int, rank: int | None) -> str:
+    """Return ``cuda:1``, with the rank if other ranks use a device of this index too."""
+    ranks = {device["rank"] for device in facts["devices"] if device["index"] == index}
+    return f"cuda:{index}" if rank is None or len(ranks) < 2 else f"rank {rank} cuda:{index}"
 
 
 def _three_digits(number: float) -> str:

@@ -8,8 +8,13 @@ from typing import Any
 
 from ...units import format_bytes, format_count
 from .kinds import KINDS, LABELS
-from .memory_curve import device_title
-from .quantities import format_memory, format_number, format_seconds, format_share
+from .quantities import (
+    device_title,
+    format_memory,
+    format_number,
+    format_seconds,
+    format_share,
+)
 
 
 def format_summary(facts: Mapping[str, Any], typical: Sequence[Mapping[str, Any]]) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...units import format_bytes
 from .kinds import KINDS, LABELS
-from .memory_curve import device_title
-from .quantities import format_number, format_seconds, format_share
+from .quantities import device_title, format_number, format_seconds, format_share
 from .table import Cell, format_table
 from .totals import Total
 

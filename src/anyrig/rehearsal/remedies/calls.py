@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
-from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ...observe.events import Events
+from ...observe.hooks import Observer
 
 
 class Enough(BaseException):
     """The program has reached the point up to which it is rehearsed."""
 
 
-class OutermostCalls:
+class OutermostCalls(Observer):
     """Counts calls of modules that no other module calls, and optimizer steps.
 
     What a backward pass calls, such as a block that is recomputed, does not count.
@@ -42,9 +40,10 @@ class OutermostCalls:
         self.at_end: list[Callable[[], object]] = []
         self._depth = 0
         self._most_calls, self._most_steps = most_calls, most_steps
-        register_module_forward_pre_hook(self._begin)
-        register_module_forward_hook(self._end, always_call=True)
-        register_optimizer_step_post_hook(self._end_step)
+        super().__init__(
+            Events(module_called=self._begin, module_finished=self._end, step_ended=self._end_step)
+        )
+        self.start()
 
     def _begin(self, module: nn.Module, _: Any) -> None:
         # Private, as in `memory.recorder`: the number of the running backward pass.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import RemedyError
+from ...programs.program import Program
 from ...virtual.rig import VirtualRig
-from ..program import Program
 from .savings import Saving, Savings
 from .trial import Outcome
 from .trials import MEMORY_FACTOR, Trials

@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.data import DataLoader
-from torch.utils.hooks import RemovableHandle
 
 from ...memory.recompute.blocks import find_blocks, write_names
 from ...memory.recompute.forward import recompute_blocks
+from ...observe.events import Events
+from ...observe.hooks import Observer, Replacements
 from .calls import OutermostCalls
 
 Note = Callable[[str], None]
@@ -78,44 +75,43 @@ def _offload(calls: OutermostCalls, note: Note) -> None:
     _around_each_call(calls, torch.autograd.graph.save_on_cpu)
 
 
-def _free_gradients(calls: OutermostCalls, note: Note) -> RemovableHandle:
-    def end(optimizer: Optimizer, *_: Any) -> None:
-        optimizer.zero_grad()
+def _observe(events: Events) -> Callable[[OutermostCalls, Note], Observer]:
+    """Return a function that applies a remedy from the events of the program."""
 
-    return register_optimizer_step_post_hook(end)
+    def apply(calls: OutermostCalls, note: Note) -> Observer:
+        observer = Observer(events)
+        observer.start()
+        return observer
 
-
-def _update_one_by_one(calls: OutermostCalls, note: Note) -> RemovableHandle:
-    return _set_before_steps("foreach", False, unless="fused")
-
-
-def _fuse(calls: OutermostCalls, note: Note) -> RemovableHandle:
-    return _set_before_steps("fused", True, unless="foreach")
+    return apply
 
 
-def _set_before_steps(option: str, value: bool, unless: str) -> RemovableHandle:
+def _set_before_steps(option: str, value: bool, unless: str) -> Events:
     """Set an option that the program has left to PyTorch, in each optimizer that has it."""
 
-    def begin(optimizer: Optimizer, *_: Any) -> None:
+    def begin(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             if option in group and group[option] is None and not group.get(unless):
                 group[option] = value
 
-    return register_optimizer_step_pre_hook(begin)
+    return Events(step_begun=begin)
 
 
 def _halve_batches(calls: OutermostCalls, note: Note) -> None:
-    build = DataLoader.__init__
-
     def build_halved(
-        loader: DataLoader[Any], dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any
+        build: Callable[..., None],
+        loader: DataLoader[Any],
+        dataset: Any,
+        batch_size: int | None = 1,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         if batch_size is not None and batch_size > 1:
             batch_size //= 2
             note(str(batch_size))
         build(loader, dataset, batch_size, *args, **kwargs)
 
-    DataLoader.__init__ = build_halved  # type: ignore[method-assign,assignment]
+    Replacements().around(DataLoader, "__init__", build_halved)
 
 
 # The order is that of the report where two remedies save the same.
@@ -136,11 +132,16 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "offload": Remedy("with torch.autograd.graph.save_on_cpu(): output = model(…)", _offload),
     "gradients set to None": Remedy(
-        "optimizer.zero_grad() right after optimizer.step()", _free_gradients
+        "optimizer.zero_grad() right after optimizer.step()",
+        _observe(Events(step_ended=lambda optimizer: optimizer.zero_grad())),
     ),
-    "fused optimizer": Remedy("the optimizer's option fused=True", _fuse),
+    "fused optimizer": Remedy(
+        "the optimizer's option fused=True",
+        _observe(_set_before_steps("fused", True, unless="foreach")),
+    ),
     "parameters updated one by one": Remedy(
-        "the optimizer's option foreach=False", _update_one_by_one
+        "the optimizer's option foreach=False",
+        _observe(_set_before_steps("foreach", False, unless="fused")),
     ),
     "expandable segments": Remedy(
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...process_end import end_process
+from ...programs.program import Program
 from ...virtual.installed import leave_gpus
 from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
 from ...virtual.torch_import import when_torch_is_imported, without_collections
-from ..program import Program
 
 if TYPE_CHECKING:
     from .calls import OutermostCalls

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 
 from ...errors import RemedyError
+from ...programs.program import Program
 from ...virtual.rig import VirtualRig
-from ..program import Program
 from . import trial
 from .trial import Order, Outcome
 

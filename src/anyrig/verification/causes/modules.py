@@ -17,8 +17,8 @@ def batch_norm_by_rank(evidence: Evidence) -> Cause | None:
         "batch-norm",
         f"the batch norm {norms[0]} uses the mean and the variance of each device's samples alone",
         "call torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before the model is wrapped, or "
-        "anyrig.spread(model, sync_batch_norm=True); if the statistics of each device's part are "
-        "what you want, verify with these modules in eval mode",
+        "spread it with plan=anyrig.Replicas(sync_batch_norm=True); if the statistics of each "
+        "device's part are what you want, verify with these modules in eval mode",
         is_certain=False,
     )
 

@@ -140,17 +140,17 @@ py::list read_clock() {
     for (const auto& stream : streams) {
       of_streams.append(py::make_tuple(stream.id, stream.done_seconds, stream.busy_seconds));
     }
-    readings.append(py::make_tuple(
-        totals.compute_seconds, totals.family_seconds, totals.copy_seconds,
-        totals.collective_seconds, totals.flops, totals.memory_bytes, of_streams));
+    readings.append(
+        py::make_tuple(
+            totals.compute_seconds, totals.family_seconds, totals.copy_seconds,
+            totals.collective_seconds, totals.flops, totals.memory_bytes, of_streams));
   }
   return readings;
 }
 
 void set_current_stream(int64_t id, c10::DeviceIndex device) {
   set_current_device(device);
-  exchange_stream(
-      c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
+  exchange_stream(c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
 }
 
 void watch_forks_for_pytorch() {
@@ -217,24 +217,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("gpu", &DeviceFacts::gpu)
       .def_readwrite("driver_memory", &DeviceFacts::driver_memory);
   py::class_<OperatorFacts>(m, "OperatorFacts")
-      .def(py::init([](bool has_cuda_kernel,
-                       bool structured,
-                       bool is_iterator,
-                       bool checks_devices,
-                       std::vector<std::string> container_keys) {
-        return OperatorFacts{
-            has_cuda_kernel, structured, is_iterator, checks_devices,
-            std::move(container_keys)};
-      }));
+      .def(
+          py::init([](bool has_cuda_kernel, bool structured, bool is_iterator, bool checks_devices,
+                      std::vector<std::string> container_keys) {
+            return OperatorFacts{
+                has_cuda_kernel, structured, is_iterator, checks_devices,
+                std::move(container_keys)};
+          }));
 
   m.def(
       "install",
-      [](std::vector<DeviceFacts> rig,
-         int node,
-         bool shape_only,
-         bool assume_values,
-         const OperatorTable& table,
-         py::function raise_value_needed) {
+      [](std::vector<DeviceFacts> rig, int node, bool shape_only, bool assume_values,
+         const OperatorTable& table, py::function raise_value_needed) {
         raise_from_python(std::move(raise_value_needed));
         const auto mode = shape_only ? Mode::ShapeOnly : Mode::Compute;
         return install(std::move(rig), node, Settings{mode, assume_values}, table);
@@ -281,8 +275,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("forked_after_use", &forked_after_use);
   m.def("set_wait_debug", torch::wrap_pybind_function([](int mode) { // warns, as Python's warning
-    set_wait_debug(static_cast<WaitDebug>(mode));
-  }));
+          set_wait_debug(static_cast<WaitDebug>(mode));
+        }));
   m.def("wait_debug", [] { return static_cast<int>(wait_debug()); });
 
   m.def("current_stream", [](c10::DeviceIndex device) {
@@ -331,8 +325,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     }
     return holders;
   });
-  m.def("empty_cache", [](PoolId pool) { device_allocator()->emptyCache(pool); },
-        py::arg("pool") = kNoPool, no_gil);
+  m.def(
+      "empty_cache", [](PoolId pool) { device_allocator()->emptyCache(pool); },
+      py::arg("pool") = kNoPool, no_gil);
   bind_graphs(m);
   bind_memory_history(m);
   bind_memory_pools(m);
@@ -358,8 +353,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     auto* kept = new py::function(std::move(observer));
     add_out_of_memory_observer([kept](c10::DeviceIndex device, const OutOfMemory& error) {
       py::gil_scoped_acquire gil;
-      (*kept)(device, error.tried_bytes, error.allowed_bytes.value_or(error.total_bytes),
-              error.free_bytes);
+      (*kept)(
+          device, error.tried_bytes, error.allowed_bytes.value_or(error.total_bytes),
+          error.free_bytes);
     });
   });
   m.def("resize_storage", [](const at::Tensor& tensor, size_t bytes) {
@@ -381,9 +377,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("receive_memory", [](int64_t process, int file, size_t bytes, c10::DeviceIndex device) {
     return receive_memory({process, file, bytes}, device);
   });
-  m.def("let_go", [](int64_t process, int file, size_t bytes) {
-    let_go({process, file, bytes});
-  });
+  m.def("let_go", [](int64_t process, int file, size_t bytes) { let_go({process, file, bytes}); });
   m.def("collect_sent", &collect_sent, no_gil);
   m.def("count_pool_bytes", &count_pool_bytes);
   m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
@@ -444,10 +438,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         const std::vector<c10::DeviceIndex> indices(members.begin(), members.end());
         Clock::get().collective(kind, bytes, indices);
       });
-  m.def("synchronize", [](int device) {
-    c10::impl::VirtualGuardImpl(kDeviceType)
-        .synchronizeDevice(static_cast<c10::DeviceIndex>(device));
-  }, no_gil);
+  m.def(
+      "synchronize",
+      [](int device) {
+        c10::impl::VirtualGuardImpl(kDeviceType)
+            .synchronizeDevice(static_cast<c10::DeviceIndex>(device));
+      },
+      no_gil);
   m.def("elapsed_milliseconds", [](uintptr_t start, uintptr_t end) {
     return elapsed_milliseconds(
         *reinterpret_cast<const Event*>(start), *reinterpret_cast<const Event*>(end));
@@ -471,9 +468,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("open_event", [](uintptr_t address, int64_t process, int file) {
     reinterpret_cast<Event*>(address)->shared = SharedMark::open(process, file);
   });
-  m.def("run_for", [](double seconds) {
-    Clock::get().run_for(current_stream(-1), seconds);
-  });
+  m.def("run_for", [](double seconds) { Clock::get().run_for(current_stream(-1), seconds); });
 
   m.def(
       "watch_saved_values",

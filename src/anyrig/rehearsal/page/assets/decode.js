@@ -19,16 +19,6 @@ function unpack(bytes, start, [offset, width, length]) {
   return numbers;
 }
 
-function addDifferences(numbers) {
-  const sums = new Float64Array(numbers.length);
-  let sum = 0;
-  for (let i = 0; i < numbers.length; i += 1) {
-    sum += numbers[i] % 2 ? -(numbers[i] + 1) / 2 : numbers[i] / 2;
-    sums[i] = sum;
-  }
-  return sums;
-}
-
 // Indexes of texts are stored plus one, so that 0 is none.
 async function readRun() {
   const bytes = await inflate(find("data").textContent);
@@ -51,12 +41,6 @@ async function readRun() {
       column(`total_${name}`),
     ]),
   );
-  run.memory.forEach((memory, number) => {
-    memory.ns = addDifferences(column(`memory_${number}_ns`));
-    memory.layers = run.layers.map((layer) =>
-      addDifferences(column(`memory_${number}_${layer.name}`)),
-    );
-  });
   run.text = (index) => (index ? run.texts[index - 1] : null);
   return run;
 }

@@ -65,10 +65,6 @@ class Details {
   showTooltip(hit, x, y) {
     if (!hit) return this.hideTooltip();
     const { title, pairs } = this.describe(hit);
-    this.showText(title, pairs, x, y);
-  }
-
-  showText(title, pairs, x, y) {
     this.tooltip.replaceChildren(make("b", {}, title), makeTerms(pairs));
     this.tooltip.hidden = false;
     const { offsetWidth: width, offsetHeight: height } = this.tooltip;

@@ -1,9 +1,11 @@
 // What the pointer and the keys do.
 
-function startPointer(view, timeline, details, element, onHover) {
+function startPointer(run, view, timeline, details) {
+  const { canvas } = timeline;
   let drag = null;
-  const xOf = (event) => event.clientX - element.getBoundingClientRect().left;
-  element.addEventListener(
+  const xOf = (event) => event.clientX - canvas.getBoundingClientRect().left;
+  const yOf = (event) => event.clientY - canvas.getBoundingClientRect().top;
+  canvas.addEventListener(
     "wheel",
     (event) => {
       if (event.ctrlKey || event.metaKey) {
@@ -14,12 +16,12 @@ function startPointer(view, timeline, details, element, onHover) {
         );
       } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
         event.preventDefault();
-        view.pan(((event.deltaX || event.deltaY) / timeline.width) * 1);
+        view.pan((event.deltaX || event.deltaY) / timeline.width);
       }
     },
     { passive: false },
   );
-  element.addEventListener("pointerdown", (event) => {
+  canvas.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     drag = {
       x: xOf(event),
@@ -27,11 +29,15 @@ function startPointer(view, timeline, details, element, onHover) {
       isMeasure: event.shiftKey,
       hasMoved: false,
     };
-    element.setPointerCapture(event.pointerId);
+    canvas.setPointerCapture(event.pointerId);
   });
-  element.addEventListener("pointermove", (event) => {
+  canvas.addEventListener("pointermove", (event) => {
     const x = xOf(event);
-    if (!drag) return onHover(event, x);
+    if (!drag) {
+      markTime(timeline, x);
+      details.showTooltip(timeline.hit(x, yOf(event)), event.clientX, event.clientY);
+      return;
+    }
     if (!drag.hasMoved && Math.abs(x - drag.x) < 4) return;
     drag.hasMoved = true;
     details.hideTooltip();
@@ -41,44 +47,32 @@ function startPointer(view, timeline, details, element, onHover) {
       timeline.draw();
       details.sumSoon();
     } else {
-      element.classList.add("is-dragged");
+      canvas.classList.add("is-dragged");
       const by = timeline.toTime(x) - drag.time;
       view.show(view.begin - by, view.end - by);
     }
   });
   const release = () => {
-    element.classList.remove("is-dragged");
+    canvas.classList.remove("is-dragged");
     const wasClick = drag && !drag.hasMoved;
     drag = null;
     return wasClick;
   };
-  element.addEventListener("pointercancel", release);
-  return (onClick) =>
-    element.addEventListener("pointerup", (event) => release() && onClick(event, xOf(event)));
-}
-
-function startTimelinePointer(run, view, timeline, details) {
-  const { canvas } = timeline;
-  const yOf = (event) => event.clientY - canvas.getBoundingClientRect().top;
-  startPointer(view, timeline, details, canvas, (event, x) => {
-    timeline.onPoint(
-      x >= timeline.gutter && x <= timeline.gutter + timeline.width ? timeline.toTime(x) : null,
-    );
-    details.showTooltip(timeline.hit(x, yOf(event)), event.clientX, event.clientY);
-  })((event, x) => {
-    const hit = timeline.hit(x, yOf(event));
+  canvas.addEventListener("pointercancel", release);
+  canvas.addEventListener("pointerup", (event) => {
+    if (!release()) return;
+    const hit = timeline.hit(xOf(event), yOf(event));
     timeline.choose(hit?.interval ?? -1);
     if (!hit) timeline.measured = null;
     details.showChosen();
     details.sumSoon();
   });
   canvas.addEventListener("pointerleave", () => {
-    timeline.onPoint(null);
+    markTime(timeline, -1);
     details.hideTooltip();
   });
   canvas.addEventListener("dblclick", (event) => {
-    const box = canvas.getBoundingClientRect();
-    const hit = timeline.hit(event.clientX - box.left, event.clientY - box.top);
+    const hit = timeline.hit(xOf(event), yOf(event));
     if (hit) fitPart(run, view, hit);
   });
   canvas.addEventListener("focus", () => timeline.draw());
@@ -86,6 +80,13 @@ function startTimelinePointer(run, view, timeline, details) {
     details.hideTooltip();
     timeline.draw();
   });
+}
+
+// A line through all rows at the pointer.
+function markTime(timeline, x) {
+  const line = find("line");
+  line.hidden = x < timeline.gutter || x > timeline.gutter + timeline.width;
+  line.style.transform = `translateX(${x}px)`;
 }
 
 function fitPart(run, view, { interval, segment }) {

@@ -40,31 +40,22 @@ async function start() {
   const timeline = new Timeline(run, view, steps);
   const details = new Details(run, view, steps, timeline);
   const search = new Search(run, view, timeline, details);
-  const memory = new MemoryCharts(run, view, timeline, details);
-  const line = find("line");
-  timeline.onPoint = (time) => {
-    line.hidden = time === null;
-    if (time !== null) line.style.transform = `translateX(${timeline.toX(time)}px)`;
-    memory.mark(time);
-  };
   timeline.resize();
   if (!readAddress(view, search)) steps.showTypical();
   keepAddress(view, search);
-  startTimelinePointer(run, view, timeline, details);
+  startPointer(run, view, timeline, details);
   startKeys(run, view, steps, timeline, details, search);
   startTables();
   startTheme(() => {
     timeline.setTheme();
-    memory.setTheme();
     details.showSums();
   });
-  memory.start();
   document.documentElement.dataset.state = "ready";
 }
 
 start().catch((error) => {
-  document.documentElement.classList.remove("is-live", "has-charts");
+  document.documentElement.classList.remove("is-live");
   find("notice").textContent =
-    `These are pictures, because the page's scripts failed in this browser (${error}). A current browser shows a time line that zooms.`;
+    `There is no time line, because the page's scripts failed in this browser (${error}). A current browser shows it.`;
   document.documentElement.dataset.state = "failed";
 });

@@ -1,4 +1,5 @@
-// Light and dark: as the system, or as chosen here. The colours themselves are in page.css.
+// Light and dark: as the system, or as chosen here; light on paper. The colours themselves are in
+// page.css.
 
 const themes = ["as the system", "light", "dark"];
 
@@ -12,7 +13,8 @@ function startTheme(onChange) {
     button.textContent = `Theme: ${themes[chosen]}`;
     onChange();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", onChange);
+  for (const query of ["(prefers-color-scheme: dark)", "print"])
+    matchMedia(query).addEventListener("change", onChange);
 }
 
 function readColours(run) {
@@ -28,7 +30,6 @@ function readColours(run) {
   colours.labels = colours.shades.map((shades) =>
     shades.map((shade) => (luminance(shade) > 0.27 ? "#101418" : "#ffffff")),
   );
-  colours.layers = run.layers.map((layer) => read(layer.name));
   return colours;
 }
 

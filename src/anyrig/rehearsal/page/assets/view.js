@@ -1,4 +1,4 @@
-// What is visible: a stretch of time, in nanoseconds. The time line and the memory share it.
+// What is visible: a stretch of time, in nanoseconds. The time line shows it.
 
 class View {
   constructor(limit) {

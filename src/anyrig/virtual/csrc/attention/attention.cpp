@@ -27,8 +27,7 @@ int64_t fused_choice(
     bool is_causal,
     std::optional<double> /*scale*/,
     bool enable_gqa) {
-  const auto choice =
-      choose_attention({query, key, value, mask, dropout, is_causal, enable_gqa});
+  const auto choice = choose_attention({query, key, value, mask, dropout, is_causal, enable_gqa});
   TORCH_CHECK(
       choice != sdp::SDPBackend::error,
       "No viable backend for scaled_dot_product_attention was found. "
@@ -66,8 +65,7 @@ void charge(
   Work work(shape);
   work.precision = precision_of(query.scalar_type(), Family::Attention);
   work.element_bytes = static_cast<double>(query.element_size());
-  work.flops =
-      2 * shape.batch * shape.heads * shape.queries * shape.keys * head_products;
+  work.flops = 2 * shape.batch * shape.heads * shape.queries * shape.keys * head_products;
   work.share = attention.share;
   work.attention.backward = backward;
   for (const auto& tensor : tensors) {
@@ -95,13 +93,17 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale) {
 }
 
 void charge_forward(
-    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
+    const at::Tensor& query,
+    const AttentionWork& work,
+    std::initializer_list<at::Tensor> tensors) {
   // Two matrix products: the scores, and their product with the values.
   charge(query, work, /*backward=*/false, work.head_size + work.value_head_size, tensors);
 }
 
 void charge_backward(
-    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
+    const at::Tensor& query,
+    const AttentionWork& work,
+    std::initializer_list<at::Tensor> tensors) {
   // Five matrix products: the scores again, and the gradients of query, key, scores and value.
   charge(query, work, /*backward=*/true, 3 * work.head_size + 2 * work.value_head_size, tensors);
 }

@@ -59,9 +59,13 @@ struct AttentionWork {
 
 // Advance the virtual clock by the time of a kernel that reads and writes `tensors`.
 void charge_forward(
-    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
+    const at::Tensor& query,
+    const AttentionWork& work,
+    std::initializer_list<at::Tensor> tensors);
 void charge_backward(
-    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
+    const at::Tensor& query,
+    const AttentionWork& work,
+    std::initializer_list<at::Tensor> tensors);
 
 // Reserves `per_thread` random numbers for each thread of one launch from the default generator.
 // Returns (seed, offset of the first number).

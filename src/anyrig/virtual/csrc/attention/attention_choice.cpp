@@ -18,9 +18,8 @@ using Params = sdp::sdp_params;
 using Filter = bool (*)(const Params&, bool explain);
 
 bool all_accept(std::initializer_list<Filter> filters, const Params& params, bool explain) {
-  return std::all_of(filters.begin(), filters.end(), [&](Filter filter) {
-    return filter(params, explain);
-  });
+  return std::all_of(
+      filters.begin(), filters.end(), [&](Filter filter) { return filter(params, explain); });
 }
 
 // cuDNN comes first on Hopper and data center Blackwell, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is
@@ -69,15 +68,9 @@ bool can_use(SDPBackend backend, const Params& params) {
 
 bool can_use_cudnn_attention(const Params& params, bool explain) {
   const std::initializer_list<Filter> filters = {
-      check_cudnn_enabled,
-      check_cudnn_nested,
-      check_device,
-      sdp::check_tensor_shapes,
-      check_cudnn_deterministic,
-      check_half_dtype,
-      sdp::check_attn_mask_shape,
-      check_cudnn_capability,
-      check_cudnn_dropout,
+      check_cudnn_enabled,        check_cudnn_nested,        check_device,
+      sdp::check_tensor_shapes,   check_cudnn_deterministic, check_half_dtype,
+      sdp::check_attn_mask_shape, check_cudnn_capability,    check_cudnn_dropout,
   };
   const std::initializer_list<Filter> dense_filters = {
       sdp::check_nonzero_sequence_lengths_dense,

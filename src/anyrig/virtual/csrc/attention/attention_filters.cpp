@@ -62,17 +62,16 @@ int64_t efficient_alignment(const Params& params) {
 
 bool check_device(const Params& params, bool explain) {
   return params.query.is_cuda() ||
-      reject(
-             explain, "All tensors need to be on cuda device. Got query on device: ",
-             params.query.device(), ", key on device: ", params.key.device(),
+      reject(explain,
+             "All tensors need to be on cuda device. Got query on device: ", params.query.device(),
+             ", key on device: ", params.key.device(),
              ", value on device: ", params.value.device());
 }
 
 bool check_half_dtype(const Params& params, bool explain) {
   const bool bfloat16 = capability().major >= 8;
-  return bfloat16
-      ? sdp::check_tensor_dtype(params, std::array{at::kHalf, at::kBFloat16}, explain)
-      : sdp::check_tensor_dtype(params, std::array{at::kHalf}, explain);
+  return bfloat16 ? sdp::check_tensor_dtype(params, std::array{at::kHalf, at::kBFloat16}, explain)
+                  : sdp::check_tensor_dtype(params, std::array{at::kHalf}, explain);
 }
 
 // ---- flash
@@ -80,10 +79,10 @@ bool check_half_dtype(const Params& params, bool explain) {
 bool check_flash_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({8, 0}, {12, 1}) ||
-      reject(
-             explain,
+      reject(explain,
              "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
-             "Attempting to run on a sm ", here.major, ".", here.minor, " gpu.");
+             "Attempting to run on a sm ",
+             here.major, ".", here.minor, " gpu.");
 }
 
 bool check_flash_head_size(const Params& params, bool explain) {
@@ -91,11 +90,10 @@ bool check_flash_head_size(const Params& params, bool explain) {
   const auto key = params.key.sym_size(-1);
   const auto value = params.value.sym_size(-1);
   return (query == key && query == value && query <= 256) ||
-      reject(
-             explain,
+      reject(explain,
              "Flash attention requires q,k,v to have the same last dimension and to be less than "
-             "or equal to 256. Got Query.size(-1): ", query, ", Key.size(-1): ", key,
-             ", Value.size(-1): ", value, " instead.");
+             "or equal to 256. Got Query.size(-1): ",
+             query, ", Key.size(-1): ", key, ", Value.size(-1): ", value, " instead.");
 }
 
 bool check_flash_nested_head_size(const Params& params, bool explain) {
@@ -103,12 +101,11 @@ bool check_flash_nested_head_size(const Params& params, bool explain) {
   const auto key = params.key.sym_size(-1);
   const auto value = params.value.sym_size(-1);
   return (query == key && query == value && query % 8 == 0 && query <= 256) ||
-      reject(
-             explain,
+      reject(explain,
              "For NestedTensor inputs, Flash attention requires q,k,v to have the same last "
              "dimension and to be a multiple of 8 and less than or equal to 256. "
-             "Got Query.size(-1): ", query, ", Key.size(-1): ", key, ", Value.size(-1): ", value,
-             " instead.");
+             "Got Query.size(-1): ",
+             query, ", Key.size(-1): ", key, ", Value.size(-1): ", value, " instead.");
 }
 
 // The backward pass of large heads needs more shared memory than these GPUs have.
@@ -120,12 +117,12 @@ bool check_flash_backward(const Params& params, bool explain) {
   const auto head = params.query.sym_size(-1);
   const Capability here = capability();
   return head <= 192 || (head > 224 && params.dropout <= 0.0) ||
-      reject(
-             explain,
+      reject(explain,
              "Flash attention currently doesn't support training with head_dim ∈ (192, 224] or "
              "(head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
-             "sm89].Attempting to run with dropout set to: ", params.dropout, "and head_dim: ",
-             head, " on a sm ", here.major, ".", here.minor, " gpu.");
+             "sm89].Attempting to run with dropout set to: ",
+             params.dropout, "and head_dim: ", head, " on a sm ", here.major, ".", here.minor,
+             " gpu.");
 }
 
 // Flash aligns a causal mask at the lower right corner, scaled_dot_product_attention at the upper
@@ -137,10 +134,11 @@ bool check_flash_causal(const Params& params, bool explain) {
   const auto queries = params.query.sym_size(-2);
   const auto keys = params.key.sym_size(-2);
   return queries == keys ||
-      reject(
-             explain,
+      reject(explain,
              "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. Got "
-             "seqlen_q: ", queries, " seqlen_k: ", keys, ". If you would like to use causal "
+             "seqlen_q: ",
+             queries, " seqlen_k: ", keys,
+             ". If you would like to use causal "
              "attention with non-square masks, please see CausalAttnMask.");
 }
 
@@ -149,10 +147,10 @@ bool check_flash_causal(const Params& params, bool explain) {
 bool check_efficient_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({5, 0}, {12, 1}) ||
-      reject(
-             explain,
+      reject(explain,
              "Mem Efficient Attention only supports gpu architectures in the range [sm50, sm121]. "
-             "Attempting to run on a sm ", here.major, ".", here.minor, " gpu.");
+             "Attempting to run on a sm ",
+             here.major, ".", here.minor, " gpu.");
 }
 
 bool check_efficient_head_size(const Params& params, bool explain) {
@@ -162,8 +160,7 @@ bool check_efficient_head_size(const Params& params, bool explain) {
   const auto alignment = efficient_alignment(params);
   return (query == key && query % alignment == 0 && query > 0 && value % alignment == 0 &&
           value > 0) ||
-      reject(
-             explain,
+      reject(explain,
              "Mem efficient attention requires last dimension of inputs to be divisible by ",
              alignment, ". Got Query.size(-1): ", query, ", Key.size(-1): ", key,
              ", Value.size(-1): ", value, " instead.");
@@ -183,21 +180,20 @@ bool check_efficient_alignment(const Params& params, bool explain) {
     return tensor.sym_numel() == 0 || excess(tensor) == 0;
   };
   return (aligned(params.query) && aligned(params.key) && aligned(params.value)) ||
-      reject(
-             explain,
+      reject(explain,
              "Mem efficient attention on sm80 or newer requires q, k, and v storage offsets * "
-             "element_size to be aligned to ", bytes,
-             " bytes. Got query.storage_offset() * element_size % alignment_bytes: ",
-             excess(params.query), ", key.storage_offset() * element_size % alignment_bytes: ",
-             excess(params.key), ", value.storage_offset() * element_size % alignment_bytes: ",
-             excess(params.value), ".");
+             "element_size to be aligned to ",
+             bytes, " bytes. Got query.storage_offset() * element_size % alignment_bytes: ",
+             excess(params.query),
+             ", key.storage_offset() * element_size % alignment_bytes: ", excess(params.key),
+             ", value.storage_offset() * element_size % alignment_bytes: ", excess(params.value),
+             ".");
 }
 
 bool check_efficient_dtype(const Params& params, bool explain) {
   const bool bfloat16 = capability().major >= 8;
   return bfloat16
-      ? sdp::check_tensor_dtype(
-            params, std::array{at::kHalf, at::kFloat, at::kBFloat16}, explain)
+      ? sdp::check_tensor_dtype(params, std::array{at::kHalf, at::kFloat, at::kBFloat16}, explain)
       : sdp::check_tensor_dtype(params, std::array{at::kHalf, at::kFloat}, explain);
 }
 
@@ -231,17 +227,16 @@ bool check_cudnn_deterministic(const Params& /*params*/, bool explain) {
 bool check_cudnn_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({8, 0}, {12, 1}) ||
-      reject(
-             explain,
+      reject(explain,
              "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. Attempting to "
-             "run on a sm ", here.major, ".", here.minor, " gpu.");
+             "run on a sm ",
+             here.major, ".", here.minor, " gpu.");
 }
 
 bool check_cudnn_dropout(const Params& params, bool explain) {
   const double sixteenths = params.dropout * 16.0;
   return sixteenths == std::floor(sixteenths) ||
-      reject(
-             explain,
+      reject(explain,
              "cuDNN dropout probability resolution is limited to 1/16.Use a dropout probability "
              "that is a multiple of 1/16 to select the cuDNN backend");
 }

@@ -55,9 +55,8 @@ bool is_supported_by_cpu_operator(
   const bool square = query.size(2) == key.size(2);
   const bool causal = !band.left.has_value() && band.right == 0 && (!band.aligned_at_end || square);
   return (band.is_unlimited() || causal) && recipe.dropout.probability == 0 &&
-      !recipe.bias.defined() && query.size(3) == value.size(3) &&
-      query.numel() > 0 && key.numel() > 0 && query.stride(3) == 1 && key.stride(3) == 1 &&
-      value.stride(3) == 1;
+      !recipe.bias.defined() && query.size(3) == value.size(3) && query.numel() > 0 &&
+      key.numel() > 0 && query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1;
 }
 
 // Returns `gradient` in a layout that PyTorch's fused CPU operator reads: rows that are dense and do

@@ -25,9 +25,7 @@ struct Band {
   std::optional<int64_t> right;
   bool aligned_at_end = false;
 
-  bool is_unlimited() const {
-    return !left.has_value() && !right.has_value();
-  }
+  bool is_unlimited() const { return !left.has_value() && !right.has_value(); }
   // Returns the share of the scores that CUDA's kernels compute, for `keys` keys: they skip the
   // blocks outside the band.
   double share(int64_t keys) const {

@@ -157,8 +157,7 @@ void compute_backward(
   const auto output_gradient = twin_of(gradient);
   const auto out = twin_of(output);
   if (!sequences.packed()) {
-    const Attention forward{
-        heads_first(out), logsumexp_of({0, 0, sequences.longest_query})};
+    const Attention forward{heads_first(out), logsumexp_of({0, 0, sequences.longest_query})};
     const auto result = attention_backward(
         heads_first(output_gradient), heads_first(query), heads_first(key), heads_first(value),
         forward, recipe, bias_result.defined());

@@ -18,9 +18,7 @@ struct Sequences {
   int64_t longest_query = 0;
   int64_t longest_key = 0;
 
-  bool packed() const {
-    return is_given(query_starts);
-  }
+  bool packed() const { return is_given(query_starts); }
   int64_t count(const at::Tensor& query) const {
     return packed() ? query_starts->numel() - 1 : query.size(0);
   }

@@ -35,9 +35,9 @@ at::Tensor empty_in_order_of(const at::Tensor& query, at::IntArrayRef sizes) {
     const int64_t value = query.stride(dimension);
     return value == 0 ? std::numeric_limits<int64_t>::max() : value;
   };
-  std::stable_sort(
-      inner_to_outer.begin(), inner_to_outer.end(),
-      [&stride](int64_t a, int64_t b) { return stride(a) < stride(b); });
+  std::stable_sort(inner_to_outer.begin(), inner_to_outer.end(), [&stride](int64_t a, int64_t b) {
+    return stride(a) < stride(b);
+  });
   std::vector<int64_t> strides(sizes.size());
   int64_t step = 1;
   for (const int64_t dimension : inner_to_outer) {
@@ -83,7 +83,10 @@ int64_t backward_workspace_bytes(const at::Tensor& query) {
 }
 
 AttentionWork work_of(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool is_causal) {
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    bool is_causal) {
   AttentionShape shape;
   shape.kernel = AttentionKernel::Cudnn;
   shape.batch = static_cast<double>(query.size(0));
@@ -120,15 +123,18 @@ ProductOutputs cudnn_forward(
     Newer... newer) {
   check_same_device(
       "_cudnn_attention_forward",
-      {{"query", query}, {"key", key}, {"value", value}, {"attn_bias", bias},
-       {"cum_seq_q", query_starts}, {"cum_seq_k", key_starts}});
+      {{"query", query},
+       {"key", key},
+       {"value", value},
+       {"attn_bias", bias},
+       {"cum_seq_q", query_starts},
+       {"cum_seq_k", key_starts}});
   (reject_paged_keys(newer), ...);
   if (is_given(query_starts)) {
     reject_packed_bias(bias);
     return packed_cudnn_forward(
-        {query, key, value,
-         Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
-         is_causal, scale},
+        {query, key, value, Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key},
+         dropout, is_causal, scale},
         compute_logsumexp);
   }
   CurrentDevice guard(query.device().index());
@@ -164,9 +170,8 @@ ProductOutputs cudnn_forward(
   }
   charge_forward(
       query, work_of(query, key, value, is_causal), {query, key, value, output, logsumexp});
-  return {
-      output, logsumexp, at::Tensor(), at::Tensor(), longest_query, longest_key, seed, offset,
-      at::Tensor()};
+  return {output,      logsumexp, at::Tensor(), at::Tensor(), longest_query,
+          longest_key, seed,      offset,       at::Tensor()};
 }
 
 ThreeTensors cudnn_backward(
@@ -192,9 +197,8 @@ ThreeTensors cudnn_backward(
   if (query_starts.defined()) {
     reject_packed_bias(bias);
     return packed_cudnn_backward(
-        {query, key, value,
-         Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
-         is_causal, scale},
+        {query, key, value, Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key},
+         dropout, is_causal, scale},
         gradient, output, logsumexp, seed, offset);
   }
   CurrentDevice guard(query.device().index());
@@ -280,8 +284,15 @@ ProductOutputs packed_cudnn_forward(const PackedCall& call, bool compute_logsume
       query, work_of(AttentionKernel::Cudnn, query, value, sequences, recipe.band),
       {query, key, value, output, logsumexp});
   return {
-      output, logsumexp, *sequences.query_starts, *sequences.key_starts, sequences.longest_query,
-      sequences.longest_key, seed, offset, at::Tensor()};
+      output,
+      logsumexp,
+      *sequences.query_starts,
+      *sequences.key_starts,
+      sequences.longest_query,
+      sequences.longest_key,
+      seed,
+      offset,
+      at::Tensor()};
 }
 
 ThreeTensors packed_cudnn_backward(
@@ -307,8 +318,7 @@ ThreeTensors packed_cudnn_backward(
   }
   charge_backward(
       query, work_of(AttentionKernel::Cudnn, query, value, sequences, recipe.band),
-      {gradient, query, key, value, output, logsumexp, results.query, results.key,
-       results.value});
+      {gradient, query, key, value, output, logsumexp, results.query, results.key, results.value});
   return {results.query, results.key, results.value};
 }
 

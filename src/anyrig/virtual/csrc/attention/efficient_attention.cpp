@@ -1,6 +1,8 @@
 // Memory-efficient attention. The tensors of its operators are (batch, tokens, heads, head size);
 // packed sequences are concatenated in a batch of one. Checks, outputs and scratch memory follow
 // attention.cu and attention_backward.cu in aten/src/ATen/native/transformers/cuda.
+//
+// Longer than 400 lines: both directions share the checks and the layout of the scratch memory.
 
 #include "attention/attention_sequences.h"
 #include "attention/efficient_workspace.h"
@@ -89,11 +91,15 @@ EfficientCall make_efficient_call(
 
 // The numbers of each head and each sequence begin `queries` * `keys` after those of the one before.
 Dropout dropout_of(
-    double probability, uint64_t seed, uint64_t offset, const EfficientCall& call, int64_t keys) {
+    double probability,
+    uint64_t seed,
+    uint64_t offset,
+    const EfficientCall& call,
+    int64_t keys) {
   const int64_t scores_per_head = call.queries * keys;
-  return {
-      probability, seed, offset, /*in_order=*/true, scores_per_head,
-      static_cast<uint64_t>(call.heads * scores_per_head)};
+  return {probability,     seed,
+          offset,          /*in_order=*/true,
+          scores_per_head, static_cast<uint64_t>(call.heads * scores_per_head)};
 }
 
 // Returns the accessor of each sequence's part of `logsumexp`, without the padding rows.
@@ -133,8 +139,13 @@ efficient_forward(
     std::optional<int64_t> window) {
   check_same_device(
       "_efficient_attention_forward",
-      {{"query", query}, {"key", key}, {"value", value}, {"bias", bias},
-       {"cu_seqlens_q", query_starts}, {"cu_seqlens_k", key_starts}, {"seqlen_k", key_lengths}});
+      {{"query", query},
+       {"key", key},
+       {"value", value},
+       {"bias", bias},
+       {"cu_seqlens_q", query_starts},
+       {"cu_seqlens_k", key_starts},
+       {"seqlen_k", key_lengths}});
   CurrentDevice guard(query.device().index());
   const int64_t batch = query.size(0);
   const int64_t queries = query.size(1);
@@ -158,8 +169,8 @@ efficient_forward(
         query, static_cast<uint64_t>(batch * heads * queries) * static_cast<uint64_t>(key.size(1)));
     // CUDA's code passes 0 keys for packed sequences, so that all heads of all sequences drop the
     // same scores (https://github.com/pytorch/pytorch/issues/115590).
-    recipe.dropout = dropout_of(
-        dropout, state.first, state.second, call, sequences.packed() ? 0 : call.keys);
+    recipe.dropout =
+        dropout_of(dropout, state.first, state.second, call, sequences.packed() ? 0 : call.keys);
     seed.fill_(static_cast<int64_t>(state.first));
     offset.fill_(static_cast<int64_t>(state.second));
   }
@@ -178,14 +189,12 @@ efficient_forward(
     }
     compute_forward(
         without_batch({query, key, value}, sequences), without_batch(output, sequences), sequences,
-        recipe,
-        compute_logsumexp ? logsumexp_parts(logsumexp, sequences.packed()) : LogsumexpOf());
+        recipe, compute_logsumexp ? logsumexp_parts(logsumexp, sequences.packed()) : LogsumexpOf());
   }
   charge_forward(
       query, work_of(AttentionKernel::Efficient, query, value, sequences, band),
       {query, key, value, is_given(bias) ? *bias : at::Tensor(), output, logsumexp});
-  return {
-      output, logsumexp, seed, offset, call.queries, longest_key_given.value_or(call.keys)};
+  return {output, logsumexp, seed, offset, call.queries, longest_key_given.value_or(call.keys)};
 }
 
 // Returns the scratch memory of delta, the sum over each row of output times its gradient. Some
@@ -250,9 +259,10 @@ FourTensors efficient_backward(
     TORCH_CHECK(
         query.size(1) == key.size(1) && query.size(3) == key.size(3),
         "`shared_storage_dqdkdv` is only supported when Q/K/V have the same sequence length and "
-        "embed dim: got ", query.sizes(), " for Q, and ", key.sizes(), " for K");
-    const auto chunk = at::empty(
-        {query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query.options());
+        "embed dim: got ",
+        query.sizes(), " for Q, and ", key.sizes(), " for K");
+    const auto chunk =
+        at::empty({query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query.options());
     query_gradient = chunk.select(2, 0);
     key_gradient = chunk.select(2, 1);
     value_gradient = chunk.select(2, 2);
@@ -321,8 +331,8 @@ FourTensors product_efficient_forward(
       {{"query", query}, {"key", key}, {"value", value}, {"attn_bias", bias}});
   auto [output, logsumexp, seed, offset, longest_query, longest_key] = efficient_forward(
       query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias, std::nullopt,
-      std::nullopt, std::nullopt, std::nullopt, dropout, mask_type_of(is_causal),
-      compute_logsumexp, scale, std::nullopt, std::nullopt);
+      std::nullopt, std::nullopt, std::nullopt, dropout, mask_type_of(is_causal), compute_logsumexp,
+      scale, std::nullopt, std::nullopt);
   return {output.transpose(1, 2), logsumexp, seed, offset};
 }
 
@@ -356,7 +366,10 @@ FourTensors product_efficient_backward(
 // _fill_mem_eff_dropout_mask_: fills `self` with the random numbers that a call of the operator
 // with this generator state draws.
 at::Tensor& fill_dropout_numbers(
-    at::Tensor& self, double probability, int64_t seed, int64_t offset) {
+    at::Tensor& self,
+    double probability,
+    int64_t seed,
+    int64_t offset) {
   TORCH_CHECK(self.is_contiguous());
   TORCH_CHECK(self.dtype() == at::kFloat, "dtype must be float");
   TORCH_CHECK(self.dim() == 4, "expected a tensor of (batch, heads, queries, keys)");

@@ -39,9 +39,7 @@ struct BackwardKernel {
   bool whole_blocks; // the sequences must be multiples of the blocks
 
   // Returns whether the gradients of key and value stay in registers.
-  bool keeps_output(bool half) const {
-    return half && head_size <= queries;
-  }
+  bool keeps_output(bool half) const { return half && head_size <= queries; }
 };
 
 // Returns the kernels for this GPU and dtype, in the order in which PyTorch tries them.

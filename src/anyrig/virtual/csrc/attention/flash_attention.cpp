@@ -36,8 +36,7 @@ void check_forward(
     TORCH_CHECK(tensor.stride(-1) == 1, "Input tensor must have contiguous last dimension");
   }
   const auto head = query.size(-1);
-  TORCH_CHECK(
-      head % 8 == 0, "head_size must be a multiple of 8, this is ensured by padding!");
+  TORCH_CHECK(head % 8 == 0, "head_size must be a multiple of 8, this is ensured by padding!");
   TORCH_CHECK(head <= 256, "FlashAttention forward only supports head dimension at most 256");
   TORCH_CHECK(
       query.size(-2) % key.size(-2) == 0,
@@ -85,16 +84,15 @@ Scratch allocate_splits(const SplitCall& call, const at::TensorOptions& floats) 
 // (heads, all queries) if packed.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp) {
   return [sums = twin_of(logsumexp)](const Sequence& sequence) {
-    return sums.dim() == 3 ? sums
-                           : sums.narrow(1, sequence.start, sequence.queries).unsqueeze(0);
+    return sums.dim() == 3 ? sums : sums.narrow(1, sequence.start, sequence.queries).unsqueeze(0);
   };
 }
 
 } // namespace
 
 FlashOutputs flash_forward(const FlashCall& call) {
-  const auto& [query, key, value, sequences, dropout, causal, return_debug_mask, scale, left,
-               right, alibi, splits, out] = call;
+  const auto& [query, key, value, sequences, dropout, causal, return_debug_mask, scale, left, right, alibi, splits, out] =
+      call;
   CurrentDevice guard(query.device().index());
   TORCH_CHECK(
       is_given(sequences.query_starts) == is_given(sequences.key_starts),
@@ -103,8 +101,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
   check_forward(query, key, value, sequences);
   TORCH_CHECK(!is_given(alibi), "This flash attention build does not support alibi.");
   TORCH_CHECK(
-      !return_debug_mask || dropout > 0.0,
-      "return_softmax is only supported when p_dropout > 0.0");
+      !return_debug_mask || dropout > 0.0, "return_softmax is only supported when p_dropout > 0.0");
   const auto floats = query.options().dtype(at::kFloat);
   const int64_t batch = sequences.count(query);
   const int64_t heads = query.size(-2);
@@ -142,8 +139,7 @@ FlashOutputs flash_forward(const FlashCall& call) {
       state[0] = recipe.dropout.seed;
       state[1] = recipe.dropout.offset;
     }
-    compute_forward(
-        {query, key, value}, output, sequences, recipe, logsumexp_parts(logsumexp));
+    compute_forward({query, key, value}, output, sequences, recipe, logsumexp_parts(logsumexp));
     if (return_debug_mask) {
       compute_signed_attention({query, key, value}, debug_mask, sequences, recipe);
     }
@@ -216,8 +212,7 @@ FlashGradients flash_backward(
   }
   charge_backward(
       query, work_of(AttentionKernel::Flash, query, value, sequences, band),
-      {gradient, query, key, value, output, logsumexp, results.query, results.key,
-       results.value});
+      {gradient, query, key, value, output, logsumexp, results.query, results.key, results.value});
   return {results.query, results.key, results.value};
 }
 

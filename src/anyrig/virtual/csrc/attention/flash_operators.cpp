@@ -35,11 +35,16 @@ FlashOutputs run_forward(
   const NewerArguments newer{newer_arguments...};
   check_same_device(
       name,
-      {{"query", query}, {"key", key}, {"value", value}, {"cum_seq_q", query_starts},
-       {"cum_seq_k", key_starts}, {"seqused_k", used_keys}, {"alibi_slopes", alibi},
+      {{"query", query},
+       {"key", key},
+       {"value", value},
+       {"cum_seq_q", query_starts},
+       {"cum_seq_k", key_starts},
+       {"seqused_k", used_keys},
+       {"alibi_slopes", alibi},
        {"block_table", newer.block_table}});
-  Sequences sequences{
-      query_starts, key_starts, used_keys, newer.block_table, longest_query, longest_key};
+  Sequences sequences{query_starts,      key_starts,    used_keys,
+                      newer.block_table, longest_query, longest_key};
   if (!sequences.packed()) {
     sequences.longest_query = query.size(1);
     sequences.longest_key = key.size(1);
@@ -65,9 +70,21 @@ struct FlashForwardOperators {
 // The forward operators, whose arguments have the types of `run_forward`'s from the query on.
 template <class... Newer>
 using FlashForward = FlashForwardOperators<
-    const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
-    const OptionalTensor&, int64_t, int64_t, double, bool, bool, std::optional<double>,
-    std::optional<int64_t>, std::optional<int64_t>, const OptionalTensor&, const OptionalTensor&,
+    const at::Tensor&,
+    const at::Tensor&,
+    const at::Tensor&,
+    const OptionalTensor&,
+    const OptionalTensor&,
+    int64_t,
+    int64_t,
+    double,
+    bool,
+    bool,
+    std::optional<double>,
+    std::optional<int64_t>,
+    std::optional<int64_t>,
+    const OptionalTensor&,
+    const OptionalTensor&,
     Newer...>;
 
 ProductOutputs product_flash_forward(
@@ -87,8 +104,15 @@ ProductOutputs product_flash_forward(
       {query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
        Sequences{{}, {}, {}, {}, queries, keys}, dropout, is_causal, return_debug_mask, scale});
   return {
-      output.transpose(1, 2), logsumexp, at::Tensor(), at::Tensor(), queries, keys, rng_state,
-      unused, debug_mask};
+      output.transpose(1, 2),
+      logsumexp,
+      at::Tensor(),
+      at::Tensor(),
+      queries,
+      keys,
+      rng_state,
+      unused,
+      debug_mask};
 }
 
 FlashGradients flash_backward_operator(
@@ -141,8 +165,7 @@ FlashGradients product_flash_backward(
        is_causal, /*return_debug_mask=*/false, scale},
       gradient.transpose(1, 2), output.transpose(1, 2), logsumexp, rng_state);
   return {
-      query_gradient.transpose(1, 2), key_gradient.transpose(1, 2),
-      value_gradient.transpose(1, 2)};
+      query_gradient.transpose(1, 2), key_gradient.transpose(1, 2), value_gradient.transpose(1, 2)};
 }
 
 } // namespace
@@ -163,8 +186,7 @@ void register_flash_attention(torch::Library& library, Names& names) {
         FlashForward<const OptionalTensor&, std::optional<int64_t>>::forward_in_place);
   }
   register_kernel(library, names, "_flash_attention_backward", flash_backward_operator);
-  register_kernel(
-      library, names, "_scaled_dot_product_flash_attention", product_flash_forward);
+  register_kernel(library, names, "_scaled_dot_product_flash_attention", product_flash_forward);
   register_kernel(
       library, names, "_scaled_dot_product_flash_attention_backward", product_flash_backward);
 }

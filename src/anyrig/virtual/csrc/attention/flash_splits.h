@@ -26,8 +26,7 @@ struct SplitCall {
 // Returns whether the kernel treats the query heads that share a key head as several queries of one
 // head, which it does if there is a single query.
 inline bool merges_heads(const SplitCall& call) {
-  return call.queries == 1 && call.heads > call.key_heads && call.is_unmasked &&
-      call.dropout == 0;
+  return call.queries == 1 && call.heads > call.key_heads && call.is_unmasked && call.dropout == 0;
 }
 
 // Returns the smallest number of splits that keeps the processors at least 85 % as busy as the best

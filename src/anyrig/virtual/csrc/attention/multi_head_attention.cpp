@@ -31,8 +31,8 @@ void check_shapes(
       !mask.has_value() || !query.is_nested(), "NestedTensor with mask is not supported yet");
   TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
   TORCH_CHECK(
-      query.is_nested() || query.size(2) == embedding,
-      "passed-in embed_dim ", embedding, " didn't match last dim of query ", query.size(2));
+      query.is_nested() || query.size(2) == embedding, "passed-in embed_dim ", embedding,
+      " didn't match last dim of query ", query.size(2));
   TORCH_CHECK(key.dim() == 3, "expected 3-D `key`, got ", key.dim(), "-D tensor");
   TORCH_CHECK(value.dim() == 3, "expected 3-D `value`, got ", value.dim(), "-D tensor");
   TORCH_CHECK(
@@ -42,10 +42,8 @@ void check_shapes(
   TORCH_CHECK(
       qkv_weight.dim() == 2, "expected 2-D `qkv_weight`, got ", qkv_weight.dim(), "-D tensor");
   TORCH_CHECK(
-      embedding * 3 == qkv_weight.size(0),
-      "expected `qkv_weight` first dim to be 3x embed_dim");
-  TORCH_CHECK(
-      embedding == qkv_weight.size(1), "expected `qkv_weight` second dim to be embed_Dim");
+      embedding * 3 == qkv_weight.size(0), "expected `qkv_weight` first dim to be 3x embed_dim");
+  TORCH_CHECK(embedding == qkv_weight.size(1), "expected `qkv_weight` second dim to be embed_Dim");
   TORCH_CHECK(qkv_bias.dim() == 1, "expected 1-D `qkv_bias`, got ", qkv_bias.dim(), "-D tensor");
   TORCH_CHECK(
       qkv_bias.size(0) == 3 * embedding,
@@ -63,8 +61,7 @@ bool has_fused_operator(const at::Tensor& query, int64_t heads, int64_t head_siz
   const auto split = split_heads(query, heads, head_size);
   const auto choice = choose_attention({split, split, split, std::nullopt, 0.0, false, false});
   return choice == sdp::SDPBackend::flash_attention ||
-      choice == sdp::SDPBackend::efficient_attention ||
-      choice == sdp::SDPBackend::cudnn_attention;
+      choice == sdp::SDPBackend::efficient_attention || choice == sdp::SDPBackend::cudnn_attention;
 }
 
 TwoTensors native_multi_head_attention(
@@ -105,8 +102,8 @@ TwoTensors native_multi_head_attention(
   if (!need_weights) {
     weights = at::Tensor();
   }
-  auto projected = at::native::transform0213_gemm_nt_bias(
-      context, projection_weight, projection_bias, query);
+  auto projected =
+      at::native::transform0213_gemm_nt_bias(context, projection_weight, projection_bias, query);
   if (need_weights && average_weights) {
     weights = weights.sum(1);
     weights /= heads;
@@ -117,8 +114,7 @@ TwoTensors native_multi_head_attention(
 } // namespace
 
 void register_multi_head_attention(torch::Library& library, Names& names) {
-  register_kernel(
-      library, names, "_native_multi_head_attention", native_multi_head_attention);
+  register_kernel(library, names, "_native_multi_head_attention", native_multi_head_attention);
   // PyTorch uses its CPU code for CUDA, too.
   register_kernel(
       library, names, "_transformer_encoder_layer_fwd",

@@ -27,8 +27,8 @@ size_t package_bytes(size_t ranks) {
 }
 
 std::string describe(const Announcement& announcement) {
-  static const char* const kReductions[] = {
-      "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM", "UNUSED"};
+  static const char* const kReductions[] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
+                                            "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
   std::string text = name_of(announcement.kind);
   if (announcement.reduction.has_value()) {
     text += c10::str("(", kReductions[*announcement.reduction], ")");

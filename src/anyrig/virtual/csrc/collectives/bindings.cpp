@@ -26,13 +26,12 @@ using Milliseconds = std::chrono::milliseconds;
 void set_connect(py::function connect) {
   // Never freed: groups may be made until the interpreter ends.
   auto* stored = new py::function(std::move(connect));
-  NcclGroup::set_connect([stored](const c10::intrusive_ptr<c10d::Store>& store,
-                                              int rank,
-                                              int size,
-                                              Milliseconds timeout) {
-    py::gil_scoped_acquire gil;
-    return (*stored)(store, rank, size, timeout).cast<NcclGroup::Connections>();
-  });
+  NcclGroup::set_connect(
+      [stored](
+          const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout) {
+        py::gil_scoped_acquire gil;
+        return (*stored)(store, rank, size, timeout).cast<NcclGroup::Connections>();
+      });
 }
 
 // ncclConfig_t. Its fields have no effect: a virtual communicator has nothing to configure.
@@ -82,22 +81,19 @@ void bind_shared(py::class_<Group, Rest...>& group) {
   group.def_property_readonly("options", &NcclGroup::options)
       .def_property_readonly("_transport", &NcclGroup::transport)
       .def("get_error", &NcclGroup::getError)
-      .def("perform_nocolor_split", [](Group& self, c10::Device /*device*/) {
-        self.count_split();
-      });
+      .def(
+          "perform_nocolor_split", [](Group& self, c10::Device /*device*/) { self.count_split(); });
 }
 
 template <class Group, class... Rest>
 void bind_registration(py::class_<Group, Rest...>& group) {
-  group
-      .def_property_readonly("mem_allocator", [](const Group&) { return nccl_allocator(); })
+  group.def_property_readonly("mem_allocator", [](const Group&) { return nccl_allocator(); })
       .def(
           "register_mem_pool",
           [](const Group& self, const MemoryPool& pool, bool /*symm*/) {
             self.check_can_register(pool);
           },
-          py::arg("pool"),
-          py::arg("symm") = false)
+          py::arg("pool"), py::arg("symm") = false)
       .def(
           "deregister_mem_pool",
           [](const Group& self, const MemoryPool& pool) { self.check_can_register(pool); },
@@ -109,7 +105,9 @@ void bind_registration(py::class_<Group, Rest...>& group) {
 // Binds the constructors and methods of ProcessGroupNCCL2 and of ProcessGroupNCCLLazy.
 template <class Group>
 py::class_<Group, c10::intrusive_ptr<Group>> bind_nccl2(
-    py::module_& m, const char* name, py::handle backend) {
+    py::module_& m,
+    const char* name,
+    py::handle backend) {
   using StorePointer = c10::intrusive_ptr<c10d::Store>;
   py::class_<Group, c10::intrusive_ptr<Group>> group(m, name, backend);
   const auto make = [](const StorePointer& store, int rank, int size,
@@ -127,18 +125,16 @@ py::class_<Group, c10::intrusive_ptr<Group>> bind_nccl2(
 #if ANYRIG_TORCH_FROM(15)
               make
 #else
-              [make](const StorePointer& store, int rank, int size,
-                     c10::intrusive_ptr<GroupOptions> options) {
+              [make](
+                  const StorePointer& store, int rank, int size,
+                  c10::intrusive_ptr<GroupOptions> options) {
                 return make(store, rank, size, std::move(options), std::nullopt);
               }
 #endif
               ),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"),
-          py::arg("options")
+          py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options")
 #if ANYRIG_TORCH_FROM(15)
-              ,
+                                                                  ,
           py::arg("device_id") = py::none()
 #endif
               )
@@ -146,9 +142,7 @@ py::class_<Group, c10::intrusive_ptr<Group>> bind_nccl2(
           py::init([make](const StorePointer& store, int rank, int size) {
             return make(store, rank, size, c10::make_intrusive<GroupOptions>(), std::nullopt);
           }),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"));
+          py::arg("store"), py::arg("rank"), py::arg("size"));
   bind_shared(group);
   return group;
 }
@@ -180,27 +174,19 @@ void bind_collectives(py::module_& m) {
           py::init([](const StorePointer& store, int rank, int size, Options options) {
             return NcclGroup::make<NcclGroup>(store, rank, size, std::move(options));
           }),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"),
-          py::arg("options"))
+          py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
       .def(
           py::init([](const StorePointer& store, int rank, int size, Milliseconds timeout) {
             auto options = c10::make_intrusive<GroupOptions>();
             options->timeout = timeout;
             return NcclGroup::make<NcclGroup>(store, rank, size, std::move(options));
           }),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"),
+          py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout") = NcclGroup::kDefaultTimeout)
       .def_property_readonly("uid", &NcclGroup::uid)
       .def_property(
-          "bound_device_id",
-          [](const NcclGroup& self) { return self.getBoundDeviceId(); },
-          [](NcclGroup& self, std::optional<c10::Device> device) {
-            self.setBoundDeviceId(device);
-          })
+          "bound_device_id", [](const NcclGroup& self) { return self.getBoundDeviceId(); },
+          [](NcclGroup& self, std::optional<c10::Device> device) { self.setBoundDeviceId(device); })
       .def("_group_start", [](NcclGroup& /*self*/) {})
       .def("_group_end", [](NcclGroup& /*self*/) {})
       .def("comm_split_count", &NcclGroup::split_count)
@@ -212,8 +198,7 @@ void bind_collectives(py::module_& m) {
             const auto* own = dynamic_cast<const TransferWork*>(&work);
             return own != nullptr && own->transfers()[0]->call().limit == timeout;
           },
-          py::arg("work"),
-          py::arg("timeout"))
+          py::arg("work"), py::arg("timeout"))
       .def("_is_initialized", &NcclGroup::is_connected)
       .def("_start_time_estimate", &NcclGroup::startTimeEstimate)
       .def("_end_time_estimate", &NcclGroup::endTimeEstimate)
@@ -233,9 +218,7 @@ void bind_collectives(py::module_& m) {
                       bool /*enable_reconfigure*/) {
             return c10::make_intrusive<LoneGloo>(rank, size, timeout);
           }),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"),
+          py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout") = NcclGroup::kDefaultTimeout,
           py::arg("enable_reconfigure") = false) // PyTorch 2.15 passes this
       .def_property_readonly("options", &LoneGloo::options)

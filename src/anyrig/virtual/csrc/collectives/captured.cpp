@@ -15,10 +15,9 @@ bool is_functional_collective(const c10::FunctionSchema& schema) {
 }
 
 void wait_for(const at::Tensor& tensor) {
-  static const auto wait =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("_c10d_functional::wait_tensor", "")
-          .typed<at::Tensor(const at::Tensor&)>();
+  static const auto wait = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("_c10d_functional::wait_tensor", "")
+                               .typed<at::Tensor(const at::Tensor&)>();
   wait.call(tensor);
 }
 

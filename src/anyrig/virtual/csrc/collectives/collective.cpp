@@ -28,8 +28,7 @@ class Exchange {
         deadline_(std::chrono::steady_clock::now() + call.limit) {}
 
   // Copies send_rows[i] of this rank to receive_rows[rank] of rank i.
-  void move(
-      const std::vector<at::Tensor>& send_rows, const std::vector<at::Tensor>& receive_rows) {
+  void move(const std::vector<at::Tensor>& send_rows, const std::vector<at::Tensor>& receive_rows) {
     std::vector<Message> to_send;
     std::vector<Message> to_receive;
     // Start with the next rank, so that the ranks do not all send to rank 0 first.
@@ -101,8 +100,7 @@ int64_t flow_of(const CollectiveCall& call) {
   return static_cast<int64_t>((uint64_t{1} << 62) | ((group ^ (call.sequence << 1)) & kLargest));
 }
 
-Agreement meet(
-    const Collective& collective, RollCall& roll_call, const CollectiveCall& call) {
+Agreement meet(const Collective& collective, RollCall& roll_call, const CollectiveCall& call) {
   const auto& announcement = collective.announcement;
   at::Tensor row;
   if (announcement.kind == CollectiveKind::AllReduce && announcement.has_values) {
@@ -114,8 +112,7 @@ Agreement meet(
   const auto combine = [&](const std::vector<at::Tensor>& rows) {
     return collective.reduction->combine(rows);
   };
-  return roll_call.meet(
-      announcement, row, combine, std::chrono::steady_clock::now() + call.limit);
+  return roll_call.meet(announcement, row, combine, std::chrono::steady_clock::now() + call.limit);
 }
 
 } // namespace
@@ -130,8 +127,7 @@ bool has_values(const Collective& collective) {
   }
   for (size_t i = 0; i < collective.send_rows.size(); ++i) {
     const bool has_no_data = announcement.send_bytes[i] > 0 && !collective.send_rows[i].defined();
-    const bool has_memory =
-        collective.receive_rows[i].defined() || collective.result.defined();
+    const bool has_memory = collective.receive_rows[i].defined() || collective.result.defined();
     if (has_no_data || (announcement.receive_bytes[i] > 0 && !has_memory)) {
       return false;
     }
@@ -148,8 +144,7 @@ double occupy_stream(
   if (!Clock::get().enabled()) {
     return 0;
   }
-  const double seconds =
-      collective_seconds(collective.announcement.kind, collective.bytes, places);
+  const double seconds = collective_seconds(collective.announcement.kind, collective.bytes, places);
   return Clock::get().run_collective(
       stream, start, seconds, Clock::Direction::Both,
       {collective.bytes, flow_of(call), count_nodes(places)});

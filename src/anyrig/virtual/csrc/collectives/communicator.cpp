@@ -40,8 +40,8 @@ void Communicator::enqueue(TransferPointer transfer) {
 void Communicator::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    const bool has_work = changed_.wait_for(
-        lock, kLongestIdle, [this] { return stopping_ || !transfers_.empty(); });
+    const bool has_work =
+        changed_.wait_for(lock, kLongestIdle, [this] { return stopping_ || !transfers_.empty(); });
     if (stopping_ || !has_work) {
       is_running_ = false;
       return;

@@ -8,8 +8,7 @@
 
 namespace anyrig::virtual_gpu {
 
-CompletionHook::CompletionHook(Hook hook)
-    : hook_(std::move(hook)), thread_([this] { loop(); }) {}
+CompletionHook::CompletionHook(Hook hook) : hook_(std::move(hook)), thread_([this] { loop(); }) {}
 
 CompletionHook::~CompletionHook() {
   {

@@ -24,8 +24,8 @@ std::string rank_list(const Membership& group, const std::vector<int>& ranks) {
 std::string describe(const CollectiveCall& call) {
   return c10::str(
       "[Rank ", call.group.rank, " of group ", call.group.name, "] WorkNCCL(SeqNum=", call.sequence,
-      ", OpType=", c10d::opTypeToString(call.op), ", NumelIn=", call.input_numel, ", NumelOut=",
-      call.output_numel, ", Timeout(ms)=", call.limit.count(), ")");
+      ", OpType=", c10d::opTypeToString(call.op), ", NumelIn=", call.input_numel,
+      ", NumelOut=", call.output_numel, ", Timeout(ms)=", call.limit.count(), ")");
 }
 
 } // namespace
@@ -52,8 +52,10 @@ void raise_failure(const CollectiveCall& call, const TransportError& error) {
   raise_failure(
       call,
       c10::str(
-          "the connection to ", peers, " is lost: that process ended or stopped waiting; its own "
-          "output says why (", error.gloo_text, ")"));
+          "the connection to ", peers,
+          " is lost: that process ended or stopped waiting; its own "
+          "output says why (",
+          error.gloo_text, ")"));
 }
 
 } // namespace anyrig::virtual_gpu

@@ -202,8 +202,10 @@ class Recorder {
 
  private:
   Recorder()
-      : max_entries_(c10d::getCvarInt(
-            {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, kDefaultEntries)),
+      : max_entries_(
+            c10d::getCvarInt(
+                {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"},
+                kDefaultEntries)),
         with_cpp_frames_(
             c10d::getCvarBool({"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, false)) {}
 
@@ -234,7 +236,9 @@ class Recorder {
   }
 
   std::shared_ptr<Progress> add_progress(
-      uint64_t group, const GroupCounters& counters, const FlightCall& call) {
+      uint64_t group,
+      const GroupCounters& counters,
+      const FlightCall& call) {
     auto progress = std::make_shared<Progress>();
     progress->group = group;
     progress->is_timed = call.is_timed;
@@ -355,9 +359,8 @@ class RecordedFlight final : public Flight {
 
 std::shared_ptr<Flight> record_flight(const FlightGroup& group, const FlightCall& call) {
   auto& recorder = Recorder::get();
-  return recorder.enabled()
-      ? std::make_shared<RecordedFlight>(recorder.record(group, call))
-      : nullptr;
+  return recorder.enabled() ? std::make_shared<RecordedFlight>(recorder.record(group, call))
+                            : nullptr;
 }
 
 void start_coalescing_flights(uint64_t group) {

@@ -204,7 +204,9 @@ class GlooKernel : public c10::OperatorKernel {
       : pytorch_kernel_(op.getComputedKernelForDispatchKey(key)) {}
 
   void operator()(
-      const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet keys,
+      torch::jit::Stack* stack) {
     if (uses_gloo(*stack)) {
       run_with_gloo(op, keys, stack);
     } else {
@@ -214,7 +216,9 @@ class GlooKernel : public c10::OperatorKernel {
 
  protected:
   virtual void run_with_gloo(
-      const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet keys,
+      torch::jit::Stack* stack) = 0;
 
   c10::SafeKernelFunction pytorch_kernel_;
 };
@@ -225,7 +229,9 @@ class StagingKernel final : public GlooKernel {
 
  private:
   void run_with_gloo(
-      const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet keys,
+      torch::jit::Stack* stack) override {
     // Each of these operators writes to its first argument. all_reduce has no other tensors.
     const c10::IValue written = stack->at(0);
     const bool in_place = op.schema().name() == "c10d::allreduce_";
@@ -236,8 +242,9 @@ class StagingKernel final : public GlooKernel {
     }
     pytorch_kernel_.callBoxed(op, keys, stack);
     auto& work = stack->back();
-    work = c10::IValue(c10::intrusive_ptr<c10d::Work>(c10::make_intrusive<StagedWork>(
-        work.toCustomClass<c10d::Work>(), std::move(staging))));
+    work = c10::IValue(
+        c10::intrusive_ptr<c10d::Work>(
+            c10::make_intrusive<StagedWork>(work.toCustomClass<c10d::Work>(), std::move(staging))));
     if (op.schema().returns().size() == 2) {
       stack->at(stack->size() - 2) = written;
     }

@@ -29,8 +29,8 @@ class AnsweredWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()));
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(outputs_));
     return future;
   }
@@ -43,8 +43,8 @@ class AnsweredWork final : public c10d::Work {
 void check_on_host(const char* name, const Tensors& tensors) {
   for (const auto& tensor : tensors) {
     TORCH_CHECK_VALUE(
-        tensor.device().is_cpu() && tensor.layout() == at::kStrided,
-        name, " over gloo has a ", tensor.layout(), " tensor on ", tensor.device(),
+        tensor.device().is_cpu() && tensor.layout() == at::kStrided, name, " over gloo has a ",
+        tensor.layout(), " tensor on ", tensor.device(),
         ", and a rehearsal of rank 0 alone (--ranks) answers gloo's calls for dense tensors of the "
         "CPU; use NCCL for CUDA tensors");
   }
@@ -52,21 +52,22 @@ void check_on_host(const char* name, const Tensors& tensors) {
 
 void check_root_is_this_rank(const char* name, int64_t root, const Membership& group) {
   TORCH_CHECK_WITH(
-      DistBackendError,
-      root == group.rank,
-      name, " from rank ", root, " of this group: this rehearsal runs rank 0 alone (--ranks), and "
-      "only rank ", root, " has the values. Let rank 0 send them, or ", kLoneRankRemedy);
+      DistBackendError, root == group.rank, name, " from rank ", root,
+      " of this group: this rehearsal runs rank 0 alone (--ranks), and "
+      "only rank ",
+      root, " has the values. Let rank 0 send them, or ", kLoneRankRemedy);
 }
 
 // Copies what this rank sends to each rank into `outputs`: what it receives from each.
 void fill(const char* name, const Tensors& outputs, const at::Tensor& mine) {
   for (const auto& output : outputs) {
     TORCH_CHECK_WITH(
-        DistBackendError,
-        output.numel() == mine.numel(),
-        name, " has parts of ", mine.numel(), " and of ", output.numel(), " elements: this "
+        DistBackendError, output.numel() == mine.numel(), name, " has parts of ", mine.numel(),
+        " and of ", output.numel(),
+        " elements: this "
         "rehearsal runs rank 0 alone (--ranks), for which the parts of all ranks must be equal. "
-        "Make them equal, or ", kLoneRankRemedy);
+        "Make them equal, or ",
+        kLoneRankRemedy);
     if (output.data_ptr() != mine.data_ptr()) {
       output.copy_(mine.view_as(output));
     }
@@ -135,22 +136,23 @@ c10::intrusive_ptr<c10d::Backend> LoneGloo::split(
     return nullptr;
   }
   auto part = c10::make_intrusive<LoneGloo>(
-      static_cast<int>(position - ranks.begin()), static_cast<int>(ranks.size()),
-      options->timeout);
+      static_cast<int>(position - ranks.begin()), static_cast<int>(ranks.size()), options->timeout);
   part->options_->group_name = options->group_name;
   part->options_->global_ranks_in_group = options->global_ranks_in_group;
   return part;
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::broadcast(
-    Tensors& tensors, const c10d::BroadcastOptions& options) {
+    Tensors& tensors,
+    const c10d::BroadcastOptions& options) {
   check_on_host("broadcast", tensors);
   check_root_is_this_rank("broadcast", options.rootRank, membership());
   return done(c10d::OpType::BROADCAST, tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::allreduce(
-    Tensors& tensors, const c10d::AllreduceOptions& options) {
+    Tensors& tensors,
+    const c10d::AllreduceOptions& options) {
   check_on_host("all_reduce", tensors);
   for (auto& tensor : tensors) {
     reduce_alike(tensor, options.reduceOp, size_);
@@ -159,12 +161,14 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::allreduce(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+    Tensors& tensors,
+    const c10d::AllreduceCoalescedOptions& options) {
   return allreduce(tensors, options);
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::reduce(
-    Tensors& tensors, const c10d::ReduceOptions& options) {
+    Tensors& tensors,
+    const c10d::ReduceOptions& options) {
   check_on_host("reduce", tensors);
   if (options.rootRank == rank_) {
     reduce_alike(tensors.at(0), options.reduceOp, size_);
@@ -173,7 +177,9 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::reduce(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::allgather(
-    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& /*options*/) {
+    std::vector<Tensors>& outputs,
+    Tensors& inputs,
+    const c10d::AllgatherOptions& /*options*/) {
   check_on_host("all_gather", inputs);
   check_on_host("all_gather", outputs.at(0));
   fill("all_gather", outputs[0], inputs.at(0).contiguous());
@@ -181,14 +187,18 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::allgather(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::_allgather_base(
-    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& /*options*/) {
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::AllgatherOptions& /*options*/) {
   check_on_host("all_gather_into_tensor", {output, input});
   fill("all_gather_into_tensor", parts_of(output, size_), input.contiguous());
   return done(c10d::OpType::_ALLGATHER_BASE, {output});
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+    Tensors& outputs,
+    Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     _allgather_base(outputs.at(i), inputs[i], options);
   }
@@ -196,14 +206,17 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::allgather_into_tensor_coalesced(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::reduce_scatter(
-    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
+    Tensors& outputs,
+    std::vector<Tensors>& inputs,
+    const c10d::ReduceScatterOptions& options) {
   check_on_host("reduce_scatter", outputs);
   check_on_host("reduce_scatter", inputs.at(0));
   for (const auto& input : inputs[0]) {
     TORCH_CHECK_WITH(
         DistBackendError, input.numel() == outputs.at(0).numel(),
         "reduce_scatter has parts of different sizes: this rehearsal runs rank 0 alone (--ranks). "
-        "Make them equal, or ", kLoneRankRemedy);
+        "Make them equal, or ",
+        kLoneRankRemedy);
   }
   outputs[0].copy_(inputs[0].at(rank_));
   reduce_alike(outputs[0], options.reduceOp, size_);
@@ -211,7 +224,9 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::reduce_scatter(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
   check_on_host("reduce_scatter_tensor", {output, input});
   output.copy_(parts_of(input.contiguous(), size_)[rank_].view_as(output));
   reduce_alike(output, options.reduceOp, size_);
@@ -227,13 +242,14 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::alltoall_base(
   check_on_host("all_to_all_single", {output, input});
   check_equal_splits(output_splits);
   check_equal_splits(input_splits);
-  fill(
-      "all_to_all_single", parts_of(output, size_), parts_of(input.contiguous(), size_)[rank_]);
+  fill("all_to_all_single", parts_of(output, size_), parts_of(input.contiguous(), size_)[rank_]);
   return done(c10d::OpType::ALLTOALL_BASE, {output});
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::alltoall(
-    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& /*options*/) {
+    Tensors& outputs,
+    Tensors& inputs,
+    const c10d::AllToAllOptions& /*options*/) {
   check_on_host("all_to_all", outputs);
   check_on_host("all_to_all", inputs);
   fill("all_to_all", outputs, inputs.at(rank_).contiguous());
@@ -241,7 +257,9 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::alltoall(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::gather(
-    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+    std::vector<Tensors>& outputs,
+    Tensors& inputs,
+    const c10d::GatherOptions& options) {
   check_on_host("gather", inputs);
   if (options.rootRank != rank_) {
     return done(c10d::OpType::GATHER);
@@ -252,7 +270,9 @@ c10::intrusive_ptr<c10d::Work> LoneGloo::gather(
 }
 
 c10::intrusive_ptr<c10d::Work> LoneGloo::scatter(
-    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
+    Tensors& outputs,
+    std::vector<Tensors>& inputs,
+    const c10d::ScatterOptions& options) {
   check_on_host("scatter", outputs);
   check_root_is_this_rank("scatter", options.rootRank, membership());
   check_on_host("scatter", inputs.at(0));

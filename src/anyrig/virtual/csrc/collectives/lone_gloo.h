@@ -36,19 +36,25 @@ class LoneGloo final : public c10d::Backend {
       const c10::intrusive_ptr<Options>& options) override;
 
   c10::intrusive_ptr<c10d::Work> broadcast(
-      std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::BroadcastOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allreduce(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override;
   c10::intrusive_ptr<c10d::Work> reduce(
-      std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::ReduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allgather(
       std::vector<std::vector<at::Tensor>>& outputs,
       std::vector<at::Tensor>& inputs,
       const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<c10d::Work> _allgather_base(
-      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
       std::vector<at::Tensor>& outputs,
       std::vector<at::Tensor>& inputs,
@@ -58,7 +64,9 @@ class LoneGloo final : public c10d::Backend {
       std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
-      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> alltoall_base(
       at::Tensor& output,
       at::Tensor& input,
@@ -80,12 +88,9 @@ class LoneGloo final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& /*options*/, bool /*all_ranks*/) override {}
 
-  c10::intrusive_ptr<c10d::Work> send(
-      std::vector<at::Tensor>& tensors, int peer, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(
-      std::vector<at::Tensor>& tensors, int peer, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recvAnysource(
-      std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
  private:
   Membership membership() const;

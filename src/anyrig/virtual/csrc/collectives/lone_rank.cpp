@@ -66,10 +66,13 @@ void check_lone_group(const Membership& group) {
   const auto ranks = static_cast<uint64_t>(whole_rig().size());
   const bool is_whole = !group.global_ranks.empty() || static_cast<uint64_t>(group.size) == ranks;
   TORCH_CHECK_VALUE(
-      is_whole && global_rank_of(group, group.rank) == 0,
-      "this rehearsal runs rank 0 of ", ranks, " ranks and no other (--ranks), and the program "
-      "makes a group of ", group.size, " ranks as rank ", group.rank, ". Let the program take RANK "
-      "and WORLD_SIZE from its environment, and start no ranks itself; or ", kLoneRankRemedy);
+      is_whole && global_rank_of(group, group.rank) == 0, "this rehearsal runs rank 0 of ", ranks,
+      " ranks and no other (--ranks), and the program "
+      "makes a group of ",
+      group.size, " ranks as rank ", group.rank,
+      ". Let the program take RANK "
+      "and WORLD_SIZE from its environment, and start no ranks itself; or ",
+      kLoneRankRemedy);
 }
 
 std::vector<bool> are_on_other_nodes(const Membership& group) {
@@ -93,7 +96,8 @@ std::optional<std::string> why_not_alike(const Announcement& announcement) {
     return std::nullopt;
   }
   return c10::str(
-      "its parts have ", *least, " to ", *most, " bytes, and this rehearsal runs rank 0 alone "
+      "its parts have ", *least, " to ", *most,
+      " bytes, and this rehearsal runs rank 0 alone "
       "(--ranks), for which the parts of all ranks must be equal. Make them equal, or ",
       kLoneRankRemedy);
 }
@@ -106,9 +110,10 @@ bool needs_data_of_root(const Announcement& announcement, int rank) {
 
 std::string why_no_message(const Membership& group, const char* name, int peer) {
   return c10::str(
-      name, " with rank ", peer, " of this group: this rehearsal runs rank 0 alone (--ranks), and "
-      "a message between two of its ", group.size, " ranks, as in a pipeline, needs both; ",
-      kLoneRankRemedy);
+      name, " with rank ", peer,
+      " of this group: this rehearsal runs rank 0 alone (--ranks), and "
+      "a message between two of its ",
+      group.size, " ranks, as in a pipeline, needs both; ", kLoneRankRemedy);
 }
 
 double perform_alone(

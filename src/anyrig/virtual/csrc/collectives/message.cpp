@@ -46,9 +46,7 @@ double send(
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   try {
     transport.exchange(
-        {{message.peer, pack(announcement)}, {message.peer, message.row}},
-        {},
-        Channel::Messages,
+        {{message.peer, pack(announcement)}, {message.peer, message.row}}, {}, Channel::Messages,
         deadline);
   } catch (const TransportError& error) {
     raise_failure(call, error);

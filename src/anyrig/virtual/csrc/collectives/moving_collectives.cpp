@@ -88,10 +88,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::allgather(
   add_flat_buffer(inputs_and_buffer, outputs[0]);
   return submit(
       {all_gather(outputs[0], input)},
-      {c10d::OpType::ALLGATHER,
-       input.device().index(),
-       inputs_and_buffer,
-       outputs[0],
+      {c10d::OpType::ALLGATHER, input.device().index(), inputs_and_buffer, outputs[0],
        options.timeout});
 }
 
@@ -174,8 +171,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::alltoall_base(
     return parts;
   };
   return all_to_all(
-      split(input, input_splits),
-      split(output, output_splits),
+      split(input, input_splits), split(output, output_splits),
       {c10d::OpType::ALLTOALL_BASE, input.device().index(), {input}, {output}, options.timeout});
 }
 
@@ -185,9 +181,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::alltoall(
     const c10d::AllToAllOptions& options) {
   for (const auto* list : {&outputs, &inputs}) {
     TORCH_CHECK_VALUE(
-        list->size() == static_cast<size_t>(size_),
-        "ProcessGroupNCCL::alltoall: a list has ", list->size(), " tensors, but the group has ",
-        size_, " ranks");
+        list->size() == static_cast<size_t>(size_), "ProcessGroupNCCL::alltoall: a list has ",
+        list->size(), " tensors, but the group has ", size_, " ranks");
     check_same_device(*list);
     for (const auto& tensor : *list) {
       check_tensor(tensor);
@@ -195,8 +190,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::alltoall(
   }
   check_dtype(c10::toRealValueType(inputs[0].scalar_type()));
   return all_to_all(
-      inputs,
-      outputs,
+      inputs, outputs,
       {c10d::OpType::ALLTOALL, inputs[0].device().index(), inputs, outputs, options.timeout});
 }
 

@@ -16,8 +16,7 @@ void check_nan(const at::Tensor& row, c10::DeviceIndex device) {
   const auto values = c10::isFloat8Type(row.scalar_type()) ? row.to(at::kFloat) : row;
   if (at::isnan(values).any().item<bool>()) {
     raise_device_assert(
-        "this rank sends a tensor that contains NaN",
-        "checkForNaN",
+        "this rank sends a tensor that contains NaN", "checkForNaN",
         c10::Device(kDeviceType, device));
   }
 }

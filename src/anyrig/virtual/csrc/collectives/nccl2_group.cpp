@@ -27,9 +27,8 @@ void Nccl2Group::bind(c10::Device device) {
   TORCH_CHECK(device.is_cuda(), "ProcessGroupNCCL requires CUDA tensors/devices");
   if (device_.has_value()) {
     TORCH_CHECK(
-        *device_ == device,
-        "ProcessGroupNCCL is bound to device ", *device_, " but an operation was issued on ",
-        device);
+        *device_ == device, "ProcessGroupNCCL is bound to device ", *device_,
+        " but an operation was issued on ", device);
     return;
   }
   TORCH_CHECK(
@@ -49,8 +48,8 @@ void Nccl2Group::setBoundDeviceId(std::optional<at::Device> device) {
     if (!device.has_value()) {
       const auto& ranks = options()->global_ranks_in_group;
       const auto rank = ranks.empty() ? static_cast<uint64_t>(rank_) : ranks.at(rank_);
-      device = device_.value_or(c10::Device(
-          kDeviceType, static_cast<c10::DeviceIndex>(rank % device_count())));
+      device = device_.value_or(
+          c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(rank % device_count())));
     }
     Backend::setBoundDeviceId(device);
     bind(*device);
@@ -76,8 +75,7 @@ void Nccl2Group::check_device(c10::Device device) {
           ? "ProcessGroupNCCL has not been initialized. Call reconfigure() before issuing "
             "operations when enable_reconfigure=True."
           : "ProcessGroupNCCL not initialized");
-  TORCH_CHECK(
-      *device_ == device, "Expected tensor on ", *device_, " but found tensor on ", device);
+  TORCH_CHECK(*device_ == device, "Expected tensor on ", *device_, " but found tensor on ", device);
 #else
   bind(device);
 #endif
@@ -96,8 +94,7 @@ c10::DeviceIndex Nccl2Group::barrier_device(const c10d::BarrierOptions& options)
     return static_cast<c10::DeviceIndex>(options.device_ids[0]);
   }
   const auto bound = getBoundDeviceId();
-  return bound.has_value() ? bound->index()
-                           : static_cast<c10::DeviceIndex>(rank_ % device_count());
+  return bound.has_value() ? bound->index() : static_cast<c10::DeviceIndex>(rank_ % device_count());
 }
 
 c10::intrusive_ptr<c10d::Backend> Nccl2Group::split(
@@ -107,11 +104,11 @@ c10::intrusive_ptr<c10d::Backend> Nccl2Group::split(
   std::set<int> seen;
   for (const int rank : ranks) {
     TORCH_CHECK(
-        rank >= 0 && rank < size_,
-        "ProcessGroupNCCL::split: invalid rank ", rank, "; valid ranks are 0 to ", size_ - 1);
+        rank >= 0 && rank < size_, "ProcessGroupNCCL::split: invalid rank ", rank,
+        "; valid ranks are 0 to ", size_ - 1);
     TORCH_CHECK(
-        seen.insert(rank).second,
-        "ProcessGroupNCCL::split: rank ", rank, " appears multiple times in ranks");
+        seen.insert(rank).second, "ProcessGroupNCCL::split: rank ", rank,
+        " appears multiple times in ranks");
   }
   const auto given = c10::dynamic_intrusive_pointer_cast<Options>(options);
   TORCH_CHECK(

@@ -14,8 +14,7 @@ namespace anyrig::virtual_gpu {
 
 class Nccl2Group : public NcclGroup {
  public:
-  Nccl2Group(
-      Connections connections, int rank, int size, c10::intrusive_ptr<Options> options);
+  Nccl2Group(Connections connections, int rank, int size, c10::intrusive_ptr<Options> options);
 
   const std::string getBackendName() const override { return "nccl2"; }
   bool supportsTimeEstimation() const override { return ANYRIG_TORCH_FROM(15); }
@@ -41,8 +40,7 @@ class Nccl2Group : public NcclGroup {
       const c10::intrusive_ptr<c10d::Backend::Options>& options,
       const int& rank,
       const int& size) override;
-  c10::intrusive_ptr<c10d::Work> recvAnysource(
-      std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;

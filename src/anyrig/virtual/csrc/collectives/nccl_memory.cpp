@@ -49,13 +49,13 @@ void NcclMemory::connect_peer(int peer, c10::DeviceIndex device) {
 void NcclMemory::reserve(int64_t channels, c10::DeviceIndex device) {
   const int64_t bytes = channels * devices()[device].driver_memory.connection_bytes;
   provide_context(device);
-  auto memory =
-      CardMemory::try_reserve(device, static_cast<size_t>(bytes), CardUse::Communication);
+  auto memory = CardMemory::try_reserve(device, static_cast<size_t>(bytes), CardUse::Communication);
   TORCH_CHECK_WITH(
       DistBackendError, memory.has_value(),
       "NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
       "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
-      "Failed to CUDA calloc ", bytes, " bytes");
+      "Failed to CUDA calloc ",
+      bytes, " bytes");
   connections_.push_back(std::move(*memory));
 }
 

@@ -79,8 +79,7 @@ struct NcclGroup::Communicators {
         roll_call(rank, size, std::move(connections.second)) {}
 
   // Returns the communicator of `by_peer` for messages with `peer`; creates it on first use.
-  Communicator& get_or_create(
-      std::map<int, std::unique_ptr<Communicator>>& by_peer, int peer) {
+  Communicator& get_or_create(std::map<int, std::unique_ptr<Communicator>>& by_peer, int peer) {
     std::lock_guard<std::mutex> guard(mutex);
     auto& communicator = by_peer[peer];
     if (!communicator) {
@@ -152,8 +151,7 @@ NcclGroup::Connections NcclGroup::connect_ranks(
     int size,
     const Options& options) {
   TORCH_CHECK_WITH(
-      ValueError,
-      device_count() > 0,
+      ValueError, device_count() > 0,
       "ProcessGroupNCCL is only supported with GPUs, no GPUs found!");
   if (options.split_from) {
     options.split_from->count_split();
@@ -212,7 +210,8 @@ void NcclGroup::check_device(c10::Device device) {
         ValueError,
         c10::str(
             "Attempt to perform collective on tensor not on device passed to init_process_group. "
-            "Tensor found on device ", device, " but backend constrained to ", *bound));
+            "Tensor found on device ",
+            device, " but backend constrained to ", *bound));
   }
 }
 
@@ -310,12 +309,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
       parts);
   auto transfer = std::make_shared<Transfer>(std::move(parts));
   auto work = c10::make_intrusive<TransferWork>(
-      rank_,
-      submission.op,
-      TransferWork::Transfers{transfer},
-      outputs,
-      is_timed_,
-      title,
+      rank_, submission.op, TransferWork::Transfers{transfer}, outputs, is_timed_, title,
       submission.inputs);
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -343,10 +337,7 @@ void NcclGroup::report_end(Transfer::Parts& parts, const TimeExtension::Share& e
     const auto& call = transfer.call();
     hook->end(
         is_success ? std::make_shared<c10d::WorkInfo>(
-                         call.op,
-                         call.sequence,
-                         started,
-                         std::chrono::steady_clock::now(),
+                         call.op, call.sequence, started, std::chrono::steady_clock::now(),
                          std::chrono::duration<float>(transfer.seconds()))
                    : nullptr);
   };
@@ -365,12 +356,10 @@ void NcclGroup::check_can_register(const MemoryPool& /*pool*/) const {
 void NcclGroup::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK_WITH(
-      DistBackendError,
-      communicators_->hook == nullptr,
+      DistBackendError, communicators_->hook == nullptr,
       "ProcessGroupNCCL OnCompletion hook already registered");
   TORCH_CHECK_WITH(
-      DistBackendError,
-      is_timed_.load(),
+      DistBackendError, is_timed_.load(),
       "ProcessGroupNCCL OnCompletion hook requires recording start and end events which require "
       "setting TORCH_NCCL_ENABLE_TIMING environment variable. This is only available for NCCL "
       "version >= 2.4.");
@@ -416,8 +405,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       check_nan(collective, submission.device);
     }
   }
-  const auto title = profiler_title(
-      submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
+  const auto title =
+      profiler_title(submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
   const double ready = collectives.front().announcement.ready;
   auto* transport = &communicators_->transport;
   auto* roll_call = &communicators_->roll_call;
@@ -433,9 +422,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
         // This local variable frees the rows, which hold tensor memory, even if the transfer fails.
         auto collectives = std::move(*shared);
         for (auto& collective : collectives) {
-          free_at = is_alone
-              ? perform_alone(collective, call, stream, free_at)
-              : perform(collective, *transport, *roll_call, call, stream, free_at);
+          free_at = is_alone ? perform_alone(collective, call, stream, free_at)
+                             : perform(collective, *transport, *roll_call, call, stream, free_at);
           if (!collective.has_moved) {
             results.forget();
           }
@@ -457,8 +445,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
     c10d::OpType op) {
   check_not_forked();
   check_message(tensor);
-  check_dtype(tensor.is_complex() ? c10::toRealValueType(tensor.scalar_type())
-                                  : tensor.scalar_type());
+  check_dtype(
+      tensor.is_complex() ? c10::toRealValueType(tensor.scalar_type()) : tensor.scalar_type());
   TORCH_CHECK_WITH(ValueError, peer >= 0 && peer < size_, "Invalid rank ", peer);
   check_device(tensor.device());
   const bool is_send = op == c10d::OpType::SEND;

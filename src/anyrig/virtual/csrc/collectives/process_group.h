@@ -75,11 +75,7 @@ class NcclGroup : public c10d::Backend {
   // no other rank runs, and this rank answers its collectives by itself (lone_rank.h).
   using Connections = std::pair<c10::intrusive_ptr<c10d::Backend>, std::vector<int>>;
 
-  NcclGroup(
-      Connections connections,
-      int rank,
-      int size,
-      c10::intrusive_ptr<Options> options);
+  NcclGroup(Connections connections, int rank, int size, c10::intrusive_ptr<Options> options);
   ~NcclGroup() override;
 
   // The function that connects the ranks. Python sets it.
@@ -90,7 +86,10 @@ class NcclGroup : public c10d::Backend {
       std::chrono::milliseconds timeout)>;
   static void set_connect(Connect connect);
   static Connections connect_ranks(
-      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Options& options);
+      const c10::intrusive_ptr<c10d::Store>& store,
+      int rank,
+      int size,
+      const Options& options);
   // Connects the ranks and returns a new group of class `Group`.
   template <class Group>
   static c10::intrusive_ptr<Group> make(
@@ -164,21 +163,28 @@ class NcclGroup : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
   c10::intrusive_ptr<c10d::Work> broadcast(
-      std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::BroadcastOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allreduce(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allreduce_sparse(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
-      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override;
   c10::intrusive_ptr<c10d::Work> reduce(
-      std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
+      std::vector<at::Tensor>& tensors,
+      const c10d::ReduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allgather(
       std::vector<std::vector<at::Tensor>>& outputs,
       std::vector<at::Tensor>& inputs,
       const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<c10d::Work> _allgather_base(
-      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
       std::vector<at::Tensor>& outputs,
       std::vector<at::Tensor>& inputs,
@@ -188,7 +194,9 @@ class NcclGroup : public c10d::Backend {
       std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
-      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
       std::vector<at::Tensor>& outputs,
       std::vector<at::Tensor>& inputs,
@@ -217,12 +225,9 @@ class NcclGroup : public c10d::Backend {
       const c10d::ScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
-  c10::intrusive_ptr<c10d::Work> send(
-      std::vector<at::Tensor>& tensors, int peer, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(
-      std::vector<at::Tensor>& tensors, int peer, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recvAnysource(
-      std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
   // Blocks the host until this group's transfers of `device` have ended, sends excepted. Raises an
   // error that no thread has seen yet.
@@ -256,7 +261,8 @@ class NcclGroup : public c10d::Backend {
     bool blocks_host = false;
   };
   c10::intrusive_ptr<c10d::Work> submit(
-      std::vector<Collective> collectives, const Submission& submission);
+      std::vector<Collective> collectives,
+      const Submission& submission);
   Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
 
  private:
@@ -264,11 +270,12 @@ class NcclGroup : public c10d::Backend {
 
   // Returns a collective on `device` with the fields set that every kind has.
   Collective begin(CollectiveKind kind, c10::DeviceIndex device);
-  c10::intrusive_ptr<c10d::Work> submit_message(
-      at::Tensor& tensor, int peer, c10d::OpType op);
+  c10::intrusive_ptr<c10d::Work> submit_message(at::Tensor& tensor, int peer, c10d::OpType op);
   // Adds the seconds of a call to the estimate, and returns a work that has ended.
   c10::intrusive_ptr<c10d::Work> estimate(
-      CollectiveKind kind, double bytes, const std::vector<Place>& places,
+      CollectiveKind kind,
+      double bytes,
+      const std::vector<Place>& places,
       const Submission& submission);
   c10::intrusive_ptr<c10d::Work> enqueue(
       Communicator& communicator,
@@ -284,9 +291,13 @@ class NcclGroup : public c10d::Backend {
   const at::Tensor& check_movable(const std::vector<at::Tensor>& tensors) const;
   Collective all_gather_into(const at::Tensor& output, const at::Tensor& input);
   Collective reduce_scatter(
-      const at::Tensor& output, const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& op);
+      const at::Tensor& output,
+      const std::vector<at::Tensor>& inputs,
+      const c10d::ReduceOp& op);
   Collective reduce_scatter_from(
-      const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
+      const at::Tensor& output,
+      const at::Tensor& input,
+      const c10d::ReduceOp& op);
   c10::intrusive_ptr<c10d::Work> all_to_all(
       const std::vector<at::Tensor>& inputs,
       const std::vector<at::Tensor>& outputs,

@@ -20,8 +20,7 @@ at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op, const cha
     return tensor;
   }
   TORCH_CHECK(
-      c10d::isComplexViewAsRealAllowed(op),
-      name, " does not support ", op, " on complex tensors");
+      c10d::isComplexViewAsRealAllowed(op), name, " does not support ", op, " on complex tensors");
   return at::view_as_real(tensor);
 }
 
@@ -100,8 +99,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce(
     collective.result = host_row(real);
   }
   return submit(
-      {std::move(collective)},
-      {c10d::OpType::REDUCE, device, tensors, tensors, options.timeout});
+      {std::move(collective)}, {c10d::OpType::REDUCE, device, tensors, tensors, options.timeout});
 }
 
 Collective NcclGroup::reduce_scatter(
@@ -139,10 +137,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce_scatter(
   add_flat_buffer(inputs_and_buffer, inputs[0]);
   return submit(
       {reduce_scatter(real, real_inputs, options.reduceOp)},
-      {c10d::OpType::REDUCE_SCATTER,
-       output.device().index(),
-       inputs_and_buffer,
-       outputs,
+      {c10d::OpType::REDUCE_SCATTER, output.device().index(), inputs_and_buffer, outputs,
        options.timeout});
 }
 
@@ -169,8 +164,7 @@ Collective NcclGroup::reduce_scatter_from(
   announcement.send_bytes.assign(size_, bytes_of(output));
   announcement.receive_bytes = announcement.send_bytes;
   collective.bytes = static_cast<double>(bytes_of(input));
-  collective.reduction.emplace(
-      op, real_output.scalar_type(), size_, real_output.device().index());
+  collective.reduction.emplace(op, real_output.scalar_type(), size_, real_output.device().index());
   collective.send_rows = split_row(host_row(real_input), size_);
   collective.result = row_to_fill(real_output);
   return collective;

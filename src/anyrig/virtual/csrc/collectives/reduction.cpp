@@ -51,8 +51,7 @@ Reduction::Reduction(
       "Unsupported Float8 type for NCCL reduction");
   // From taskAppend in NCCL's enqueue.cc, which runs after PyTorch's own checks.
   TORCH_CHECK_WITH(
-      DistBackendError,
-      !c10::isFloat8Type(dtype) || devices().at(device).capability_major >= 9,
+      DistBackendError, !c10::isFloat8Type(dtype) || devices().at(device).capability_major >= 9,
       "NCCL error: invalid argument\nLast error:\nFP8 reduction support begins with sm90 capable "
       "devices.");
   switch (op_) {
@@ -75,8 +74,7 @@ Reduction::Reduction(
     case Op::PREMUL_SUM:
       if (dtype != at::kHalf && dtype != at::kFloat && dtype != at::kBFloat16 &&
           dtype != at::kDouble) {
-        C10_THROW_ERROR(
-            TypeError, "PreMulSum Data type must be half, float, bfloat16 or double");
+        C10_THROW_ERROR(TypeError, "PreMulSum Data type must be half, float, bfloat16 or double");
       }
       factor_ = premul_factor(op);
       break;

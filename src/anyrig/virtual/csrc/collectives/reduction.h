@@ -14,8 +14,7 @@ class Reduction {
  public:
   // Raises ValueError for the bitwise operations, TypeError if the operation does not support
   // `dtype`, and DistBackendError for float8 on a `device` with a compute capability below 9.0.
-  Reduction(
-      const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks, c10::DeviceIndex device);
+  Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks, c10::DeviceIndex device);
 
   // Returns what this rank adds to the sum. AVG of floats and PREMUL_SUM multiply before they add,
   // as NCCL does. The other operations return `mine` itself.

@@ -255,14 +255,16 @@ RollCall::Frame RollCall::receive_frame(int socket) const {
 }
 
 Agreement RollCall::meet(
-    const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline) {
+    const Announcement& mine,
+    const at::Tensor& row,
+    const Combine& combine,
+    Moment deadline) {
   if (closed_) {
     throw TransportError(Reason::Closed, {}, "the group is closed");
   }
   ++round_;
   try {
-    auto agreement =
-        rank_ == 0 ? lead(mine, row, combine, deadline) : follow(mine, row, deadline);
+    auto agreement = rank_ == 0 ? lead(mine, row, combine, deadline) : follow(mine, row, deadline);
     if (round_ == 1) {
       std::lock_guard<std::mutex> guard(places_mutex_);
       places_ = agreement.places;
@@ -358,7 +360,10 @@ std::vector<std::string> RollCall::collect(Moment deadline) {
 }
 
 Agreement RollCall::lead(
-    const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline) {
+    const Announcement& mine,
+    const at::Tensor& row,
+    const Combine& combine,
+    Moment deadline) {
   const auto texts = collect(deadline);
   std::vector<Announcement> by_rank{mine};
   std::vector<at::Tensor> rows{row};

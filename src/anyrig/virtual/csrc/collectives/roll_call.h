@@ -53,7 +53,10 @@ class RollCall {
   // All ranks that pass matching announcements pass a row, or none does. Throws TransportError, or
   // what `combine` throws; the group is closed then. Only one thread calls this. Needs no GIL.
   Agreement meet(
-      const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline);
+      const Announcement& mine,
+      const at::Tensor& row,
+      const Combine& combine,
+      Moment deadline);
 
   // Returns the places of the ranks as of the first agreement; none before. Any thread may call this.
   std::vector<Place> places() const;
@@ -65,7 +68,10 @@ class RollCall {
   struct Frame;
 
   Agreement lead(
-      const Announcement& mine, const at::Tensor& row, const Combine& combine, Moment deadline);
+      const Announcement& mine,
+      const at::Tensor& row,
+      const Combine& combine,
+      Moment deadline);
   Agreement follow(const Announcement& mine, const at::Tensor& row, Moment deadline);
   // Rank 0 waits for the announcements of all others, and returns them by rank.
   std::vector<std::string> collect(Moment deadline);

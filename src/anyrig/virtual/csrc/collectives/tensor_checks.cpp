@@ -59,8 +59,7 @@ int64_t check_same_device(const std::vector<at::Tensor>& tensors) {
       C10_THROW_ERROR(ValueError, "Tensors must be non-overlapping and dense");
     }
     TORCH_CHECK_WITH(
-        ValueError,
-        tensor.get_device() == first.get_device(),
+        ValueError, tensor.get_device() == first.get_device(),
         "Expected list of tensors on the same device");
     total_numel += tensor.numel();
   }

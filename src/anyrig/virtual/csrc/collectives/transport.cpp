@@ -41,8 +41,8 @@ void Transport::send_to_self(const at::Tensor& data) {
 
 void Transport::receive_from_self(const at::Tensor& data, Moment deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool is_over = changed_.wait_until(
-      lock, deadline, [this] { return closed_ || !to_self_.empty(); });
+  const bool is_over =
+      changed_.wait_until(lock, deadline, [this] { return closed_ || !to_self_.empty(); });
   if (closed_) {
     throw TransportError(Reason::Closed, {}, "the group is closed");
   }

@@ -88,8 +88,7 @@ bool TransferWork::wait(std::chrono::milliseconds timeout) {
     }
     if (!transfer->join(deadline)) {
       raise_failure(
-          transfer->call(),
-          c10::str("not done ", timeout.count(), " ms after wait() was called"));
+          transfer->call(), c10::str("not done ", timeout.count(), " ms after wait() was called"));
     }
     transfer->finish_wait();
     transfer->release();

@@ -35,7 +35,7 @@ struct OpenEngine final : torch::autograd::Engine {
     const bool has_started = engine.*pool != nullptr;
     if (has_started && (engine.*queues).size() < devices) {
       (engine.*queues).clear();
-            (engine.*pool).reset(); // the engine checks this to see whether it has started
+      (engine.*pool).reset(); // the engine checks this to see whether it has started
       (engine.*start)();
     }
   }

@@ -62,8 +62,7 @@ std::string text_of(CudaError error) {
 
 void raise_cuda_error(CudaError error, const std::string& details) {
   throw c10::AcceleratorError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-      static_cast<int32_t>(error),
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, static_cast<int32_t>(error),
       "CUDA error: " + text_of(error) +
           "\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
           "stacktrace below might be incorrect.\nFor debugging consider passing "

@@ -19,7 +19,7 @@ namespace {
 // Threads that use this state may outlive static destruction, so it is never freed.
 struct RigState {
   std::vector<DeviceFacts> whole;
-    std::vector<DeviceFacts> rig; // the devices of this process's node
+  std::vector<DeviceFacts> rig; // the devices of this process's node
   Settings settings;
   std::once_flag latched;
   std::vector<DeviceFacts> visible;
@@ -77,8 +77,8 @@ void set_rig(std::vector<DeviceFacts> rig, int node, Settings settings) {
     }
   }
   TORCH_CHECK(
-      static_cast<int>(of_node.size()) <= kMaxDevices,
-      "a node of a virtual rig has at most ", kMaxDevices, " devices, not ", of_node.size());
+      static_cast<int>(of_node.size()) <= kMaxDevices, "a node of a virtual rig has at most ",
+      kMaxDevices, " devices, not ", of_node.size());
   state().whole = std::move(rig);
   state().rig = std::move(of_node);
   current_settings = settings;

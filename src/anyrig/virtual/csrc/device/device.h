@@ -52,7 +52,9 @@ struct Settings {
 void set_rig(std::vector<DeviceFacts> rig, int node, Settings settings);
 const std::vector<DeviceFacts>& whole_rig();
 const Settings& settings();
-inline bool shape_only() { return settings().mode == Mode::ShapeOnly; }
+inline bool shape_only() {
+  return settings().mode == Mode::ShapeOnly;
+}
 
 // Returns the positions in the node that `visible` selects, in its order. `visible` is the text of
 // CUDA_VISIBLE_DEVICES, or null: indices or unique UUID prefixes. An entry that names no device

@@ -25,9 +25,7 @@ Event* as_event(void* event) {
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static constexpr c10::DeviceType static_type = kDeviceType;
 
-  c10::DeviceType type() const override {
-    return kDeviceType;
-  }
+  c10::DeviceType type() const override { return kDeviceType; }
 
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device previous = getDevice();
@@ -71,9 +69,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return stream_from_pool(device.index(), priority);
   }
 
-  c10::Stream exchangeStream(c10::Stream stream) const override {
-    return exchange_stream(stream);
-  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
 
   bool queryStream(const c10::Stream& stream) const override {
     check_not_captured(stream);

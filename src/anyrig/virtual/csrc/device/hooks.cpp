@@ -23,47 +23,25 @@ BuildVersions versions_of_build;
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
 
-  bool isBuilt() const override {
-    return true;
-  }
-  bool isAvailable() const override {
-    return device_count() > 0;
-  }
-  bool hasCUDA() const override {
-    return device_count() > 0;
-  }
-  bool hasCUDART() const override {
-    return true;
-  }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return device_count() > 0; }
+  bool hasCUDA() const override { return device_count() > 0; }
+  bool hasCUDART() const override { return true; }
   // torch.backends.cuda queries these libraries; the CPU's LAPACK computes for all of them.
-  bool hasCuSOLVER() const override {
-    return true;
-  }
-  bool hasMAGMA() const override {
-    return true;
-  }
-  bool hasCuBLASLt() const override {
-    return true;
-  }
-  bool hasPrimaryContext(c10::DeviceIndex device) const override {
-    return has_context(device);
-  }
+  bool hasCuSOLVER() const override { return true; }
+  bool hasMAGMA() const override { return true; }
+  bool hasCuBLASLt() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override { return has_context(device); }
 
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(device_count());
   }
-  int getNumGPUs() const override {
-    return device_count();
-  }
+  int getNumGPUs() const override { return device_count(); }
   c10::DeviceIndex getCurrentDevice() const override {
     return static_cast<c10::DeviceIndex>(virtual_gpu::current_device());
   }
-  c10::DeviceIndex current_device() const override {
-    return getCurrentDevice();
-  }
-  void setCurrentDevice(c10::DeviceIndex device) const override {
-    set_current_device(device);
-  }
+  c10::DeviceIndex current_device() const override { return getCurrentDevice(); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
     const auto previous = getCurrentDevice();
     if (device >= 0) {
@@ -81,15 +59,9 @@ struct Hooks final : at::CUDAHooksInterface {
     Clock::get().synchronize_device(index);
   }
 
-  c10::Allocator* getCUDADeviceAllocator() const override {
-    return device_allocator();
-  }
-  c10::Allocator* getPinnedMemoryAllocator() const override {
-    return pinned_allocator();
-  }
-  bool isPinnedPtr(const void* address) const override {
-    return is_pinned(address);
-  }
+  c10::Allocator* getCUDADeviceAllocator() const override { return device_allocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
   c10::Device getDeviceFromPtr(void* address) const override {
     const auto device = device_of_address == nullptr ? std::nullopt : device_of_address(address);
     return {kDeviceType, device.value_or(getCurrentDevice())};
@@ -111,22 +83,14 @@ struct Hooks final : at::CUDAHooksInterface {
   int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
     return fft_plan_cache.count(device);
   }
-  void cuFFTClearPlanCache(c10::DeviceIndex device) const override {
-    fft_plan_cache.clear(device);
-  }
+  void cuFFTClearPlanCache(c10::DeviceIndex device) const override { fft_plan_cache.clear(device); }
 
   std::string showConfig() const override {
     return "  - virtual GPUs of anyrig, computed on the CPU\n";
   }
-  long versionCUDART() const override {
-    return versions_of_build.cuda;
-  }
-  long versionCuDNN() const override {
-    return 0;
-  }
-  long versionRuntimeCuDNN() const override {
-    return 0;
-  }
+  long versionCUDART() const override { return versions_of_build.cuda; }
+  long versionCuDNN() const override { return 0; }
+  long versionRuntimeCuDNN() const override { return 0; }
 };
 
 } // namespace

@@ -156,8 +156,8 @@ bool OperatorCall::move_indices() {
   c10::List<std::optional<at::Tensor>> indices;
   bool has_moved = false;
   for (const auto& index : argument(1).toOptionalTensorVector()) {
-    const bool moves = index.has_value() && index->defined() && !index->is_cpu() &&
-        index->device() != target;
+    const bool moves =
+        index.has_value() && index->defined() && !index->is_cpu() && index->device() != target;
     indices.push_back(moves ? std::optional(index->to(target)) : index);
     has_moved |= moves;
   }
@@ -201,15 +201,14 @@ void OperatorCall::provide_generators() {
           "cpu and cpu");
       check_drawn_on_card(at::kCPU);
     }
-    value = generator_of(given, device_.index()).take_host_generator(
-        plan_.record->reserved_numbers);
+    value =
+        generator_of(given, device_.index()).take_host_generator(plan_.record->reserved_numbers);
   }
 }
 
 void OperatorCall::charge() {
   const Moved moved = moved_by(
-      plan_.work.traffic, operands_, parts_, result_bytes_,
-      order_counts(plan_.work, description_));
+      plan_.work.traffic, operands_, parts_, result_bytes_, order_counts(plan_.work, description_));
   if (moved.footprint == 0) {
     return; // CUDA launches no kernel for zero elements
   }

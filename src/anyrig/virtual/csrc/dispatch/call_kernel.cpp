@@ -129,8 +129,8 @@ void OperatorCall::run_meta_kernel() {
     }
     require_assumed_values(plan_.name, why_unknown_);
     TORCH_CHECK_NOT_IMPLEMENTED(
-        answer_with_ones(op_, stack_),
-        plan_.name, " depends on values, and virtual GPUs cannot assume any for it");
+        answer_with_ones(op_, stack_), plan_.name,
+        " depends on values, and virtual GPUs cannot assume any for it");
     return;
   }
   if (plan_.has_missing_meta) {
@@ -146,8 +146,7 @@ void OperatorCall::run_meta_kernel() {
     }
     return;
   }
-  const bool is_foreign =
-      plan_.name.rfind("aten::", 0) != 0 && !plan_.host_kernel.has_value();
+  const bool is_foreign = plan_.name.rfind("aten::", 0) != 0 && !plan_.host_kernel.has_value();
   if (is_foreign && !infers_sizes(op_)) {
     raise_sizes_unknown(plan_.name);
   }

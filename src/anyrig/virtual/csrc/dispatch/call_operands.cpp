@@ -80,8 +80,7 @@ at::Tensor OperatorCall::twin(at::Tensor tensor, size_t i) {
       give_own_memory(tensor);
     }
     at::Tensor twin = twin_of(tensor);
-    operands_.push_back(
-        {std::move(tensor), twin, storage_impl_of(twin), plan_.arguments[i]});
+    operands_.push_back({std::move(tensor), twin, storage_impl_of(twin), plan_.arguments[i]});
     return twin;
   }
   sees_meta_ |= tensor.is_meta();
@@ -99,8 +98,7 @@ at::Tensor OperatorCall::container_twin(const at::Tensor& container, size_t i) {
       give_own_memory(part);
     }
     twins.push_back(twin_of(part));
-    parts_.push_back(
-        {part, twins.back(), storage_impl_of(twins.back()), plan_.arguments[i]});
+    parts_.push_back({part, twins.back(), storage_impl_of(twins.back()), plan_.arguments[i]});
   }
   at::Tensor twin = contain(container, twins);
   operands_.push_back({container, twin, nullptr, plan_.arguments[i]});

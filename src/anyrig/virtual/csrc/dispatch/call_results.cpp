@@ -113,9 +113,8 @@ void OperatorCall::update_known_values() {
   }
   for (size_t i = 0; i < count; ++i) {
     if (plan_.returned_argument[i] < 0) {
-      for_each_tensor(results[i], [this](const at::Tensor& result) {
-        forget_values(result, why_unknown_);
-      });
+      for_each_tensor(
+          results[i], [this](const at::Tensor& result) { forget_values(result, why_unknown_); });
     }
   }
 }

@@ -102,14 +102,16 @@ at::Tensor contain(const at::Tensor& model, const std::vector<at::Tensor>& parts
     set_parts(coordinates(result), coordinates(model), parts);
     return result;
   }
-  auto result = at::detail::make_tensor<at::SparseCsrTensorImpl>(
-      keys, device, model.layout(), model.dtype());
+  auto result =
+      at::detail::make_tensor<at::SparseCsrTensorImpl>(keys, device, model.layout(), model.dtype());
   compressed(result).set_member_tensors(parts[0], parts[1], parts[2], model.sizes());
   return result;
 }
 
 void update_container(
-    const at::Tensor& owner, const at::Tensor& twin, const std::vector<at::Tensor>& parts) {
+    const at::Tensor& owner,
+    const at::Tensor& twin,
+    const std::vector<at::Tensor>& parts) {
   if (owner.is_nested() || (same_tensors(parts_of(owner), parts) && same_geometry(owner, twin))) {
     return;
   }

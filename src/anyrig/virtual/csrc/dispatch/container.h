@@ -31,6 +31,8 @@ at::Tensor contain(const at::Tensor& model, const std::vector<at::Tensor>& parts
 // Copies the geometry of `twin` to `owner` and gives it these parts, after a kernel wrote to
 // `twin`.
 void update_container(
-    const at::Tensor& owner, const at::Tensor& twin, const std::vector<at::Tensor>& parts);
+    const at::Tensor& owner,
+    const at::Tensor& twin,
+    const std::vector<at::Tensor>& parts);
 
 } // namespace anyrig::virtual_gpu

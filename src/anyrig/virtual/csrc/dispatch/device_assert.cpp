@@ -34,9 +34,8 @@ bool is_about_values(const std::string& text) {
       "Number of elements of source < number of ones in mask",
       "invalid multinomial distribution",
   };
-  return std::any_of(std::begin(kTexts), std::end(kTexts), [&](const char* part) {
-    return has(text, part);
-  });
+  return std::any_of(
+      std::begin(kTexts), std::end(kTexts), [&](const char* part) { return has(text, part); });
 }
 
 // The kernel of _assert_async only asserts one value; multinomial uses it to check probabilities.

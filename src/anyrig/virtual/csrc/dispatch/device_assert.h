@@ -16,6 +16,8 @@ void raise_if_device_assert(const c10::Error& error, const std::string& name, c1
 
 // Raises the same error for a kernel of this library; `what` describes the invalid value.
 [[noreturn]] void raise_device_assert(
-    const std::string& what, const std::string& name, c10::Device device);
+    const std::string& what,
+    const std::string& name,
+    c10::Device device);
 
 } // namespace anyrig::virtual_gpu

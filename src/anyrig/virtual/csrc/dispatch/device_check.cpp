@@ -69,9 +69,8 @@ void check_output(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments
         }
         common = common.value_or(tensor.device());
         TORCH_CHECK(
-            !is_written || tensor.device() == *common,
-            "Expected out tensor to have device ", *common, ", but got ", tensor.device(),
-            " instead");
+            !is_written || tensor.device() == *common, "Expected out tensor to have device ",
+            *common, ", but got ", tensor.device(), " instead");
       });
     }
   }
@@ -105,8 +104,7 @@ void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
     return;
   }
   TORCH_CHECK(
-      *scalar == 2,
-      "CPU Scalar support for ", kNames[*scalar],
+      *scalar == 2, "CPU Scalar support for ", kNames[*scalar],
       " argument is not supported when calling addcmul on CUDA tensors.",
       *scalar == 1 ? " However, CPU Scalar support for tensor2 is supported, please swap your "
                      "tensor1 and tensor2 terms."
@@ -131,8 +129,7 @@ void check_put_values(c10::ArrayRef<c10::IValue> arguments) {
   if (self.device() == values.device() || is_host_scalar(values) || puts_by_one_mask(arguments)) {
     return;
   }
-  const bool sorts =
-      arguments[3].toBool() || at::globalContext().deterministicAlgorithms();
+  const bool sorts = arguments[3].toBool() || at::globalContext().deterministicAlgorithms();
   TORCH_CHECK(
       self.is_cpu() || !sorts, "expected device ", self.device(), " but got device ",
       values.device(), " for value tensor");
@@ -156,17 +153,15 @@ void check_types(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
   TORCH_CHECK(
-      same_type(input, weight),
-      "Input type (", input.toString(), ") and weight type (", weight.toString(),
-      ") should be the same");
+      same_type(input, weight), "Input type (", input.toString(), ") and weight type (",
+      weight.toString(), ") should be the same");
   if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
     return;
   }
   const at::Tensor& bias = arguments[2].toTensor();
   TORCH_CHECK(
-      same_type(input, bias),
-      "Input type (", input.toString(), ") and bias type (", bias.toString(),
-      ") should be the same");
+      same_type(input, bias), "Input type (", input.toString(), ") and bias type (",
+      bias.toString(), ") should be the same");
 }
 
 void check_devices(

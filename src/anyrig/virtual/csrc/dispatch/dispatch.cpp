@@ -46,7 +46,8 @@ void refuse_unmodelled(
     c10::DispatchKeySet /*keys*/,
     torch::jit::Stack* /*stack*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.operator_name(), " is not modelled on a virtual GPU: PyTorch has a CUDA "
+      false, op.operator_name(),
+      " is not modelled on a virtual GPU: PyTorch has a CUDA "
       "kernel for it, but no CPU kernel to run in its place.");
 }
 
@@ -148,8 +149,8 @@ int install_operators(const OperatorTable& table) {
   WithoutWarnings without_warnings; // a PyTorch built for CUDA has all of these kernels
   // A torch::Library deregisters its kernels when destroyed; these must stay until the process
   // ends.
-  static auto* library = new torch::Library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   const auto registered = register_kernels(*library);
   int count = 0;
   auto& dispatcher = c10::Dispatcher::singleton();

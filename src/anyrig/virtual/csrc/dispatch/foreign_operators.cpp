@@ -31,9 +31,7 @@ std::atomic<uint64_t> removed_operators{0};
 class RemovalCounter final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
-  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {
-    ++removed_operators;
-  }
+  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override { ++removed_operators; }
 };
 
 // The plans made by one thread, by schema address.
@@ -70,7 +68,8 @@ void run_foreign(
   const auto& schema = op.schema();
   TORCH_CHECK_NOT_IMPLEMENTED(
       schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
-      "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
+      "Could not run '", op.operator_name(),
+      "' with arguments from the 'CUDA' backend. This "
       "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
   static thread_local PlanCache plans;
   const auto plan = plans.of(schema, devices);
@@ -104,8 +103,8 @@ void install_foreign_operators() {
   static const auto* counting = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RemovalCounter>()));
   (void)counting; // until the process ends
-  static auto* fallback = new torch::Library(
-      torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  static auto* fallback =
+      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   fallback->fallback(
       torch::CppFunction::makeFromBoxedFunction<&run_foreign<Devices::CheckedHere>>());
 }

@@ -110,8 +110,8 @@ void raise_with_cuda_name(const c10::Error& error) {
   static constexpr std::string_view kFactors = "expected m1 and m2 to have the same dtype";
   const std::string text = error.what_without_backtrace();
   TORCH_CHECK(
-      text.rfind(kFactors, 0) != 0,
-      "expected mat1 and mat2 to have the same dtype", text.substr(kFactors.size()));
+      text.rfind(kFactors, 0) != 0, "expected mat1 and mat2 to have the same dtype",
+      text.substr(kFactors.size()));
   const size_t end = text.find(kRefusal);
   if (text.empty() || text[0] != '"' || end == std::string::npos) {
     return;

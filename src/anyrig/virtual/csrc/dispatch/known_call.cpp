@@ -212,7 +212,8 @@ bool KnownCall::add(const c10::IValue& value, const ArgumentPlan& argument) {
 
 // Returns a CPU tensor of the values of `tensor`; none if they are unknown.
 std::optional<at::Tensor> KnownCall::values_for(
-    const at::Tensor& tensor, const ArgumentPlan& argument) {
+    const at::Tensor& tensor,
+    const ArgumentPlan& argument) {
   if (!tensor.defined()) {
     return tensor; // an index that selects everything, or an optional argument
   }
@@ -304,7 +305,8 @@ std::optional<torch::jit::Stack> KnownCall::run(const c10::OperatorHandle& op) {
 }
 
 std::optional<WhyUnknown> KnownCall::compute(
-    const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> results) {
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> results) {
   if (!has_room(results)) {
     return WhyUnknown::TooMany;
   }

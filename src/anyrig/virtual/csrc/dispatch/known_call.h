@@ -39,7 +39,8 @@ class KnownCall {
   // `results`, as the Meta kernel made them. Returns none if it did, and why not if there are too
   // many or if the kernel fails; then it changed no value.
   std::optional<WhyUnknown> compute(
-      const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> results);
+      const c10::OperatorHandle& op,
+      c10::ArrayRef<c10::IValue> results);
 
   // Runs the CPU kernel of an operator whose result sizes depend on values. Returns its results,
   // which nothing else uses; none if the kernel fails. Afterwards, `sizes_of_written` has the sizes

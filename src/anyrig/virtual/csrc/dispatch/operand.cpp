@@ -25,10 +25,9 @@ void limit_to(Moved& moved, double most) {
 
 // Returns the bytes of the rows of `table` that the indices name.
 double row_bytes(const at::Tensor& table, const at::Tensor& indices) {
-  return table.dim() == 0 || table.size(0) == 0
-      ? 0
-      : static_cast<double>(indices.numel()) * static_cast<double>(table.nbytes()) /
-          static_cast<double>(table.size(0));
+  return table.dim() == 0 || table.size(0) == 0 ? 0
+                                                : static_cast<double>(indices.numel()) *
+          static_cast<double>(table.nbytes()) / static_cast<double>(table.size(0));
 }
 
 // Returns whether the largest operands differ in their fastest dimension. Operands of other sizes are

@@ -54,8 +54,8 @@ void check_dtype_rule(const DtypeRule& rule, Arguments arguments) {
     return;
   }
   const auto dtype = tensor->scalar_type();
-  const bool fits = rule.dtypes.empty() ? dtype == other->scalar_type()
-                                        : rule.dtypes.contains(dtype);
+  const bool fits =
+      rule.dtypes.empty() ? dtype == other->scalar_type() : rule.dtypes.contains(dtype);
   if (!fits) {
     raise_with(rule.error, insert_dtypes(rule.text, dtype, other->scalar_type()));
   }
@@ -83,8 +83,7 @@ void check_kernel_supports(const char* kernel, DtypeSet refused, c10::ScalarType
 
 } // namespace
 
-void check_not_refused(
-    const OperatorRecord& record, c10::ScalarType dtype, Arguments arguments) {
+void check_not_refused(const OperatorRecord& record, c10::ScalarType dtype, Arguments arguments) {
   if (record.reaches_kernel == nullptr || record.reaches_kernel(arguments)) {
     check_kernel_supports(record.kernel, record.refused, dtype);
   }

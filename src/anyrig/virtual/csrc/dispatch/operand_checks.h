@@ -8,8 +8,7 @@
 namespace anyrig::virtual_gpu {
 
 // Raises NotImplementedError if the record refuses `dtype`, the dtype of the first tensor.
-void check_not_refused(
-    const OperatorRecord& record, c10::ScalarType dtype, Arguments arguments);
+void check_not_refused(const OperatorRecord& record, c10::ScalarType dtype, Arguments arguments);
 
 // Raises NotImplementedError if the first two arguments, each a tensor or a number, promote to one
 // of `dtypes`. `kernel` is the name in CUDA's error.

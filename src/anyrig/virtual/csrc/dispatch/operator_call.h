@@ -40,9 +40,7 @@ class OperatorCall {
   void run();
 
  private:
-  c10::IValue& argument(size_t i) {
-    return (*stack_)[first_argument_ + i];
-  }
+  c10::IValue& argument(size_t i) { return (*stack_)[first_argument_ + i]; }
 
   c10::ArrayRef<c10::IValue> arguments() const {
     return c10::ArrayRef<c10::IValue>(stack_->data() + first_argument_, argument_count_);

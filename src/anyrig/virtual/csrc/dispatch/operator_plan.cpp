@@ -16,8 +16,7 @@ std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, 
   if (!structured) {
     return "wrapper_CUDA_" + overload + "_" + name;
   }
-  return "wrapper_CUDA_" + name + (is_out ? "_out" : "") +
-      (overload.empty() ? "" : "_" + overload);
+  return "wrapper_CUDA_" + name + (is_out ? "_out" : "") + (overload.empty() ? "" : "_" + overload);
 }
 
 bool is_out_argument(const c10::Argument& argument) {
@@ -46,7 +45,9 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 }
 
 DeviceCheck device_check_of(
-    const c10::FunctionSchema& schema, const OperatorFacts& facts, const OperatorRecord& record) {
+    const c10::FunctionSchema& schema,
+    const OperatorFacts& facts,
+    const OperatorRecord& record) {
   if (record.device_check.has_value()) {
     return *record.device_check;
   }
@@ -118,7 +119,9 @@ std::string name_of_work(const c10::FunctionSchema& schema) {
 } // namespace
 
 OperatorPlan::OperatorPlan(
-    const c10::FunctionSchema& schema, const OperatorFacts& facts, c10::DispatchKey host_key)
+    const c10::FunctionSchema& schema,
+    const OperatorFacts& facts,
+    c10::DispatchKey host_key)
     : name(schema.name()),
       work(name_of_work(schema), schema),
       record(&record_of(recorded_name(schema), schema.overload_name())) {

@@ -44,18 +44,25 @@ struct DtypeRule {
 inline constexpr const char* kFound = "expected scalar type {2} but found {1}";
 
 inline DtypeRule dtype_in(
-    int argument, DtypeSet dtypes, const char* text, RefusalError error = RefusalError::Runtime) {
+    int argument,
+    DtypeSet dtypes,
+    const char* text,
+    RefusalError error = RefusalError::Runtime) {
   return {argument, dtypes, 0, text, error};
 }
 
 inline DtypeRule same_dtype(
-    int argument, int other, const char* text, RefusalError error = RefusalError::Runtime) {
+    int argument,
+    int other,
+    const char* text,
+    RefusalError error = RefusalError::Runtime) {
   return {argument, {}, other, text, error};
 }
 
 // Returns the rule that refuses a complex first tensor.
 inline std::vector<DtypeRule> refuse_complex(
-    const char* text, RefusalError error = RefusalError::Runtime) {
+    const char* text,
+    RefusalError error = RefusalError::Runtime) {
   return {dtype_in(0, kReal, text, error)};
 }
 

@@ -42,9 +42,8 @@ bool has_mask(const c10::IValue& indices) {
 
 bool has_host_index(const c10::IValue& indices) {
   bool found = false;
-  for_each_tensor(indices, [&found](const at::Tensor& index) {
-    found |= index.defined() && index.is_cpu();
-  });
+  for_each_tensor(
+      indices, [&found](const at::Tensor& index) { found |= index.defined() && index.is_cpu(); });
   return found;
 }
 
@@ -60,7 +59,8 @@ at::Tensor meta_indices(at::IntArrayRef sizes) {
 // Replaces each mask of k dimensions by k index tensors, which select as many elements as the mask:
 // all of them if `counts` is null.
 c10::List<std::optional<at::Tensor>> without_masks(
-    const c10::IValue& indices, const MaskCounts* counts) {
+    const c10::IValue& indices,
+    const MaskCounts* counts) {
   c10::List<std::optional<at::Tensor>> result;
   size_t next = 0;
   for (const std::optional<at::Tensor>& index : indices.toOptionalTensorList()) {
@@ -131,7 +131,8 @@ bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> 
 }
 
 std::optional<MaskCounts> count_by_masks(
-    const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments) {
   const bool indexes = is_index_operator(op.schema().name());
   if (!indexes && !selects_by_mask(op)) {
     return std::nullopt;
@@ -161,7 +162,9 @@ std::optional<MaskCounts> count_by_masks(
 }
 
 void answer_with_counts(
-    const c10::OperatorHandle& op, const MaskCounts& counts, torch::jit::Stack* stack) {
+    const c10::OperatorHandle& op,
+    const MaskCounts& counts,
+    torch::jit::Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const size_t first = stack->size() - count;
   if (is_index_operator(op.schema().name())) {
@@ -199,8 +202,7 @@ bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const at::Tensor self = (*stack)[first].toTensor();
     const at::Tensor mask = (*stack)[first + 1].toTensor();
     const auto sizes = at::infer_size(self.sizes(), mask.sizes());
-    return answer(at::empty(
-        at::IntArrayRef{c10::multiply_integers(sizes)}, self.options()));
+    return answer(at::empty(at::IntArrayRef{c10::multiply_integers(sizes)}, self.options()));
   }
   if (name == "aten::equal") {
     return answer(true);

@@ -37,12 +37,15 @@ bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> 
 // if a mask is unknown or the operator has no such masks.
 using MaskCounts = c10::SmallVector<int64_t, 2>;
 std::optional<MaskCounts> count_by_masks(
-    const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+    const c10::OperatorHandle& op,
+    c10::ArrayRef<c10::IValue> arguments);
 
 // Puts the results of a call on the stack whose masks have these counts. The arguments on the stack
 // are Meta tensors.
 void answer_with_counts(
-    const c10::OperatorHandle& op, const MaskCounts& counts, torch::jit::Stack* stack);
+    const c10::OperatorHandle& op,
+    const MaskCounts& counts,
+    torch::jit::Stack* stack);
 
 // Puts the results of a call on the stack as if every element were one: all elements are nonzero,
 // all masks true. The arguments on the stack are Meta tensors. Returns false if the operator has no

@@ -40,9 +40,10 @@ c10::Allocator* kernel_allocator() {
 }
 
 c10::Storage make_shadow(void* address, size_t bytes) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, borrow(address), kernel_allocator(),
-      /*resizable=*/true));
+  return c10::Storage(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), bytes, borrow(address), kernel_allocator(),
+          /*resizable=*/true));
 }
 
 // Makes the shadow of an idle twin that of `memory`.
@@ -110,7 +111,9 @@ void make_like(c10::TensorImpl& twin, const c10::TensorImpl& owner) {
 
 // ShapeOnly: hands what is known of a storage to the memory that takes the place of its memory.
 void move_known(
-    const c10::StorageImpl& storage, const c10::DataPtr& memory, bool is_object = false) {
+    const c10::StorageImpl& storage,
+    const c10::DataPtr& memory,
+    bool is_object = false) {
   const DeviceMemory* from = shape_only() ? device_memory(storage.data_ptr()) : nullptr;
   DeviceMemory* to = shape_only() ? device_memory(memory) : nullptr;
   if (from != nullptr && to != nullptr) {
@@ -140,8 +143,7 @@ at::Tensor twin_of(const at::Tensor& tensor) {
     (void)owner.storage(); // raises the error of the code that released its memory
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      has_storage,
-      "virtual GPUs compute with strided tensors only, but this tensor has layout ",
+      has_storage, "virtual GPUs compute with strided tensors only, but this tensor has layout ",
       owner.layout());
   c10::StorageImpl& storage = storage_of(tensor);
   DeviceMemory* memory = device_memory(storage.data_ptr());

@@ -73,12 +73,13 @@ struct Widened {
 } // namespace
 
 bool needs_widening(
-    DtypeSet dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+    DtypeSet dtypes,
+    const c10::FunctionSchema& schema,
+    const torch::jit::Stack& stack) {
   bool found = false;
   const size_t first = stack.size() - schema.arguments().size();
   for (size_t i = first; !found && i < stack.size(); ++i) {
-    visit_tensors(
-        stack[i], [&](const at::Tensor& tensor) { found |= contains(dtypes, tensor); });
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) { found |= contains(dtypes, tensor); });
   }
   return found;
 }

@@ -14,7 +14,9 @@ namespace anyrig::virtual_gpu {
 
 // Returns whether an argument of the call on `stack` has one of these dtypes.
 bool needs_widening(
-    DtypeSet dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
+    DtypeSet dtypes,
+    const c10::FunctionSchema& schema,
+    const torch::jit::Stack& stack);
 
 // Converts arguments of these dtypes to a wider dtype and calls `kernel`. Narrows its results, and
 // copies what it wrote to widened arguments back.

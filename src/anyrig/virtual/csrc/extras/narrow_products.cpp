@@ -62,9 +62,8 @@ at::Tensor multiply_four_bits(
       group_size == 32 || group_size == 64 || group_size == 128 || group_size == 256,
       "qGroupSize == 32 || qGroupSize == 64 || qGroupSize == 128 || qGroupSize == 256");
   TORCH_CHECK(
-      scales_and_zeros.dim() == 3 &&
-          scales_and_zeros.size(0) == columns / group_size && scales_and_zeros.size(1) == rows &&
-          scales_and_zeros.size(2) == 2,
+      scales_and_zeros.dim() == 3 && scales_and_zeros.size(0) == columns / group_size &&
+          scales_and_zeros.size(1) == rows && scales_and_zeros.size(2) == 2,
       "expected scales and zeros of [", columns / group_size, ", ", rows, ", 2], got ",
       scales_and_zeros.sizes());
   if (self.is_meta()) {

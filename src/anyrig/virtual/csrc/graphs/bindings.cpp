@@ -16,10 +16,8 @@ void bind_graphs(pybind11::module_& module) {
   py::class_<CudaGraph>(module, "CudaGraph")
       .def(py::init<bool>(), py::arg("keep_graph") = false)
       .def(
-          "capture_begin",
-          torch::wrap_pybind_function_no_gil(&CudaGraph::capture_begin),
-          py::arg("pool") = py::none(),
-          py::arg("capture_error_mode") = "global")
+          "capture_begin", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_begin),
+          py::arg("pool") = py::none(), py::arg("capture_error_mode") = "global")
       .def("capture_end", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end))
       .def("capture_end_pre", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end_pre))
       .def("capture_end_post", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end_post))
@@ -38,8 +36,7 @@ void bind_graphs(pybind11::module_& module) {
       .def("raw_cuda_graph", &CudaGraph::raw_graph)
       .def("raw_cuda_graph_exec", &CudaGraph::raw_executable)
       .def_static(
-          "get_currently_capturing_graph",
-          &CudaGraph::currently_capturing,
+          "get_currently_capturing_graph", &CudaGraph::currently_capturing,
           py::return_value_policy::reference);
   module.def("is_capturing", [] {
     return capture_of(current_stream(static_cast<c10::DeviceIndex>(current_device()))) !=

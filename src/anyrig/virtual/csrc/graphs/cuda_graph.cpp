@@ -107,8 +107,8 @@ void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mod
   capture_ = new_capture_id();
   with_pools(device, [&](PrivatePools& pools) {
     pools.begin_route(pool_, [device, capture = capture_](StreamKey id) {
-      return capture_of(c10::Stream(
-                 c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id)) == capture;
+      return capture_of(c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id)) ==
+          capture;
     });
   });
   {
@@ -298,8 +298,7 @@ void CudaGraph::begin_capture_to_if_node(const at::Tensor& predicate) {
   TORCH_CHECK(
       predicate.scalar_type() == at::kBool, "expected scalar type Bool but found ",
       predicate.scalar_type());
-  TORCH_CHECK(
-      predicate.numel() == 1, "a condition has to be one number, got ", predicate.sizes());
+  TORCH_CHECK(predicate.numel() == 1, "a condition has to be one number, got ", predicate.sizes());
   recording_.begin_body(predicate);
 }
 
@@ -307,9 +306,7 @@ void CudaGraph::end_capture_to_conditional_node() {
   recording_.end_body();
 }
 
-uint64_t CudaGraph::take_numbers(
-    const c10::intrusive_ptr<PhiloxState>& state,
-    uint64_t increment) {
+uint64_t CudaGraph::take_numbers(const c10::intrusive_ptr<PhiloxState>& state, uint64_t increment) {
   TORCH_CHECK(
       !kRegistersGenerators || shares_.count(state.get()) != 0,
       "Attempt to increase offset for a CUDA generator not in capture mode.");

@@ -31,8 +31,7 @@ at::Tensor tensor_over(const c10::Storage& storage, const at::Tensor& like) {
 at::Tensor host_bytes(const at::Tensor& tensor) {
   const at::Tensor twin = twin_of(tensor);
   auto bytes = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(twin.storage()),
-      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::Storage(twin.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
       caffe2::TypeMeta::Make<uint8_t>());
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<int64_t>(twin.storage().nbytes()));
   return bytes;
@@ -53,15 +52,12 @@ c10::Storage* Ghosts::ghost_of(const at::Tensor& tensor) {
   if (found != known_.end() && found->second.data == impl->data()) {
     return &found->second.ghost;
   }
-  c10::Storage ghost(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(),
-      impl->nbytes(),
-      alias(*memory),
-      device_allocator(),
-      /*resizable=*/true));
+  c10::Storage ghost(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), impl->nbytes(), alias(*memory), device_allocator(),
+          /*resizable=*/true));
   auto owner = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl);
-  Known known{
-      c10::weak_intrusive_ptr<c10::StorageImpl>(owner), impl->data(), std::move(ghost)};
+  Known known{c10::weak_intrusive_ptr<c10::StorageImpl>(owner), impl->data(), std::move(ghost)};
   return &known_.insert_or_assign(impl, std::move(known)).first->second.ghost;
 }
 

@@ -22,9 +22,7 @@ class DrawRecorder {
   explicit DrawRecorder(std::vector<Draw>& draws) : previous_(draws_of_call) {
     draws_of_call = &draws;
   }
-  ~DrawRecorder() {
-    draws_of_call = previous_;
-  }
+  ~DrawRecorder() { draws_of_call = previous_; }
   DrawRecorder(const DrawRecorder&) = delete;
   DrawRecorder& operator=(const DrawRecorder&) = delete;
 
@@ -37,9 +35,7 @@ class ScopedGeneratorState {
  public:
   ScopedGeneratorState(VirtualGenerator& generator, c10::intrusive_ptr<PhiloxState> state)
       : generator_(generator), own_(generator.exchange_state(std::move(state))) {}
-  ~ScopedGeneratorState() {
-    generator_.exchange_state(std::move(own_));
-  }
+  ~ScopedGeneratorState() { generator_.exchange_state(std::move(own_)); }
   ScopedGeneratorState(const ScopedGeneratorState&) = delete;
   ScopedGeneratorState& operator=(const ScopedGeneratorState&) = delete;
 
@@ -95,8 +91,8 @@ bool launches_nothing(const c10::FunctionSchema& schema) {
   const auto& returns = schema.returns();
   return !returns.empty() &&
       std::all_of(returns.begin(), returns.end(), [](const c10::Argument& result) {
-           return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-         });
+        return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+      });
 }
 
 // Returns whether a tensor is a Python wrapper of other tensors, which has no memory of its own.
@@ -289,7 +285,8 @@ void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& 
 }
 
 void Recording::replay(
-    const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const {
+    const Call& call,
+    const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const {
   const CurrentDevice current(call.device);
   torch::jit::Stack stack = call.arguments;
   if (call.draws.empty()) {

@@ -73,8 +73,8 @@ class Recording {
     size_t end;
   };
 
-  void replay(
-      const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const;
+  void replay(const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of)
+      const;
 
   void note_written(
       const c10::FunctionSchema& schema,

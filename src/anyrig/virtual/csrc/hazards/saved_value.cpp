@@ -107,7 +107,8 @@ class SavedValue final : public SavedVariableHooks {
     auto& values = SavedValues::get();
     std::lock_guard<std::mutex> guard(values.mutex);
     const auto [first, last] = values.by_tensor.equal_range(tensor_address_);
-    const auto own = std::find_if(first, last, [this](const auto& one) { return one.second == this; });
+    const auto own =
+        std::find_if(first, last, [this](const auto& one) { return one.second == this; });
     if (own != last) {
       values.by_tensor.erase(own);
     }
@@ -204,12 +205,14 @@ class SavedValue final : public SavedVariableHooks {
       message << ", which is output " << output_number_ << " of " << name_of_node(running) << ",";
     }
     message << " is at version " << version << "; expected version " << version_ << " instead.";
-    message << (torch::autograd::AnomalyMode::is_enabled()
-                    ? " Hint: the backtrace further above shows the operation that failed to "
-                      "compute its gradient. The variable in question was changed in there or "
-                      "anywhere later. Good luck!"
-                    : " Hint: enable anomaly detection to find the operation that failed to "
-                      "compute its gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).");
+    message
+        << (torch::autograd::AnomalyMode::is_enabled()
+                ? " Hint: the backtrace further above shows the operation that failed to "
+                  "compute its gradient. The variable in question was changed in there or "
+                  "anywhere later. Good luck!"
+                : " Hint: enable anomaly detection to find the operation that failed to "
+                  "compute its gradient, with torch.autograd.set_detect_anomaly(True, "
+                  "check_nan=False).");
     TORCH_CHECK(false, message.str());
   }
 
@@ -258,8 +261,7 @@ class WatchingEngine final : public Engine {
       bool create_graph,
       bool accumulate_grad,
       const torch::autograd::edge_list& outputs) override {
-    return torch_engine->execute(
-        roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    return torch_engine->execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
   std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {

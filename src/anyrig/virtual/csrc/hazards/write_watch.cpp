@@ -208,8 +208,8 @@ WatchedMemory::WatchedMemory(const at::TensorBase& tensor) : extent_(Extent::of(
     slot = writes_.get();
   }
   writes_->end = std::max(writes_->end, begin + tensor.storage().nbytes());
-  table.overlaps = (table.overlaps && table.by_address.size() > 1) ||
-      table.find(begin, writes_->end).size() > 1;
+  table.overlaps =
+      (table.overlaps && table.by_address.size() > 1) || table.find(begin, writes_->end).size() > 1;
 }
 
 std::optional<Write> WatchedMemory::first_write() const {

@@ -29,7 +29,7 @@ bool has_extent(const at::TensorBase& tensor);
 // The bytes of a tensor for which has_extent holds.
 struct Extent {
   uintptr_t begin = 0; // of the first byte
-  uintptr_t end = 0;   // past the last byte
+  uintptr_t end = 0; // past the last byte
   int64_t item_bytes = 0;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides; // in elements

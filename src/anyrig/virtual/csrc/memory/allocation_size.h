@@ -26,7 +26,9 @@ struct AllocatorOptions {
   std::array<size_t, 16> roundup_power2_divisions{};
 };
 
-inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+inline size_t round_up(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 inline int log2_floor(size_t value) {
   int log = 0;

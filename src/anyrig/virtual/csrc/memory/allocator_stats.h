@@ -67,9 +67,9 @@ struct AllocatorStats {
 
   template <class Visit>
   void for_each(Visit visit) {
-    for (PoolStat* stats : {&allocation, &segment, &active, &inactive_split, &allocated_bytes,
-                            &reserved_bytes, &active_bytes, &inactive_split_bytes,
-                            &requested_bytes})
+    for (PoolStat* stats :
+         {&allocation, &segment, &active, &inactive_split, &allocated_bytes, &reserved_bytes,
+          &active_bytes, &inactive_split_bytes, &requested_bytes})
       for (Stat& stat : *stats) visit(stat);
     visit(oversize_allocations);
     visit(oversize_segments);

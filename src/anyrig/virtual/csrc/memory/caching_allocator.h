@@ -49,9 +49,12 @@ class CachingAllocator {
   /// When no free block fits, the allocator calls `reclaim`, if given, and frees the blocks that it
   /// returns before it asks the driver for memory. It holds its lock then, so `reclaim` must not
   /// call the allocator.
-  CachingAllocator(Driver& driver, StreamEvents& events, uint64_t first_address,
-                   AllocatorOptions options = {},
-                   std::function<std::vector<Block*>()> reclaim = nullptr)
+  CachingAllocator(
+      Driver& driver,
+      StreamEvents& events,
+      uint64_t first_address,
+      AllocatorOptions options = {},
+      std::function<std::vector<Block*>()> reclaim = nullptr)
       : driver_(driver),
         events_(events),
         reclaim_(std::move(reclaim)),
@@ -79,8 +82,9 @@ class CachingAllocator {
     const size_t rounded = round_request(bytes, options_);
     const bool small = rounded <= kMaxSmallBytes;
     PrivatePool* own = pools_.pool_of_stream(stream);
-    const Request request{rounded, segment_bytes(rounded, options_), stream,
-                          own ? own->pool_of_size(small) : pool_of_size(small)};
+    const Request request{
+        rounded, segment_bytes(rounded, options_), stream,
+        own ? own->pool_of_size(small) : pool_of_size(small)};
     if (failing_ > 0 && --failing_ == 0) {
       ++stats_.num_ooms;
       throw out_of_memory(request.segment_bytes, rounded);
@@ -100,15 +104,16 @@ class CachingAllocator {
     if (!block && !own) {
       // Fall back on the free blocks of pools with use_on_oom. These pools do not grow.
       for (PrivatePool* pool : pools_when_full()) {
-        const Request other{request.bytes, request.segment_bytes, stream,
-                            pool->pool_of_size(small)};
+        const Request other{
+            request.bytes, request.segment_bytes, stream, pool->pool_of_size(small)};
         block = take_free(other);
         if (block) return hand_out(block, other, bytes);
       }
     }
     if (!block) {
-      history_.add(TraceAction::kOutOfMemory, driver_.free_bytes(), rounded, stream,
-                   request.pool.owner, history_.current);
+      history_.add(
+          TraceAction::kOutOfMemory, driver_.free_bytes(), rounded, stream, request.pool.owner,
+          history_.current);
       ++stats_.num_ooms;
       throw out_of_memory(request.segment_bytes, rounded);
     }
@@ -132,17 +137,17 @@ class CachingAllocator {
     const size_t rounded = round_request(bytes, options_);
     const bool small = rounded <= kMaxSmallBytes;
     PrivatePool* own = pools_.pool_of_stream(stream);
-    const Request request{rounded, segment_bytes(rounded, options_), stream,
-                          own ? own->pool_of_size(small) : pool_of_size(small)};
+    const Request request{
+        rounded, segment_bytes(rounded, options_), stream,
+        own ? own->pool_of_size(small) : pool_of_size(small)};
     if (find_free(request) != request.pool.free.end()) return true;
     const size_t new_bytes = options_.expandable_segments
-                                 ? round_up(rounded, small ? kSmallSegmentBytes
-                                                           : options_.large_segment_bytes)
-                                 : request.segment_bytes;
+        ? round_up(rounded, small ? kSmallSegmentBytes : options_.large_segment_bytes)
+        : request.segment_bytes;
     const auto fits_with = [&](size_t released) {
       const size_t reserved = segments_.reserved_bytes() - released;
       return (!allowed_bytes_ || reserved + request.segment_bytes <= *allowed_bytes_) &&
-             driver_.free_bytes() + released >= new_bytes;
+          driver_.free_bytes() + released >= new_bytes;
     };
     if (fits_with(0) || (!pools_.has_routes() && fits_with(releasable_bytes()))) return true;
     if (own) return false;
@@ -221,8 +226,9 @@ class CachingAllocator {
   /// Returns the bytes of the blocks handed out, and those taken from the driver.
   std::pair<int64_t, int64_t> current_bytes() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return {stats_.allocated_bytes[PoolStat::kAggregate].current,
-            stats_.reserved_bytes[PoolStat::kAggregate].current};
+    return {
+        stats_.allocated_bytes[PoolStat::kAggregate].current,
+        stats_.reserved_bytes[PoolStat::kAggregate].current};
   }
   AllocatorStats stats() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -322,8 +328,7 @@ class CachingAllocator {
     if (!usable(it)) return free.end();
     if (it->block->expandable && options_.expandable_segments) {
       // A free block followed by unmapped addresses counts as the size that it can grow to.
-      for (auto next = std::next(it);
-           it->block->expandable && usable(next) &&
+      for (auto next = std::next(it); it->block->expandable && usable(next) &&
            growable_bytes(next->block) < growable_bytes(it->block);
            ++next)
         it = next;
@@ -578,8 +583,8 @@ class CachingAllocator {
   /// for at least the average age, and repeats until enough is released.
   void collect_garbage() {
     if (!collects_garbage()) return;
-    const auto threshold = static_cast<size_t>(options_.garbage_collection_threshold *
-                                               static_cast<double>(*allowed_bytes_));
+    const auto threshold = static_cast<size_t>(
+        options_.garbage_collection_threshold * static_cast<double>(*allowed_bytes_));
     if (segments_.reserved_bytes() <= threshold) return;
     const size_t target = segments_.reserved_bytes() - threshold;
     int64_t total_age = 0, candidates = 0;

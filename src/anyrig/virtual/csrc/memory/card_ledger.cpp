@@ -31,10 +31,12 @@ constexpr std::chrono::seconds kMaxWait{5};
 
 // Offsets of the locks. Locks may lie beyond the end of a file.
 constexpr off_t kTableLockOffset = 0;
-constexpr off_t slot_lock_offset(size_t slot) { return static_cast<off_t>(slot) + 1; }
+constexpr off_t slot_lock_offset(size_t slot) {
+  return static_cast<off_t>(slot) + 1;
+}
 
 struct flock lock_request(short type, off_t offset, off_t length) {
-  struct flock request {};
+  struct flock request{};
   request.l_type = type;
   request.l_whence = SEEK_SET;
   request.l_start = offset;
@@ -64,11 +66,13 @@ pid_t lock_holder(int file, off_t offset) {
   throw std::runtime_error("the virtual GPUs cannot be shared through " + folder + ": " + why);
 }
 
-std::string errno_message() { return std::generic_category().message(errno); }
+std::string errno_message() {
+  return std::generic_category().message(errno);
+}
 
 void make_private_folder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) raise_unusable(folder, errno_message());
-  struct stat found {};
+  struct stat found{};
   if (lstat(folder.c_str(), &found) != 0) {
     if (errno == ENOENT) return;  // another process removed it; opening the file will fail
     raise_unusable(folder, errno_message());
@@ -97,9 +101,9 @@ int allocate_disk_space(int file, size_t bytes) {
 }
 
 bool is_still_at(int file, const std::string& path) {
-  struct stat opened {}, named {};
+  struct stat opened{}, named{};
   return fstat(file, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
-         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+      opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -114,9 +118,10 @@ class CardLedger::TableLock {
       if (errno != EAGAIN && errno != EACCES && errno != EINTR)
         raise_unusable(ledger.folder_, errno_message());
       if (std::chrono::steady_clock::now() > end) {
-        raise_unusable(ledger.folder_,
-                       "process " + std::to_string(lock_holder(file_, kTableLockOffset)) +
-                           " has held the lock for 5 s; continue it if it is stopped, or end it");
+        raise_unusable(
+            ledger.folder_,
+            "process " + std::to_string(lock_holder(file_, kTableLockOffset)) +
+                " has held the lock for 5 s; continue it if it is stopped, or end it");
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause + std::chrono::microseconds{20}, std::chrono::microseconds{500});
@@ -185,8 +190,10 @@ void CardLedger::claim_slot() {
     const size_t used_bytes = static_cast<size_t>(slot_of(table, i + 1) - table) * sizeof(Word);
     if (const int error = allocate_disk_space(file_, used_bytes); error != 0) {
       munmap(table, table_bytes());
-      raise_unusable(folder_, "no room for " + std::to_string(used_bytes) + " bytes: " +
-                                  std::generic_category().message(error));
+      raise_unusable(
+          folder_,
+          "no room for " + std::to_string(used_bytes) +
+              " bytes: " + std::generic_category().message(error));
     }
     clear(slot);
     slot[0] = static_cast<size_t>(getpid());
@@ -239,7 +246,9 @@ size_t CardLedger::used_bytes(int gpu) {
   return sum_bytes(gpu);
 }
 
-size_t CardLedger::used_bytes_upper_bound(int gpu) const noexcept { return sum_bytes(gpu); }
+size_t CardLedger::used_bytes_upper_bound(int gpu) const noexcept {
+  return sum_bytes(gpu);
+}
 
 std::vector<ProcessMemory> CardLedger::processes(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -334,7 +343,7 @@ void abandon_and_terminate(int signal) {
 /// that a program sets replaces them.
 void install_signal_handlers() {
   for (const int signal : kTerminatingSignals) {
-    struct sigaction found {};
+    struct sigaction found{};
     if (sigaction(signal, nullptr, &found) == 0 && found.sa_handler == SIG_DFL)
       std::signal(signal, abandon_and_terminate);
   }
@@ -348,9 +357,9 @@ CardLedger& card_ledger() {
     auto* made = new CardLedger();
     std::atexit([] { card_ledger().leave(); });
     install_signal_handlers();
-    pthread_atfork([] { card_ledger().before_fork(); },
-                   [] { card_ledger().after_fork_in_parent(); },
-                   [] { card_ledger().after_fork_in_child(); });
+    pthread_atfork(
+        [] { card_ledger().before_fork(); }, [] { card_ledger().after_fork_in_parent(); },
+        [] { card_ledger().after_fork_in_child(); });
     return made;
   }();
   return *ledger;

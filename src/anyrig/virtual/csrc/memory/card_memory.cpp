@@ -23,7 +23,9 @@ std::atomic<size_t>& count_of(c10::DeviceIndex device, CardUse use) {
 } // namespace
 
 std::optional<CardMemory> CardMemory::try_reserve(
-    c10::DeviceIndex device, size_t bytes, CardUse use) {
+    c10::DeviceIndex device,
+    size_t bytes,
+    CardUse use) {
   if (bytes > 0 && !reserve_on_card(device, bytes)) {
     return std::nullopt;
   }

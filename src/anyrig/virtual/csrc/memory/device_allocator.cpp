@@ -40,9 +40,7 @@ class Allocator final : public c10::DeviceAllocator {
     }
   }
 
-  bool initialized() override {
-    return true;
-  }
+  bool initialized() override { return true; }
 
   void emptyCache(c10::MempoolId_t pool) override {
     for (int i = 0; i < device_count(); ++i) {

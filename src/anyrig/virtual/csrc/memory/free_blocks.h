@@ -67,8 +67,7 @@ class FreeBlocks {
    private:
     friend class FreeBlocks;
     using Runs = std::vector<std::vector<Entry>>;
-    iterator(const Runs& runs, size_t run, size_t place)
-        : runs_(&runs), run_(run), place_(place) {}
+    iterator(const Runs& runs, size_t run, size_t place) : runs_(&runs), run_(run), place_(place) {}
 
     const Runs* runs_;
     size_t run_;
@@ -126,8 +125,8 @@ class FreeBlocks {
         [](const auto& run, const Entry& entry) { return run.back() < entry; });
     if (run == runs_.end()) return end();
     const auto place = std::lower_bound(run->begin(), run->end(), entry);
-    return {runs_, static_cast<size_t>(run - runs_.begin()),
-            static_cast<size_t>(place - run->begin())};
+    return {
+        runs_, static_cast<size_t>(run - runs_.begin()), static_cast<size_t>(place - run->begin())};
   }
 
   std::vector<std::vector<Entry>> runs_;  // none is empty

@@ -49,9 +49,7 @@ class FreedHostMemory {
   static constexpr size_t kPlaces = 1024; // at most 4 MiB
 
   // Blocks begin at multiples of 512 bytes.
-  Piece& place_of(uint64_t address) {
-    return places_[address / 512 % kPlaces];
-  }
+  Piece& place_of(uint64_t address) { return places_[address / 512 % kPlaces]; }
 
   std::mutex mutex_;
   std::array<Piece, kPlaces> places_;

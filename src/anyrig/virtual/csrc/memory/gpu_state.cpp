@@ -48,7 +48,10 @@ GpuState::GpuState(const DeviceFacts& facts, c10::DeviceIndex device)
     : driver(facts, device),
       events(device),
       allocator(
-          driver, events, first_address(device), allocator_options_from_environment(),
+          driver,
+          events,
+          first_address(device),
+          allocator_options_from_environment(),
           [device] { return take_unused_sent(device); }) {}
 
 GpuState& gpu_state(c10::DeviceIndex device) {

@@ -36,21 +36,11 @@ class CaptureGuardedDriver final : public Driver {
         device_(device) {}
 
   bool reserve(size_t bytes) override;
-  void release(size_t bytes) override {
-    gpu_.release(bytes);
-  }
-  size_t free_bytes() const override {
-    return gpu_.free_bytes();
-  }
-  size_t total_bytes() const override {
-    return gpu_.total_bytes();
-  }
-  std::vector<ProcessMemory> processes() const override {
-    return gpu_.processes();
-  }
-  size_t free_bytes_lower_bound() const {
-    return gpu_.free_bytes_lower_bound();
-  }
+  void release(size_t bytes) override { gpu_.release(bytes); }
+  size_t free_bytes() const override { return gpu_.free_bytes(); }
+  size_t total_bytes() const override { return gpu_.total_bytes(); }
+  std::vector<ProcessMemory> processes() const override { return gpu_.processes(); }
+  size_t free_bytes_lower_bound() const { return gpu_.free_bytes_lower_bound(); }
 
  private:
   SharedGpu gpu_;

@@ -27,15 +27,17 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 uintptr_t handle_of_key(StreamKey stream, int device) {
-  return handle_of(c10::Stream(
-      c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)),
-      stream));
+  return handle_of(
+      c10::Stream(
+          c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)),
+          stream));
 }
 
 // In the order of TraceAction.
 constexpr std::array<const char*, 9> kActionNames = {
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
-    "segment_map", "segment_unmap", "snapshot", "oom"};
+    "alloc",         "free_requested", "free_completed",
+    "segment_alloc", "segment_free",   "segment_map",
+    "segment_unmap", "snapshot",       "oom"};
 
 TraceAction action_of(const std::string& name) {
   const auto found = std::find(kActionNames.begin(), kActionNames.end(), name);
@@ -90,8 +92,8 @@ py::list blocks_of(const SegmentSnapshot& segment, Frames& frames) {
     block["size"] = part.bytes;
     block["requested_size"] = part.requested_bytes;
     block["state"] = part.allocated ? "active_allocated"
-        : part.active              ? "active_pending_free"
-                                   : "inactive";
+        : part.active               ? "active_pending_free"
+                                    : "inactive";
     frames.set_later(block, part.context);
     blocks.append(block);
   }

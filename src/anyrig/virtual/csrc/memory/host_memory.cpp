@@ -45,9 +45,7 @@ class WatchedAllocator final : public c10::Allocator {
     return inner_->allocate(bytes);
   }
 
-  c10::DeleterFnPtr raw_deleter() const override {
-    return inner_->raw_deleter();
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
 
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
     return inner_->is_simple_data_ptr(data);
@@ -89,8 +87,8 @@ c10::DataPtr allocate_host(size_t bytes, Content content) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* address = mmap(nullptr, bytes, kProtection, kFlags, -1, 0);
   TORCH_CHECK(
-      address != MAP_FAILED,
-      "the host has no memory for ", bytes, " bytes of a virtual GPU; use a smaller model or "
+      address != MAP_FAILED, "the host has no memory for ", bytes,
+      " bytes of a virtual GPU; use a smaller model or "
       "shape-only mode, which holds no data");
   return {address, new Mapping{address, bytes}, &unmap, c10::Device(at::kCPU)};
 }

@@ -66,8 +66,7 @@ KnownValues& values_of(DeviceMemory& memory) {
   auto made = c10::make_intrusive<KnownValues>();
   auto* result = made.get();
   const uintptr_t begin = begin_of(memory);
-  all.by_address.insert_or_assign(
-      begin, KnownMemory::Piece{begin + memory.bytes, std::move(made)});
+  all.by_address.insert_or_assign(begin, KnownMemory::Piece{begin + memory.bytes, std::move(made)});
   memory.known.store(result, std::memory_order_release);
   return *result;
 }
@@ -152,8 +151,7 @@ c10::Storage KnownValues::extend(size_t begin, size_t end, size_t capacity) {
     if (!take_room(capacity)) {
       return {};
     }
-    storage_ =
-        c10::Storage(c10::Storage::use_byte_size_t(), capacity, c10::GetCPUAllocator());
+    storage_ = c10::Storage(c10::Storage::use_byte_size_t(), capacity, c10::GetCPUAllocator());
   }
   bytes_ = std::max(bytes_, end);
   return storage_;

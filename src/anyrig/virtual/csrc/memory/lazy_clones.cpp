@@ -55,8 +55,7 @@ bool register_address(c10::StorageImpl& storage) {
     return false;
   }
   const c10::Device device = storage.device();
-  shared.memories[address] =
-      storage.set_data_ptr({address, address, &release_by_address, device});
+  shared.memories[address] = storage.set_data_ptr({address, address, &release_by_address, device});
   return true;
 }
 

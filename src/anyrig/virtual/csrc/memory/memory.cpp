@@ -131,8 +131,7 @@ c10::DataPtr place_if_address_matters(const Block* block, c10::DeviceIndex devic
     return {};
   }
   const auto segment = gpu_state(device).allocator.segment_of(block);
-  const CaptureId capture =
-      block->was_used ? capture_of(current_stream(device)) : kNoCapture;
+  const CaptureId capture = block->was_used ? capture_of(current_stream(device)) : kNoCapture;
   if (capture != kNoCapture) {
     if (auto given = place(block->address, segment); given.get() != nullptr) {
       save_reused_memory(capture, std::move(given), block->bytes);
@@ -154,8 +153,7 @@ void* address_of(const DeviceMemory& memory) {
 }
 
 void set_data_address(const DeviceMemory& memory, const void* address) {
-  memory.block->data_address.store(
-      reinterpret_cast<uint64_t>(address), std::memory_order_relaxed);
+  memory.block->data_address.store(reinterpret_cast<uint64_t>(address), std::memory_order_relaxed);
 }
 
 c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
@@ -178,8 +176,7 @@ c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   return {address, memory.release(), &release, device};
 }
 
-std::unique_ptr<DeviceMemory> memory_of_block(
-    Block* block, size_t bytes, c10::DeviceIndex device) {
+std::unique_ptr<DeviceMemory> memory_of_block(Block* block, size_t bytes, c10::DeviceIndex device) {
   auto memory = std::make_unique<DeviceMemory>();
   memory->device = device;
   memory->bytes = bytes;
@@ -295,8 +292,7 @@ c10::DataPtr alias(DeviceMemory& memory) {
 }
 
 void reuse_pool_bytes(c10::StorageImpl& storage) {
-  DeviceMemory* memory =
-      is_lazy_clone(storage) ? nullptr : device_memory(storage.data_ptr());
+  DeviceMemory* memory = is_lazy_clone(storage) ? nullptr : device_memory(storage.data_ptr());
   if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
       memory->block->pool->owner == kNoPool || is_placed(*memory)) {
     return;

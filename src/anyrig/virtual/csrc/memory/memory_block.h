@@ -26,8 +26,12 @@ struct ExpandableSegment {
 
 /// Part of a segment: handed out, free, or (in an expandable segment) unmapped addresses.
 struct Block {
-  Block(BlockPool* pool, StreamKey stream, uint64_t address, size_t bytes,
-        ExpandableSegment* expandable = nullptr)
+  Block(
+      BlockPool* pool,
+      StreamKey stream,
+      uint64_t address,
+      size_t bytes,
+      ExpandableSegment* expandable = nullptr)
       : pool(pool), stream(stream), address(address), bytes(bytes), expandable(expandable) {}
 
   BlockPool* pool;
@@ -54,7 +58,8 @@ struct Block {
   int32_t backward_passes = 0;  // begun until then
   bool in_grad_mode = false;
   bool is_workspace = false;
-  Context segment_context;      // of the request that created the segment; a split leaves it with the rest
+  Context
+      segment_context; // of the request that created the segment; a split leaves it with the rest
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
   bool is_free() const { return !allocated && pending_events == 0 && used_on.empty(); }
@@ -79,12 +84,12 @@ struct BlockPool {
   explicit BlockPool(bool is_small, PoolId owner = kNoPool) : small(is_small), owner(owner) {}
 
   const bool small;
-  const PoolId owner;     // the private pool that this is part of
+  const PoolId owner; // the private pool that this is part of
   bool never_splits = false;
-  size_t held_bytes = 0;  // the sum of its segments
+  size_t held_bytes = 0; // the sum of its segments
   FreeBlocks free;
-  std::set<Block*, ByAddress> unmapped;  // unmapped addresses of expandable segments
-  int64_t searches = 0;                  // counted only while garbage collection is on
+  std::set<Block*, ByAddress> unmapped; // unmapped addresses of expandable segments
+  int64_t searches = 0; // counted only while garbage collection is on
 
   void insert_free(Block* block) {
     block->pool_searches = searches;
@@ -119,4 +124,4 @@ inline size_t merge(Block* block, Block* neighbour) {
   return gained;
 }
 
-}  // namespace anyrig::virtual_gpu
+} // namespace anyrig::virtual_gpu

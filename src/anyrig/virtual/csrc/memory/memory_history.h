@@ -73,22 +73,27 @@ class MemoryHistory {
 
   /// Returns the last `max_entries` actions, oldest first.
   std::vector<TraceEntry> entries() const {
-    std::vector<TraceEntry> in_order(entries_.begin() + static_cast<std::ptrdiff_t>(oldest_),
-                                     entries_.end());
-    in_order.insert(in_order.end(), entries_.begin(),
-                    entries_.begin() + static_cast<std::ptrdiff_t>(oldest_));
+    std::vector<TraceEntry> in_order(
+        entries_.begin() + static_cast<std::ptrdiff_t>(oldest_), entries_.end());
+    in_order.insert(
+        in_order.end(), entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(oldest_));
     return in_order;
   }
 
-  void add(TraceAction action, uint64_t address, size_t bytes, StreamKey stream, PoolId pool,
-           const Context& context) {
+  void add(
+      TraceAction action,
+      uint64_t address,
+      size_t bytes,
+      StreamKey stream,
+      PoolId pool,
+      const Context& context) {
     if (!options_.enabled) return;
     for (TraceAction skipped : options_.skipped)
       if (skipped == action) return;
     using std::chrono::system_clock, std::chrono::microseconds, std::chrono::duration_cast;
     const auto now = duration_cast<microseconds>(system_clock::now().time_since_epoch()).count();
     const bool keeps_stack = options_.stacks >= RecordStacks::kAllocations;
-    TraceEntry entry{action, address, bytes,    stream, pool, keeps_stack ? context : nullptr,
+    TraceEntry entry{action, address, bytes, stream, pool, keeps_stack ? context : nullptr,
                      now,    metadata};
     if (entries_.size() < options_.max_entries) {
       entries_.push_back(std::move(entry));

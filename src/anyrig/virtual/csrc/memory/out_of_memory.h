@@ -51,9 +51,8 @@ struct OutOfMemory : std::exception {
     if (tried_bytes >= kExabyte)
       return "CUDA out of memory. Tried to allocate more than 1EB memory.";
     std::string text = "CUDA out of memory. Tried to allocate " + format_bytes(tried_bytes) +
-                       ". GPU " + std::to_string(index) + " has a total capacity of " +
-                       format_bytes(total_bytes) + " of which " + format_bytes(free_bytes) +
-                       " is free. ";
+        ". GPU " + std::to_string(index) + " has a total capacity of " + format_bytes(total_bytes) +
+        " of which " + format_bytes(free_bytes) + " is free. ";
     for (const ProcessMemory& process : processes) {
       text += process.pid ? "Process " + std::to_string(*process.pid)
                           : "Including non-PyTorch memory, this process";
@@ -61,16 +60,16 @@ struct OutOfMemory : std::exception {
     }
     if (allowed_bytes) text += format_bytes(*allowed_bytes) + " allowed; ";
     text += "Of the allocated memory " + format_bytes(allocated_bytes + private_bytes) +
-            " is allocated by PyTorch, ";
+        " is allocated by PyTorch, ";
     if (private_bytes > 0)
       text += "with " + format_bytes(private_bytes) +
-              " allocated in private pools (e.g., CUDA Graphs), ";
+          " allocated in private pools (e.g., CUDA Graphs), ";
     return text + "and " + format_bytes(reserved_bytes - allocated_bytes - private_bytes) +
-           " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large"
-           " try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
-           "  See documentation for Memory Management "
-           " (https://docs.pytorch.org/docs/stable/notes/cuda.html"
-           "#optimizing-memory-usage-with-pytorch-alloc-conf)";
+        " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large"
+        " try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+        "  See documentation for Memory Management "
+        " (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+        "#optimizing-memory-usage-with-pytorch-alloc-conf)";
   }
 };
 

@@ -13,9 +13,7 @@ namespace {
 
 class PeakOfDevice {
  public:
-  int64_t next_number() {
-    return ++last_number_;
-  }
+  int64_t next_number() { return ++last_number_; }
 
   void forget() {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -31,9 +29,7 @@ class PeakOfDevice {
     kinds_ = {};
   }
 
-  bool is_open() const {
-    return is_open_.load(std::memory_order_relaxed);
-  }
+  bool is_open() const { return is_open_.load(std::memory_order_relaxed); }
 
   void note_released(const DeviceMemory& memory) {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -42,16 +38,14 @@ class PeakOfDevice {
     }
   }
 
-  void note_named(const DeviceMemory& memory, int64_t PeakKinds::*kind) {
+  void note_named(const DeviceMemory& memory, int64_t PeakKinds::* kind) {
     std::lock_guard<std::mutex> guard(mutex_);
     if (is_open_ && was_there(memory)) {
       kinds_.*kind += static_cast<int64_t>(memory.block->bytes);
     }
   }
 
-  void close() {
-    is_open_ = false;
-  }
+  void close() { is_open_ = false; }
 
   std::optional<PeakKinds> kinds() {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -59,9 +53,7 @@ class PeakOfDevice {
   }
 
  private:
-  bool was_there(const DeviceMemory& memory) const {
-    return memory.number <= peak_number_;
-  }
+  bool was_there(const DeviceMemory& memory) const { return memory.number <= peak_number_; }
 
   std::mutex mutex_;
   std::atomic<int64_t> last_number_{0};
@@ -95,8 +87,8 @@ void note_made(DeviceMemory& memory) {
     return;
   }
   memory.number = device_peaks()[memory.device].next_number();
-  memory.is_of_forward = !memory.is_workspace && !replays_graph() &&
-      !in_update.load(std::memory_order_relaxed);
+  memory.is_of_forward =
+      !memory.is_workspace && !replays_graph() && !in_update.load(std::memory_order_relaxed);
 }
 
 void note_released(const DeviceMemory& memory) {
@@ -125,10 +117,9 @@ bool has_open_peak() {
 
 void close_peaks(const NamedStorages& named) {
   std::unordered_set<const DeviceMemory*> counted;
-  const auto count = [&](const std::vector<c10::Storage>& storages, int64_t PeakKinds::*kind) {
+  const auto count = [&](const std::vector<c10::Storage>& storages, int64_t PeakKinds::* kind) {
     for (const auto& storage : storages) {
-      if (storage.device_type() != kDeviceType ||
-          is_lazy_clone(*storage.unsafeGetStorageImpl())) {
+      if (storage.device_type() != kDeviceType || is_lazy_clone(*storage.unsafeGetStorageImpl())) {
         continue;
       }
       const auto* memory = device_memory(storage.data_ptr());

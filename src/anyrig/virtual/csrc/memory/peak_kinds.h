@@ -28,7 +28,7 @@ namespace anyrig::virtual_gpu {
 struct PeakKinds {
   int64_t parameters = 0;
   int64_t gradients = 0;
-  int64_t optimizer = 0;   // the state of optimizers
+  int64_t optimizer = 0; // the state of optimizers
   int64_t activations = 0; // made in a forward pass, released before the step ended
 };
 

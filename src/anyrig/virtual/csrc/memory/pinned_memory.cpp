@@ -75,17 +75,13 @@ struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, Moment> {
     moments->push_back({Clock::get().done_at(stream)});
   }
 
-  bool query_event(Moment& moment) override {
-    return Clock::get().passed(moment.seconds);
-  }
+  bool query_event(Moment& moment) override { return Clock::get().passed(moment.seconds); }
 
   c10::Stream get_current_stream() const override {
     return current_stream(static_cast<c10::DeviceIndex>(current_device()));
   }
 
-  bool stream_is_capturing(c10::Stream /*stream*/) const override {
-    return false;
-  }
+  bool stream_is_capturing(c10::Stream /*stream*/) const override { return false; }
 };
 
 void release_pinned(void* block);

@@ -174,10 +174,8 @@ void bind_memory_pools(py::module& module) {
   py::class_<MemoryPool>(module, "MemoryPool")
       .def(
           py::init<std::shared_ptr<PoolAllocator>, bool, bool, bool>(),
-          py::arg("allocator") = py::none(),
-          py::arg("is_user_created") = true,
-          py::arg("use_on_oom") = false,
-          py::arg("no_split") = false)
+          py::arg("allocator") = py::none(), py::arg("is_user_created") = true,
+          py::arg("use_on_oom") = false, py::arg("no_split") = false)
       .def_property_readonly("id", &MemoryPool::id)
       .def_property_readonly("device", &MemoryPool::device)
       .def_property_readonly("allocator", &MemoryPool::allocator)

@@ -67,9 +67,9 @@ class Segments {
     if (!block) block = create_expandable(pool, stream, options);
     if (!block->mapped && !map(block, std::min(block->bytes, bytes))) return nullptr;
     while (block->bytes < bytes) {
-      Block* addresses = block->next;  // unmapped, since a mapped free block would have been merged
+      Block* addresses = block->next; // unmapped, since a mapped free block would have been merged
       if (!map(addresses, std::min(addresses->bytes, bytes - block->bytes))) return nullptr;
-      block = addresses;  // now includes the block before it
+      block = addresses; // now includes the block before it
     }
     pool.remove_free(block);
     return block;
@@ -88,8 +88,8 @@ class Segments {
     const uint64_t end = segment.address + end_page * segment.page_bytes;
     pool.remove_free(block);
     if (block->address < begin) {
-      Block* before = new Block(&pool, block->stream, block->address, begin - block->address,
-                                &segment);
+      Block* before =
+          new Block(&pool, block->stream, block->address, begin - block->address, &segment);
       before->link(block->prev, block);
       pool.insert_free(before);
     }
@@ -112,8 +112,10 @@ class Segments {
       pool.unmapped.insert(block);
     } else {
       delete block;
-      expandable_.erase(std::find_if(expandable_.begin(), expandable_.end(),
-                                     [&](const auto& owned) { return owned.get() == &segment; }));
+      expandable_.erase(
+          std::find_if(expandable_.begin(), expandable_.end(), [&](const auto& owned) {
+            return owned.get() == &segment;
+          }));
     }
   }
 
@@ -141,8 +143,9 @@ class Segments {
   Block* create_expandable(BlockPool& pool, StreamKey stream, const AllocatorOptions& options) {
     const size_t page_bytes = pool.small ? kSmallSegmentBytes : options.large_segment_bytes;
     const size_t bytes = round_up(driver_.total_bytes() + driver_.total_bytes() / 8, page_bytes);
-    expandable_.push_back(std::make_unique<ExpandableSegment>(
-        ExpandableSegment{take_addresses(bytes), bytes, page_bytes}));
+    expandable_.push_back(
+        std::make_unique<ExpandableSegment>(
+            ExpandableSegment{take_addresses(bytes), bytes, page_bytes}));
     ExpandableSegment* segment = expandable_.back().get();
     Block* block = new Block(&pool, stream, segment->address, bytes, segment);
     block->mapped = false;
@@ -158,8 +161,9 @@ class Segments {
     if (!driver_.reserve(mapped_bytes)) return false;
     pool.unmapped.erase(block);
     if (mapped_bytes < block->bytes) {
-      Block* rest = new Block(&pool, block->stream, block->address + mapped_bytes,
-                              block->bytes - mapped_bytes, block->expandable);
+      Block* rest = new Block(
+          &pool, block->stream, block->address + mapped_bytes, block->bytes - mapped_bytes,
+          block->expandable);
       rest->mapped = false;
       rest->link(block, block->next);
       pool.unmapped.insert(rest);
@@ -183,4 +187,4 @@ class Segments {
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
 };
 
-}  // namespace anyrig::virtual_gpu
+} // namespace anyrig::virtual_gpu

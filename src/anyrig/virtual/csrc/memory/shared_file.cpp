@@ -22,8 +22,8 @@ void* map(int file, size_t bytes) {
 
 void check_room(const void* address, size_t bytes) {
   TORCH_CHECK(
-      address != MAP_FAILED,
-      "the host has no room to map ", bytes, " bytes of a virtual GPU that processes share");
+      address != MAP_FAILED, "the host has no room to map ", bytes,
+      " bytes of a virtual GPU that processes share");
 }
 
 } // namespace
@@ -36,9 +36,9 @@ int make_shared_file(size_t bytes) {
   errno = ENOSYS;
 #endif
   TORCH_CHECK(
-      file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0,
-      "the host cannot share ", bytes, " bytes of a virtual GPU between processes: ",
-      std::strerror(errno), "; a process may need more open files (ulimit -n)");
+      file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0, "the host cannot share ", bytes,
+      " bytes of a virtual GPU between processes: ", std::strerror(errno),
+      "; a process may need more open files (ulimit -n)");
   return file;
 }
 
@@ -51,7 +51,7 @@ void* map_shared_file(int file, size_t bytes) {
 void* map_file_of(int64_t process, int file, size_t bytes) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
   const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat facts {};
+  struct stat facts{};
   if (opened < 0 || fstat(opened, &facts) != 0 || static_cast<size_t>(facts.st_size) != bytes) {
     if (opened >= 0) {
       close(opened);

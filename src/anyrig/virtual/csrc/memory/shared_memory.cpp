@@ -27,9 +27,7 @@ struct View {
   int file; // kNoFile in a receiver
   Receivers::Entry* entry; // of this process, in a receiver
 
-  bool is_received() const {
-    return file == Parcel::kNoFile;
-  }
+  bool is_received() const { return file == Parcel::kNoFile; }
 
   ~View() {
     if (is_received()) {
@@ -92,7 +90,9 @@ struct MemoryKeptForReceivers {
 // Returns the file mapping of `memory`, which is the memory of `storage`. Moves the memory into a
 // new file if it is not in one.
 const View& move_to_file(
-    c10::StorageImpl& storage, DeviceMemory& memory, std::chrono::duration<double> longest_wait) {
+    c10::StorageImpl& storage,
+    DeviceMemory& memory,
+    std::chrono::duration<double> longest_wait) {
   TwinLock lock(memory);
   if (const View* view = view_of(memory.host)) {
     return *view;
@@ -101,10 +101,10 @@ const View& move_to_file(
       memory.block != nullptr && memory.block->pool->owner == kNoPool && !has_aliases(memory),
       "memory of a CUDA graph cannot be sent to another process; send a clone");
   TORCH_CHECK(
-      lock.wait_for_twins(longest_wait),
-      "memory of cuda:", static_cast<int>(memory.device), " cannot be sent to another process: a "
-      "kernel of another thread, or a collective, still used it after ", longest_wait.count(),
-      " s; wait for its end before you send, or send a clone");
+      lock.wait_for_twins(longest_wait), "memory of cuda:", static_cast<int>(memory.device),
+      " cannot be sent to another process: a "
+      "kernel of another thread, or a collective, still used it after ",
+      longest_wait.count(), " s; wait for its end before you send, or send a clone");
   if (const View* view = view_of(memory.host)) {
     return *view; // another thread sent it while this one waited
   }
@@ -184,8 +184,8 @@ std::vector<Block*> take_unused_sent(c10::DeviceIndex device) {
   auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
   LiveProcesses live;
-  const auto first = std::partition(
-      kept.pieces.begin(), kept.pieces.end(), [device, &live](const auto& piece) {
+  const auto first =
+      std::partition(kept.pieces.begin(), kept.pieces.end(), [device, &live](const auto& piece) {
         return piece.device != device || !piece.is_unused(live);
       });
   std::vector<Block*> blocks;

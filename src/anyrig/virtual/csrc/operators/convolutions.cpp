@@ -150,22 +150,21 @@ void check_convolution(Arguments arguments) {
       weight.size(0) >= groups, "Given groups=", groups, ", expected weight to be at least ",
       groups, " at dimension 0, but got weight of size ", weight.sizes(), " instead");
   TORCH_CHECK(
-      weight.size(0) % groups == 0,
-      "Given groups=", groups, ", expected weight to be divisible by ", groups,
-      " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
+      weight.size(0) % groups == 0, "Given groups=", groups,
+      ", expected weight to be divisible by ", groups, " at dimension 0, but got weight of size [",
+      weight.sizes(), "] instead");
   TORCH_CHECK(
       transposed || input.size(1) == weight.size(1) * groups, "Given groups=", groups,
       ", weight of size ", weight.sizes(), ", expected input", input.sizes(), " to have ",
       weight.size(1) * groups, " channels, but got ", input.size(1), " channels instead");
   TORCH_CHECK(
-      !transposed || input.size(1) == weight.size(0),
-      "Given transposed=", transposed, ", weight of size ", weight.sizes(), ", expected input",
-      input.sizes(), " to have ", weight.size(0), " channels, but got ", input.size(1),
-      " channels instead");
+      !transposed || input.size(1) == weight.size(0), "Given transposed=", transposed,
+      ", weight of size ", weight.sizes(), ", expected input", input.sizes(), " to have ",
+      weight.size(0), " channels, but got ", input.size(1), " channels instead");
   const int64_t outputs = transposed ? weight.size(1) * groups : weight.size(0);
   TORCH_CHECK(
-      bias == nullptr || (bias->dim() == 1 && bias->size(0) == outputs),
-      "Given ", transposed ? "transposed=1, " : "", "weight of size ", weight.sizes(),
+      bias == nullptr || (bias->dim() == 1 && bias->size(0) == outputs), "Given ",
+      transposed ? "transposed=1, " : "", "weight of size ", weight.sizes(),
       ", expected bias to be 1-dimensional with ", outputs, " elements, but got bias of size ",
       bias->sizes(), " instead");
   if (transposed) {
@@ -201,8 +200,8 @@ void check_convolved_dtype(Arguments arguments, c10::Device /*device*/) {
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      at::globalContext().userEnabledCuDNN(),
-      "\"slow_conv2d_cuda\" not implemented for '", dtype, "'");
+      at::globalContext().userEnabledCuDNN(), "\"slow_conv2d_cuda\" not implemented for '", dtype,
+      "'");
   TORCH_CHECK(
       dtype == at::kByte || dtype == at::kChar || dtype == at::kInt,
       "getCudnnDataTypeFromScalarType() not supported for ", dtype);

@@ -179,7 +179,9 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
 // conjugated or negated source that is converted first, or is not contiguous, arrives without its
 // conjugation or negation.
 void copy_through_temporaries(
-    const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+    const at::Tensor& destination,
+    const at::Tensor& source,
+    bool non_blocking) {
   const bool convert_on_device = non_blocking;
   const bool convert_at_source = is_virtual(source) == convert_on_device;
   const auto contiguous = at::MemoryFormat::Contiguous;
@@ -190,8 +192,7 @@ void copy_through_temporaries(
   }
   from = from.expand_as(destination).contiguous();
   if (!destination.is_contiguous() || from.scalar_type() != destination.scalar_type()) {
-    to = at::empty_like(
-        destination, destination.options().dtype(from.scalar_type()), contiguous);
+    to = at::empty_like(destination, destination.options().dtype(from.scalar_type()), contiguous);
   }
   from._set_conj(source.is_conj());
   from._set_neg(source.is_neg());

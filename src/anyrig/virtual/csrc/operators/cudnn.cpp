@@ -51,19 +51,28 @@ at::Tensor cudnn_grid_sampler(const at::Tensor& self, const at::Tensor& grid) {
 }
 
 std::tuple<at::Tensor, at::Tensor> cudnn_grid_sampler_backward(
-    const at::Tensor& self, const at::Tensor& grid, const at::Tensor& gradient) {
+    const at::Tensor& self,
+    const at::Tensor& grid,
+    const at::Tensor& gradient) {
   return at::grid_sampler_2d_backward(
       gradient, self, grid, 0, 0, /*align_corners=*/true, {true, true});
 }
 
 at::Tensor cudnn_affine_grid_generator(
-    const at::Tensor& theta, int64_t batch, int64_t channels, int64_t height, int64_t width) {
-  return at::affine_grid_generator(
-      theta, {batch, channels, height, width}, /*align_corners=*/true);
+    const at::Tensor& theta,
+    int64_t batch,
+    int64_t channels,
+    int64_t height,
+    int64_t width) {
+  return at::affine_grid_generator(theta, {batch, channels, height, width}, /*align_corners=*/true);
 }
 
 at::Tensor cudnn_affine_grid_generator_backward(
-    const at::Tensor& gradient, int64_t batch, int64_t channels, int64_t height, int64_t width) {
+    const at::Tensor& gradient,
+    int64_t batch,
+    int64_t channels,
+    int64_t height,
+    int64_t width) {
   return at::affine_grid_generator_backward(
       gradient, {batch, channels, height, width}, /*align_corners=*/true);
 }

@@ -11,9 +11,11 @@ namespace {
 
 // `kept` is the probability that a number is kept.
 std::tuple<at::Tensor, at::Tensor> fused_dropout(
-    const at::Tensor& self, double kept, std::optional<at::Generator> generator) {
-  const auto mask = at::empty_like(self, self.options().dtype(at::kByte))
-                        .bernoulli_(kept, std::move(generator));
+    const at::Tensor& self,
+    double kept,
+    std::optional<at::Generator> generator) {
+  const auto mask =
+      at::empty_like(self, self.options().dtype(at::kByte)).bernoulli_(kept, std::move(generator));
   return {self * mask * (1 / kept), mask};
 }
 

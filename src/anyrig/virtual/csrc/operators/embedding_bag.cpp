@@ -18,13 +18,16 @@ using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // index, and the kernel returns maximum indices in every mode. See _embedding_bag_cuda of
 // aten/src/ATen/native/cuda/EmbeddingBag.cu.
 Bags to_cuda_results(
-    Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
+    Bags bags,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    int64_t mode) {
   auto& [output, bag_of_index, bag_sizes, max_indices] = bags;
   if (bag_of_index.numel() != indices.numel()) {
     const auto positions = at::arange(indices.numel(), offsets.options());
-    bag_of_index =
-        at::searchsorted(offsets, positions, /*out_int32=*/false, /*right=*/true).sub_(1).to(
-            indices.scalar_type());
+    bag_of_index = at::searchsorted(offsets, positions, /*out_int32=*/false, /*right=*/true)
+                       .sub_(1)
+                       .to(indices.scalar_type());
   }
   if (mode != kMax && max_indices.numel() != 0) {
     max_indices = at::empty({0}, max_indices.options());

@@ -16,9 +16,8 @@ namespace {
 at::Tensor padded(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto step = static_cast<int64_t>(16 / options.dtype().itemsize());
   const int64_t row = (sizes.back() + step - 1) / step * step;
-  return sizes.size() == 2
-      ? at::empty_strided(sizes, {row, 1}, options)
-      : at::empty_strided(sizes, {sizes[1] * row, row, 1}, options);
+  return sizes.size() == 2 ? at::empty_strided(sizes, {row, 1}, options)
+                           : at::empty_strided(sizes, {sizes[1] * row, row, 1}, options);
 }
 
 void check_groups_of_matrices(
@@ -73,15 +72,17 @@ at::Tensor grouped_mm(
 } // namespace
 
 at::Tensor empty_for_groups(
-    const at::Tensor& a, const at::Tensor& b, const OptionalTensor& offs, at::ScalarType dtype) {
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const OptionalTensor& offs,
+    at::ScalarType dtype) {
   const bool parts_a = a.dim() == 2;
   const bool parts_b = b.dim() == 2;
   const auto options = a.options().dtype(dtype);
   const int64_t rows = a.size(-2);
   const int64_t columns = b.size(-1);
   if (parts_a != parts_b) {
-    TORCH_CHECK(
-        offs->size(0) == (parts_a ? b : a).size(0), "matrix batch sizes have to match");
+    TORCH_CHECK(offs->size(0) == (parts_a ? b : a).size(0), "matrix batch sizes have to match");
     return padded({rows, columns}, options);
   }
   TORCH_CHECK(parts_a || a.size(0) == b.size(0), "batched dimension has to match");

@@ -143,8 +143,9 @@ void check_copied_slices(Arguments arguments) {
   TORCH_CHECK(
       slice == source_slice,
       "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice "
-      "shape: ", c10::Join(" ", slice), " at dimension ", along, " and source slice shape: ",
-      c10::Join(" ", source_slice), " at dimension 0.");
+      "shape: ",
+      c10::Join(" ", slice), " at dimension ", along,
+      " and source slice shape: ", c10::Join(" ", source_slice), " at dimension 0.");
   TORCH_CHECK_INDEX(
       index.numel() == source.size(along), "index_copy_(): Number of indices (", index.numel(),
       ") should be equal to source.size(dim) (", source.size(along), ")");
@@ -182,8 +183,8 @@ void check_concatenated_sizes(Arguments arguments) {
 
 OperatorRecords indexing_records() {
   using enum c10::ScalarType;
-  const DtypeRule kFilledIndex = dtype_in(
-      2, {Long}, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index);
+  const DtypeRule kFilledIndex =
+      dtype_in(2, {Long}, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index);
   return {
       {{"index"}, {.check_arguments = check_indices, .device_check = DeviceCheck::Indices}},
       {{"_unsafe_index"}, {.device_check = DeviceCheck::Indices}},

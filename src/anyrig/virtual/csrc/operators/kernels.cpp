@@ -51,8 +51,9 @@ at::Tensor empty(
     std::optional<at::MemoryFormat> memory_format) {
   check_not_pinned(pin_memory);
   CurrentDevice guard(resolve_device(device).index());
-  return fill_if_deterministic(at::detail::empty_generic(
-      size, device_allocator(), kKeys, c10::dtype_or_default(dtype), memory_format));
+  return fill_if_deterministic(
+      at::detail::empty_generic(
+          size, device_allocator(), kKeys, c10::dtype_or_default(dtype), memory_format));
 }
 
 at::Tensor empty_strided(
@@ -64,8 +65,9 @@ at::Tensor empty_strided(
     std::optional<bool> pin_memory) {
   check_not_pinned(pin_memory);
   CurrentDevice guard(resolve_device(device).index());
-  return fill_if_deterministic(at::detail::empty_strided_generic(
-      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
+  return fill_if_deterministic(
+      at::detail::empty_strided_generic(
+          size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 // Returns a tensor of zeros without memory, which autograd uses for zero gradients.
@@ -88,9 +90,8 @@ at::Tensor& set_storage(
     at::IntArrayRef size,
     at::IntArrayRef stride) {
   TORCH_CHECK(
-      storage.device() == result.device(),
-      "Attempted to set the storage of a tensor on device \"", result.device(),
-      "\" to a storage on different device \"", storage.device(),
+      storage.device() == result.device(), "Attempted to set the storage of a tensor on device \"",
+      result.device(), "\" to a storage on different device \"", storage.device(),
       "\".  This is no longer allowed; the devices must match.");
   auto* impl = result.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(storage));

@@ -22,7 +22,10 @@ void check_svd_driver(const DriverName& driver) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> svd(
-    const at::Tensor& matrix, bool full_matrices, bool compute_uv, DriverName driver) {
+    const at::Tensor& matrix,
+    bool full_matrices,
+    bool compute_uv,
+    DriverName driver) {
   check_svd_driver(driver);
   return at::_linalg_svd(matrix, full_matrices, compute_uv, std::nullopt);
 }

@@ -76,8 +76,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm_backward(
 
 // PyTorch's generic code selects by a mask. In ShapeOnly, compute the selected count from the
 // sizes, which are on the host.
-at::Tensor nested_from_padded(
-    const at::Tensor& padded, const at::Tensor& sizes, bool joins_heads) {
+at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool joins_heads) {
   if (!shape_only()) {
     return at::native::nested_from_padded_generic(padded, sizes, joins_heads);
   }
@@ -118,8 +117,7 @@ void register_nested_kernels(torch::Library& library, Names& names) {
   Names nested_names;
   register_nested_attention(*nested, nested_names);
   register_kernel(*nested, nested_names, "native_layer_norm", nested_layer_norm);
-  register_kernel(
-      *nested, nested_names, "native_layer_norm_backward", nested_layer_norm_backward);
+  register_kernel(*nested, nested_names, "native_layer_norm_backward", nested_layer_norm_backward);
   if (shape_only()) {
     register_shapes_of_nested(*nested, nested_names);
   }
@@ -134,8 +132,7 @@ void register_nested_kernels(torch::Library& library, Names& names) {
     }
     const std::string own_name = name.name.substr(6) + overload;
     if (nested_names.count(own_name) == 0 && !is_cpu_only(own_name)) {
-      nested->impl(
-          own_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_host_kernel>());
+      nested->impl(own_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_host_kernel>());
     }
   }
 }

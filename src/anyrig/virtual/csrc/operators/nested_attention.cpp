@@ -29,8 +29,8 @@ struct Extents {
 // Sequences of (heads, tokens, head size), packed to (total tokens, heads, head size).
 struct Packed {
   at::Tensor tensor;
-    at::Tensor sizes;  // (tokens, heads, head size) of each sequence; on the host
-    at::Tensor starts; // the first token of each sequence; int32, on the device
+  at::Tensor sizes;  // (tokens, heads, head size) of each sequence; on the host
+  at::Tensor starts; // the first token of each sequence; int32, on the device
   int64_t longest;
 };
 
@@ -99,7 +99,9 @@ struct PackedOperands {
 };
 
 PackedOperands pack_operands(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value) {
   const Extents extents = extents_of({query, key, value});
   return {extents, pack(query, extents), pack(key, extents), pack(value, extents)};
 }
@@ -121,10 +123,16 @@ ProductOutputs nested_flash_forward(
     std::optional<double> scale) {
   const auto [extents, q, k, v] = pack_operands(query, key, value);
   const auto [output, logsumexp, rng_state, unused, debug_mask] = flash_forward(
-      {q.tensor, k.tensor, v.tensor, {q.starts, k.starts, {}, {}, q.longest, k.longest}, dropout,
-       is_causal, return_debug_mask, scale});
-  return {unpack(output, q), logsumexp, q.starts, k.starts, q.longest, k.longest, rng_state, unused,
-          debug_mask};
+      {q.tensor,
+       k.tensor,
+       v.tensor,
+       {q.starts, k.starts, {}, {}, q.longest, k.longest},
+       dropout,
+       is_causal,
+       return_debug_mask,
+       scale});
+  return {unpack(output, q), logsumexp, q.starts, k.starts,  q.longest,
+          k.longest,         rng_state, unused,   debug_mask};
 }
 
 // Needs no broadcasting: with gradients, flash attention is not chosen for broadcast operands.
@@ -160,7 +168,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> nested_efficient_forw
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-        const OptionalTensor& /*bias*/, // ignored on CUDA too
+    const OptionalTensor& /*bias*/, // ignored on CUDA too
     bool compute_logsumexp,
     double dropout,
     bool is_causal,
@@ -181,15 +189,15 @@ PackedCall packed_call(
     std::optional<double> scale) {
   const auto& [extents, q, k, v] = operands;
   return {
-      q.tensor, k.tensor, v.tensor,
-      Sequences{q.starts, k.starts, {}, {}, q.longest, k.longest}, dropout, is_causal, scale};
+      q.tensor, k.tensor,  v.tensor, Sequences{q.starts, k.starts, {}, {}, q.longest, k.longest},
+      dropout,  is_causal, scale};
 }
 
 ProductOutputs nested_cudnn_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-        const OptionalTensor& /*bias*/, // not supported with nested operands
+    const OptionalTensor& /*bias*/, // not supported with nested operands
     bool compute_logsumexp,
     double dropout,
     bool is_causal,

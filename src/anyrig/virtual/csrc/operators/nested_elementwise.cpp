@@ -25,13 +25,16 @@ void check_nested_dtypes(const at::Tensor& self, const at::Tensor& other) {
       dtype != at::kBool && !c10::isComplexType(dtype),
       "\"_nested_op_dense_esuhm\" not implemented for '", dtype, "'");
   TORCH_CHECK(
-      other.scalar_type() == dtype,
-      "expected scalar type ", dtype, " but found ", other.scalar_type());
+      other.scalar_type() == dtype, "expected scalar type ", dtype, " but found ",
+      other.scalar_type());
 }
 
 // Like CUDA's kernel, ignores strides and the factor of torch.add(…, alpha=…).
 void combine_with_rows(
-    at::Tensor& result, const at::Tensor& self, const at::Tensor& other, const Operation& op) {
+    at::Tensor& result,
+    const at::Tensor& self,
+    const at::Tensor& other,
+    const Operation& op) {
   check_nested_dtypes(self, other);
   const auto* nested = at::native::get_nested_tensor_impl(self);
   const auto from = nested->get_buffer();

@@ -69,13 +69,11 @@ Projections split_projection(const at::Tensor& qkv, const at::Tensor& bias, int6
       "_transform_bias_rescale_qkv: ", qkv.sizes(), " and a bias of ", bias.sizes(),
       " do not make queries, keys and values of ", heads, " heads");
   const auto all = charge_traffic(
-      {qkv, bias},
-      at::empty({3, qkv.size(0), heads, qkv.size(1), numbers / heads}, qkv.options()));
+      {qkv, bias}, at::empty({3, qkv.size(0), heads, qkv.size(1), numbers / heads}, qkv.options()));
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
 }
 
-Projections split_nested_projection(
-    const at::Tensor& qkv, const at::Tensor& bias, int64_t heads) {
+Projections split_nested_projection(const at::Tensor& qkv, const at::Tensor& bias, int64_t heads) {
   const auto* impl = at::native::get_nested_tensor_impl(qkv);
   const auto& sizes = impl->get_nested_sizes();
   const auto longest = sizes.select(1, 0).max().item<int64_t>();
@@ -100,9 +98,10 @@ at::Tensor masked_softmax(
 }
 
 at::Tensor padded_to_jagged(
-    const at::Tensor& padded, at::TensorList offsets, std::optional<int64_t> tokens) {
-  const int64_t length =
-      tokens.has_value() ? *tokens : offsets[0].select(0, -1).item<int64_t>();
+    const at::Tensor& padded,
+    at::TensorList offsets,
+    std::optional<int64_t> tokens) {
+  const int64_t length = tokens.has_value() ? *tokens : offsets[0].select(0, -1).item<int64_t>();
   auto sizes = padded.sizes().slice(1).vec();
   sizes[0] = length;
   // The kernel reads only the padded rows that it writes.

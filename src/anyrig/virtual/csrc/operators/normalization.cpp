@@ -133,8 +133,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> reduce_backward(
   const auto product = (wide * (widen(input) - per_channel(mean, input))).sum(dimensions);
   const auto dtype = is_given(weight) ? weight->scalar_type() : input.scalar_type();
   return {
-      input_wanted ? sum : at::Tensor(),
-      input_wanted ? product : at::Tensor(),
+      input_wanted ? sum : at::Tensor(), input_wanted ? product : at::Tensor(),
       weight_wanted ? (product * invstd).to(dtype) : at::Tensor(),
       bias_wanted ? sum.to(dtype, /*non_blocking=*/false, /*copy=*/true) : at::Tensor()};
 }
@@ -178,8 +177,7 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm(
     const OptionalTensor& weight,
     std::optional<double> eps) {
   const auto wide = widen(input);
-  const auto squares =
-      wide.pow(2).mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
+  const auto squares = wide.pow(2).mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
   const auto rstd = at::rsqrt(squares + eps.value_or(default_eps(input.scalar_type())));
   auto result = wide * rstd;
   if (is_given(weight)) {
@@ -201,8 +199,8 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
   at::Tensor of_weight;
   if (wanted[0]) {
     const auto scaled = is_given(weight) ? wide * *weight : wide;
-    const auto mean = (scaled * normalized)
-                          .mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
+    const auto mean =
+        (scaled * normalized).mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
     of_input = ((scaled - normalized * mean) * rstd).to(input.scalar_type()).contiguous();
   }
   if (wanted[1] && is_given(weight)) {
@@ -296,8 +294,7 @@ OperatorRecords normalization_records() {
        {.dtype_rules = {dtype_in(7, {at::kInt}, "expected scalar type Int but found {1}")},
         .host_kernels = {host_kernel(&normalize_backward)}}},
       {{"_fused_rms_norm"},
-       {.dtype_rules = {same_dtype(2, 0, kFound)},
-        .host_kernels = {host_kernel(&fused_rms_norm)}}},
+       {.dtype_rules = {same_dtype(2, 0, kFound)}, .host_kernels = {host_kernel(&fused_rms_norm)}}},
       {{"_fused_rms_norm_backward"},
        {.dtype_rules = {same_dtype(4, 1, kFound)},
         .host_kernels = {host_kernel(&fused_rms_norm_backward)}}},

@@ -29,7 +29,10 @@ at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2, at::ScalarType dty
 }
 
 at::Tensor& mm_out(
-    const at::Tensor& self, const at::Tensor& mat2, at::ScalarType dtype, at::Tensor& out) {
+    const at::Tensor& self,
+    const at::Tensor& mat2,
+    at::ScalarType dtype,
+    at::Tensor& out) {
   check_dtypes(self, mat2, dtype);
   return at::mm_out(out, self.to(dtype), mat2.to(dtype));
 }
@@ -40,7 +43,10 @@ at::Tensor bmm(const at::Tensor& self, const at::Tensor& mat2, at::ScalarType dt
 }
 
 at::Tensor& bmm_out(
-    const at::Tensor& self, const at::Tensor& mat2, at::ScalarType dtype, at::Tensor& out) {
+    const at::Tensor& self,
+    const at::Tensor& mat2,
+    at::ScalarType dtype,
+    at::Tensor& out) {
   check_dtypes(self, mat2, dtype);
   return at::bmm_out(out, self.to(dtype), mat2.to(dtype));
 }
@@ -113,8 +119,8 @@ void check_product_of_bytes(Arguments arguments, c10::Device /*device*/) {
       self.size(1) > 0 && self.size(1) % 8 == 0,
       "self.size(1) needs to be greater than 0 and a multiple of 8, but got ", self.size(1));
   TORCH_CHECK(
-      self.size(1) == other.size(0),
-      "self.size(1) needs to match mat2.size(0) but got ", self.size(1), " and ", other.size(0));
+      self.size(1) == other.size(0), "self.size(1) needs to match mat2.size(0) but got ",
+      self.size(1), " and ", other.size(0));
   TORCH_CHECK(
       other.size(1) > 0 && other.size(1) % 8 == 0,
       "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got ", other.size(1));

@@ -80,8 +80,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
   const auto of_cell = of_hidden * output * (1 - new_cell_tanh * new_cell_tanh) +
       zeros_if_missing(cell_gradient, new_cell);
   const auto of_gates = at::cat(
-      {of_cell * candidate * input * (1 - input),
-       of_cell * cell * forget * (1 - forget),
+      {of_cell * candidate * input * (1 - input), of_cell * cell * forget * (1 - forget),
        of_cell * input * (1 - candidate * candidate),
        of_hidden * new_cell_tanh * output * (1 - output)},
       1);
@@ -127,10 +126,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   const auto of_old = gradient * update;
   kernel.charge({gradient, workspace, of_inputs, of_hiddens, of_old});
   return {
-      of_inputs,
-      of_hiddens,
-      of_old,
-      has_bias ? of_inputs.sum(0) : at::Tensor(),
+      of_inputs, of_hiddens, of_old, has_bias ? of_inputs.sum(0) : at::Tensor(),
       has_bias ? of_hiddens.sum(0) : at::Tensor()};
 }
 

@@ -41,7 +41,8 @@ class LayerArguments {
     if (value(1).isTensor()) {
       stack[shift + 1] = tensors[1];
     } else {
-      stack[shift + 1] = c10::List<at::Tensor>(std::vector<at::Tensor>(tensors.begin() + 1, first_weight));
+      stack[shift + 1] =
+          c10::List<at::Tensor>(std::vector<at::Tensor>(tensors.begin() + 1, first_weight));
     }
     stack[shift + 2] = c10::List<at::Tensor>(std::vector<at::Tensor>(first_weight, tensors.end()));
     return stack;

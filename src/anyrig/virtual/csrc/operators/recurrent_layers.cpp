@@ -7,6 +7,8 @@
 //   the host's graph             └──▶ step ─▶ step ─▶ step
 //
 // In ShapeOnly, the steps compute shapes alone, and there is no host's graph.
+//
+// Longer than 400 lines: both directions share what cuDNN's call reads of its arguments.
 
 #include "operators/kernels.h"
 
@@ -42,9 +44,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kLayers[] = {
-    "lstm.input",     "lstm.data",     "gru.input",      "gru.data",
-    "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"};
+constexpr const char* kLayers[] = {"lstm.input",     "lstm.data",      "gru.input",
+                                   "gru.data",       "rnn_tanh.input", "rnn_tanh.data",
+                                   "rnn_relu.input", "rnn_relu.data"};
 
 // Returns the dtype in which cuDNN computes: autocast casts the operands of its operator.
 at::ScalarType dtype_of(const at::Tensor& input) {
@@ -131,13 +133,15 @@ int64_t total_elements(const at::TensorList& tensors) {
 // Allocates what the operator copies to have it dense, step by step.
 c10::DataPtr allocate_dense(const at::Tensor& tensor, bool is_batch_first) {
   const at::Tensor in_steps = is_batch_first ? tensor.transpose(0, 1) : tensor;
-  return in_steps.is_contiguous()
-      ? c10::DataPtr()
-      : allocate_workspace(tensor.nbytes(), tensor.device().index());
+  return in_steps.is_contiguous() ? c10::DataPtr()
+                                  : allocate_workspace(tensor.nbytes(), tensor.device().index());
 }
 
 // Returns an empty tensor that is dense step by step.
-at::Tensor empty_in_steps(at::IntArrayRef sizes, const at::TensorOptions& options, bool is_batch_first) {
+at::Tensor empty_in_steps(
+    at::IntArrayRef sizes,
+    const at::TensorOptions& options,
+    bool is_batch_first) {
   if (!is_batch_first) {
     return at::empty(sizes, options);
   }
@@ -181,8 +185,8 @@ Results run_forward(const LayerCall& call, const at::Tensor& input, at::TensorLi
     // torch.backends.cudnn.is_acceptable: the weights are not one piece of memory, so all are copied.
     all.kept.push_back(at::empty({total_elements(weights)}, options));
   }
-  const auto workspace = allocate_workspace(
-      static_cast<size_t>(recurrent_workspace_bytes(call.layers)), device);
+  const auto workspace =
+      allocate_workspace(static_cast<size_t>(recurrent_workspace_bytes(call.layers)), device);
   if (call.trains) {
     all.kept.push_back(at::empty({recurrent_reserve_bytes(call.layers)}, bytes));
   }
@@ -214,7 +218,8 @@ variable_list run_backward(
     }
   }
   const auto add = [&](const at::Tensor& like, bool in_steps) {
-    gradients.push_back(empty_in_steps(like.sizes(), like.options().requires_grad(false), in_steps));
+    gradients.push_back(
+        empty_in_steps(like.sizes(), like.options().requires_grad(false), in_steps));
   };
   {
     const auto dense = allocate_dense(input, call.is_batch_first);
@@ -230,8 +235,8 @@ variable_list run_backward(
   if (call.by_weights) {
     const auto weights = at::TensorList(tensors).slice(1 + call.states);
     const auto dense = allocate_dense(input, call.is_batch_first);
-    const auto all = at::empty(
-        {total_elements(weights)}, weights[0].options().requires_grad(false));
+    const auto all =
+        at::empty({total_elements(weights)}, weights[0].options().requires_grad(false));
     workspace();
     int64_t first = 0;
     for (const auto& weight : weights) {
@@ -253,7 +258,9 @@ variable_list run_backward(
 // Its tensors are the input, the states and the weights.
 struct RecurrentFunction : torch::autograd::Function<RecurrentFunction> {
   static variable_list forward(
-      AutogradContext* context, c10::intrusive_ptr<LayerCall> call, at::TensorList tensors) {
+      AutogradContext* context,
+      c10::intrusive_ptr<LayerCall> call,
+      at::TensorList tensors) {
     context->set_materialize_grads(false);
     Clock::get().note_node();
     const Clock::Pause pause;
@@ -333,7 +340,9 @@ bool has_forward_gradient(const variable_list& tensors) {
 }
 
 void run_recurrent_layers(
-    const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* stack) {
   const auto run_steps = [&] {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   };
@@ -362,8 +371,8 @@ void run_recurrent_layers(
   }
   const auto needs_gradient = [](const auto& tensor) { return tensor.requires_grad(); };
   const auto weights = arguments.weights();
-  const bool differentiates = at::GradMode::is_enabled() &&
-      std::any_of(tensors.begin(), tensors.end(), needs_gradient);
+  const bool differentiates =
+      at::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), needs_gradient);
   call->dtype = dtype_of(arguments.input());
   call->states = arguments.states().size();
   call->trains = arguments.trains();

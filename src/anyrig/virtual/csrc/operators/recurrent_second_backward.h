@@ -9,8 +9,10 @@
 namespace anyrig::virtual_gpu {
 
 inline constexpr const char* kNoSecondBackward =
-    "the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported "
-    "for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, please disable the "
+    "the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not "
+    "supported "
+    "for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, please disable "
+    "the "
     "CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
     "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)";
 
@@ -32,7 +34,8 @@ struct SecondBackward : torch::autograd::Function<SecondBackward> {
 // Returns the gradients, of which a backward pass raises CUDA's error. `origins`: all that they were
 // computed from: the operands, and the gradients of the results.
 inline torch::autograd::variable_list without_second_backward(
-    torch::autograd::variable_list gradients, at::TensorList origins) {
+    torch::autograd::variable_list gradients,
+    at::TensorList origins) {
   torch::autograd::variable_list defined;
   std::copy_if(
       gradients.begin(), gradients.end(), std::back_inserter(defined),

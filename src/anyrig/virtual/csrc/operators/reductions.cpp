@@ -117,9 +117,7 @@ OperatorRecords reduction_records() {
              dtype_in(0, kReal, "argmin(): does not support complex input")}}},
       {{"sum", "nansum", "prod"}, {.widened = kComplexHalf}},
       {{"mean"},
-       {.kernel = "mean_cuda",
-        .refused = kComplexHalf,
-        .reaches_kernel = averages_in_half}},
+       {.kernel = "mean_cuda", .refused = kComplexHalf, .reaches_kernel = averages_in_half}},
       {{"var", "std", "var_mean", "std_mean"},
        {.dtype_rules = {dtype_in(
             0, kInexact, "std and var only support floating point and complex dtypes")}}},

@@ -12,8 +12,8 @@ namespace {
 
 void check_strided(const char* name, const at::Tensor& tensor) {
   TORCH_CHECK(
-      tensor.layout() == at::kStrided,
-      "torch.baddbmm: Expect ", name, " to be strided, but got ", tensor.layout());
+      tensor.layout() == at::kStrided, "torch.baddbmm: Expect ", name, " to be strided, but got ",
+      tensor.layout());
 }
 
 } // namespace
@@ -36,8 +36,7 @@ at::Tensor& compressed_baddbmm_out(
   return at::baddbmm_out(out, self, batch1.to_dense(), batch2, beta, alpha);
 }
 
-at::Tensor& compressed_bmm_out(
-    const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
+at::Tensor& compressed_bmm_out(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
   out.resize_({self.size(0), self.size(1), mat2.size(2)});
   return compressed_baddbmm_out(out, self, mat2, 0, 1, out);
 }
@@ -70,16 +69,18 @@ void check_product_of_blocks(Arguments arguments, c10::Device /*device*/) {
     const auto values = matrix.values();
     const auto expect = [](bool holds, const char* condition) {
       TORCH_CHECK(
-          holds, condition, " INTERNAL ASSERT FAILED at "
-          "\"/pytorch/aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp\", please report a bug to "
+          holds, condition,
+          " INTERNAL ASSERT FAILED at "
+          "\"/pytorch/aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp\", please report a bug "
+          "to "
           "PyTorch.");
     };
-    const bool by_vector = arguments.size() > 2 && arguments[2].isTensor() &&
-        arguments[2].toTensor().dim() == 1;
+    const bool by_vector =
+        arguments.size() > 2 && arguments[2].isTensor() && arguments[2].toTensor().dim() == 1;
     expect(
-        values.size(-2) == values.size(-1), by_vector
-            ? "mat.values().size(2) == mat.values().size(1)"
-            : "mat1.values().size(2) == mat1.values().size(1)");
+        values.size(-2) == values.size(-1),
+        by_vector ? "mat.values().size(2) == mat.values().size(1)"
+                  : "mat1.values().size(2) == mat1.values().size(1)");
     expect(
         values.size(-1) > 1,
         by_vector ? "mat.values().size(-1) > 1" : "mat1.values().size(-1) > 1");
@@ -111,8 +112,9 @@ std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(
         right, matrix, upper, transpose, unitriangular, solution, cloned_matrix);
   }
   const auto dense = matrix.to_dense();
-  solution.copy_(at::linalg_solve_triangular(
-      transpose ? dense.mT() : dense, right, upper != transpose, /*left=*/true, unitriangular));
+  solution.copy_(
+      at::linalg_solve_triangular(
+          transpose ? dense.mT() : dense, right, upper != transpose, /*left=*/true, unitriangular));
   return {solution, cloned_matrix};
 }
 

@@ -50,13 +50,14 @@ inline std::array<double, 2> normal_values(PhiloxWords words) {
 // own type, so that the loop over a launch is compiled for it.
 
 inline constexpr auto draw_uniform4 = [](PhiloxWords words) {
-  return std::array<float, 4>{uniform_value(words[0]), uniform_value(words[1]),
-                              uniform_value(words[2]), uniform_value(words[3])};
+  return std::array<float, 4>{
+      uniform_value(words[0]), uniform_value(words[1]), uniform_value(words[2]),
+      uniform_value(words[3])};
 };
 
 inline constexpr auto draw_uniform2 = [](PhiloxWords words) {
-  return std::array<double, 2>{uniform_value(words[0], words[1]),
-                               uniform_value(words[2], words[3])};
+  return std::array<double, 2>{
+      uniform_value(words[0], words[1]), uniform_value(words[2], words[3])};
 };
 
 inline constexpr auto draw_normal4 = [](PhiloxWords words) {
@@ -70,8 +71,8 @@ inline constexpr auto draw_normal2 = [](PhiloxWords words) { return normal_value
 inline constexpr auto draw_words4 = [](PhiloxWords words) { return words; };
 
 inline constexpr auto draw_words2 = [](PhiloxWords words) {
-  return std::array<uint64_t, 2>{(uint64_t{words[0]} << 32) | words[1],
-                                 (uint64_t{words[2]} << 32) | words[3]};
+  return std::array<uint64_t, 2>{
+      (uint64_t{words[0]} << 32) | words[1], (uint64_t{words[2]} << 32) | words[3]};
 };
 
-}  // namespace anyrig::virtual_gpu
+} // namespace anyrig::virtual_gpu

@@ -30,9 +30,7 @@ uint64_t scramble(uint64_t value) {
 
 } // namespace
 
-VirtualGenerator::VirtualGenerator(
-    c10::DeviceIndex device,
-    c10::intrusive_ptr<PhiloxState> state)
+VirtualGenerator::VirtualGenerator(c10::DeviceIndex device, c10::intrusive_ptr<PhiloxState> state)
     : c10::GeneratorImpl(
           c10::Device(kDeviceType, device),
           c10::DispatchKeySet(c10::DispatchKey::CUDA)),
@@ -107,8 +105,7 @@ c10::intrusive_ptr<c10::GeneratorImpl> VirtualGenerator::graphsafe_get_state() c
 }
 
 std::pair<uint64_t, uint64_t> VirtualGenerator::take(uint64_t per_thread) {
-  const uint64_t increment =
-      (per_thread + kNumbersPerCall - 1) / kNumbersPerCall * kNumbersPerCall;
+  const uint64_t increment = (per_thread + kNumbersPerCall - 1) / kNumbersPerCall * kNumbersPerCall;
   if (C10_UNLIKELY(is_captured())) {
     CudaGraph& graph = *CudaGraph::of_capture(capture_of(current_stream(device().index())));
     const uint64_t offset = graph.take_numbers(state_, increment);
@@ -131,8 +128,8 @@ bool VirtualGenerator::is_captured() const {
 
 void VirtualGenerator::check_not_captured(const char* attempt) const {
   TORCH_CHECK(
-      !is_captured(),
-      attempt, " during CUDA graph capture. If you need this call to be captured, please file an "
+      !is_captured(), attempt,
+      " during CUDA graph capture. If you need this call to be captured, please file an "
       "issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive");
 }
 

@@ -34,9 +34,7 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   // Sets the state to draw from and returns the previous one.
   c10::intrusive_ptr<PhiloxState> exchange_state(c10::intrusive_ptr<PhiloxState> state);
 
-  static c10::DeviceType device_type() {
-    return kDeviceType;
-  }
+  static c10::DeviceType device_type() { return kDeviceType; }
 
   // Reserves the numbers of one launch in which each thread draws `per_thread`: returns (seed,
   // offset) at the start of the launch and advances the offset. The caller holds `mutex_`.

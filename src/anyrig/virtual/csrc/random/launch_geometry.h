@@ -45,8 +45,13 @@ inline Launch plan_launch(uint64_t elements, uint64_t per_draw, Multiprocessors 
 /// converts four words to an array of values; the launch was planned for its size. Different
 /// threads draw different elements, so ranges of threads can run concurrently.
 template <class Draw, class Store>
-void run_threads(const Launch& launch, PhiloxPosition start, uint64_t begin, uint64_t end,
-                 Draw draw, Store store) {
+void run_threads(
+    const Launch& launch,
+    PhiloxPosition start,
+    uint64_t begin,
+    uint64_t end,
+    Draw draw,
+    Store store) {
   const uint64_t per_draw = draw(PhiloxWords{}).size();
   uint64_t first = 0;  // first element of this draw
   for (uint64_t offset = start.offset; first < launch.elements; offset += kWordsPerDraw) {

@@ -22,10 +22,9 @@ inline PhiloxWords philox4x32_10(PhiloxWords counter, std::array<uint32_t, 2> ke
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * counter[0];
     const uint64_t second = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(second >> 32) ^ counter[1] ^ key[0],
-               static_cast<uint32_t>(second),
-               static_cast<uint32_t>(first >> 32) ^ counter[3] ^ key[1],
-               static_cast<uint32_t>(first)};
+    counter = {
+        static_cast<uint32_t>(second >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(second),
+        static_cast<uint32_t>(first >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(first)};
     key[0] += 0x9E3779B9;  // the golden ratio
     key[1] += 0xBB67AE85;  // sqrt(3) - 1
   }
@@ -60,10 +59,10 @@ class PhiloxThread {
 
  private:
   PhiloxWords block(uint64_t index) const {
-    return philox4x32_10({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                          static_cast<uint32_t>(subsequence_),
-                          static_cast<uint32_t>(subsequence_ >> 32)},
-                         {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+    return philox4x32_10(
+        {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+         static_cast<uint32_t>(subsequence_), static_cast<uint32_t>(subsequence_ >> 32)},
+        {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
   }
 
   uint64_t seed_, subsequence_, offset_;

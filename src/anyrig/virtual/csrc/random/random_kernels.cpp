@@ -76,9 +76,7 @@ void run_in_parallel(const Launch& launch, PhiloxPosition start, Draw draw, Stor
   const uint64_t threads = std::min(launch.threads, launch.elements);
   const uint64_t grain = std::max<uint64_t>(1, kNumbersPerRange * threads / launch.elements);
   at::parallel_for(
-      0,
-      static_cast<int64_t>(threads),
-      static_cast<int64_t>(grain),
+      0, static_cast<int64_t>(threads), static_cast<int64_t>(grain),
       [&](int64_t begin, int64_t end) {
         run_threads(
             launch, start, static_cast<uint64_t>(begin), static_cast<uint64_t>(end), draw, store);
@@ -110,8 +108,7 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
   if (shape_only()) {
     const bool draws_integers = at::isIntegralType(iter.dtype(), /*includeBool=*/true);
     forget_values(
-        iter.tensor_base(0),
-        draws_integers ? WhyUnknown::DrawnIntegers : WhyUnknown::DrawnNumbers);
+        iter.tensor_base(0), draws_integers ? WhyUnknown::DrawnIntegers : WhyUnknown::DrawnNumbers);
     return;
   }
   const ElementAddresses addresses(iter);
@@ -201,8 +198,7 @@ struct LogNormal {
     for_floating(iter, "log_normal_cuda", [&](auto zero) {
       using T = decltype(zero);
       using C = Math<T>;
-      fill_normal<T>(
-          iter, generator, ToLogNormal<T, C>{static_cast<C>(mean), static_cast<C>(std)});
+      fill_normal<T>(iter, generator, ToLogNormal<T, C>{static_cast<C>(mean), static_cast<C>(std)});
     });
   }
 };
@@ -213,7 +209,8 @@ struct Exponential {
     TORCH_CHECK(
         at::isFloatingType(iter.dtype()),
         "Exponential distribution is a continuous probability distribution. dtype must be a "
-        "floating point but you specified ", iter.dtype());
+        "floating point but you specified ",
+        iter.dtype());
     for_floating(iter, "exponential_cuda", [&](auto zero) {
       using T = decltype(zero);
       using C = Math<T>;
@@ -338,8 +335,7 @@ at::Tensor& random_from_to(
     int64_t from,
     std::optional<int64_t> to,
     OptionalGenerator generator) {
-  return templates::random_from_to_impl<RandomInRange, VirtualGenerator>(
-      self, from, to, generator);
+  return templates::random_from_to_impl<RandomInRange, VirtualGenerator>(self, from, to, generator);
 }
 
 at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator generator) {

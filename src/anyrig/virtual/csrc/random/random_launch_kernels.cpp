@@ -102,8 +102,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
     return {result, mask};
   }
   const auto vector_size = dropout_vector_size(
-      self.numel(),
-      self.element_size(),
+      self.numel(), self.element_size(),
       // the address modulo 512 on a GPU, which aligns memory to at least 512 bytes
       static_cast<uint64_t>(self.storage_offset()) * self.element_size(),
       self.is_non_overlapping_and_dense());
@@ -124,7 +123,9 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
 
 template <class T, class Probability>
 void write_bernoulli(
-    const at::Tensor& result, const at::Tensor& probabilities, PhiloxPosition start) {
+    const at::Tensor& result,
+    const at::Tensor& probabilities,
+    PhiloxPosition start) {
   T* to = result.mutable_data_ptr<T>();
   const Probability* probability = probabilities.const_data_ptr<Probability>();
   const auto count = static_cast<uint64_t>(result.numel());
@@ -209,8 +210,7 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
   const bool is_short = bits <= 32;
   const auto keys = at::empty({n}, result.options().dtype(is_short ? at::kInt : at::kLong));
   if (is_short) {
-    keys.random_(
-        std::numeric_limits<int>::min(), std::numeric_limits<int>::max(), generator);
+    keys.random_(std::numeric_limits<int>::min(), std::numeric_limits<int>::max(), generator);
   } else {
     keys.random_(
         std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), generator);

@@ -24,8 +24,11 @@ namespace anyrig::virtual_gpu {
 /// Returns the number of elements that a thread of the dropout kernel loads at once: 16 bytes of
 /// them, fewer if `elements` or the input's `address` is not a multiple, and 1 for a tensor that is
 /// not dense.
-inline int64_t dropout_vector_size(int64_t elements, size_t element_bytes, uint64_t address,
-                                   bool dense) {
+inline int64_t dropout_vector_size(
+    int64_t elements,
+    size_t element_bytes,
+    uint64_t address,
+    bool dense) {
   if (!dense) return 1;
   auto size = static_cast<int64_t>(std::min<size_t>(16 / element_bytes, 8));
   const auto fits = [&] {
@@ -44,11 +47,16 @@ inline Launch plan_dropout(uint64_t elements, Multiprocessors gpu) {
 /// in float for every element type. `element` counts in memory order for a dense tensor, otherwise
 /// in index order.
 template <class Probability, class Store>
-void run_dropout(const Launch& launch, PhiloxPosition start, int64_t vector_size,
-                 Probability keep_probability, Store store) {
+void run_dropout(
+    const Launch& launch,
+    PhiloxPosition start,
+    int64_t vector_size,
+    Probability keep_probability,
+    Store store) {
   if (vector_size == 1) {
-    run_launch(launch, start, draw_uniform4,
-               [&](uint64_t element, float value) { store(element, value < keep_probability); });
+    run_launch(launch, start, draw_uniform4, [&](uint64_t element, float value) {
+      store(element, value < keep_probability);
+    });
     return;
   }
   const auto width = static_cast<uint64_t>(vector_size);
@@ -109,8 +117,8 @@ std::vector<int64_t> permutation_of(const std::vector<Key>& keys, int bits, Phil
   };
   std::vector<int64_t> order(keys.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return key_of(a) < key_of(b); });
+  std::stable_sort(
+      order.begin(), order.end(), [&](int64_t a, int64_t b) { return key_of(a) < key_of(b); });
 
   for (size_t first = 0, end; first < order.size(); first = end) {
     for (end = first + 1; end < order.size() && key_of(order[end]) == key_of(order[first]);) ++end;
@@ -122,4 +130,4 @@ std::vector<int64_t> permutation_of(const std::vector<Key>& keys, int bits, Phil
   return order;
 }
 
-}  // namespace anyrig::virtual_gpu
+} // namespace anyrig::virtual_gpu

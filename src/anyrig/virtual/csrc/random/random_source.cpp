@@ -36,8 +36,8 @@ Multiprocessors multiprocessors(c10::DeviceIndex device) {
 // The message is that of check_generator in aten/src/ATen/core/Generator.h.
 void check_drawn_on_card(c10::Device device) {
   TORCH_CHECK(
-      device.type() == kDeviceType,
-      "Expected a '", device.type(), "' device type for generator but found 'cuda'");
+      device.type() == kDeviceType, "Expected a '", device.type(),
+      "' device type for generator but found 'cuda'");
 }
 
 PhiloxPosition take_numbers(
@@ -54,8 +54,7 @@ void charge_kernel(c10::DeviceIndex device, int64_t bytes) {
   auto& clock = Clock::get();
   if (clock.charges() && bytes > 0) {
     const RunningOperator running("random numbers");
-    clock.run(
-        current_stream(device), memory_work(0, static_cast<double>(bytes), Access::Random));
+    clock.run(current_stream(device), memory_work(0, static_cast<double>(bytes), Access::Random));
   }
 }
 

@@ -21,8 +21,7 @@ struct ToUniform {
         range(static_cast<C>(static_cast<T>(this->to - this->from))) {}
   T operator()(C value) const {
     const C start = static_cast<C>(from);
-    const T scaled =
-        static_cast<T>(start == 0 ? value * range : std::fma(value, range, start));
+    const T scaled = static_cast<T>(start == 0 ? value * range : std::fma(value, range, start));
     return scaled == to ? from : scaled;
   }
   T from, to;

@@ -111,9 +111,7 @@ struct ConvolvedLayer {
  private:
   static constexpr int64_t kSumBytes = 4;
 
-  bool is_hopper() const {
-    return devices()[input.device().index()].capability_major == 9;
-  }
+  bool is_hopper() const { return devices()[input.device().index()].capability_major == 9; }
   // Returns what earlier GPUs are assumed to take, the same in each pass.
   int64_t assumed_bytes() const {
     if (is_depthwise() || is_last()) {
@@ -139,15 +137,9 @@ struct ConvolvedLayer {
   int64_t bytes_of(int64_t elements) const {
     return elements * static_cast<int64_t>(input.element_size());
   }
-  bool is_depthwise() const {
-    return groups > 1 && input.size(1) == groups;
-  }
-  bool is_last() const {
-    return convolution_format(input, weight) != at::MemoryFormat::Contiguous;
-  }
-  int64_t kernel_elements() const {
-    return weight.numel() / (weight.size(0) * weight.size(1));
-  }
+  bool is_depthwise() const { return groups > 1 && input.size(1) == groups; }
+  bool is_last() const { return convolution_format(input, weight) != at::MemoryFormat::Contiguous; }
+  int64_t kernel_elements() const { return weight.numel() / (weight.size(0) * weight.size(1)); }
   bool uses_matrix_units() const {
     const auto precision = precision_of(input.scalar_type(), Family::Convolution);
     return devices()[input.device().index()].gpu.uses_matrix_units(precision);
@@ -166,7 +158,7 @@ struct ConvolvedLayer {
     return 0;
   }
   int64_t columns(Pass pass) const {
-    return pass == Pass::Data    ? input.size(1)
+    return pass == Pass::Data  ? input.size(1)
         : pass == Pass::Weight ? weight.size(0)
                                : output_channels;
   }
@@ -176,9 +168,7 @@ struct ConvolvedLayer {
     const int64_t step = std::max<int64_t>(1, kAlignment / bytes_of(1));
     return divide_up(channels / groups, step) * step * groups;
   }
-  bool is_aligned(int64_t channels) const {
-    return padded_channels(channels) == channels;
-  }
+  bool is_aligned(int64_t channels) const { return padded_channels(channels) == channels; }
 
   int64_t matrix_unit_bytes(Pass pass) const {
     const int64_t plane = input.numel() / (input.size(0) * input.size(1));
@@ -192,8 +182,8 @@ struct ConvolvedLayer {
     const auto pad = [&](int64_t channels) { return pads ? padded_channels(channels) : channels; };
     const bool copies_input = !is_last() || !is_aligned(input.size(1));
     const bool copies_output = !is_last() || !is_aligned(output_channels);
-    const bool copies_weight = kernel_elements() > 1 ||
-        !is_aligned(input.size(1)) || !is_aligned(output_channels);
+    const bool copies_weight =
+        kernel_elements() > 1 || !is_aligned(input.size(1)) || !is_aligned(output_channels);
     int64_t elements = 0;
     if (copies_input) {
       elements += input.numel() / input.size(1) * pad(input.size(1));
@@ -219,8 +209,7 @@ struct ConvolvedLayer {
     const int64_t tile = weight.size(0) <= 64 ? 64 : 128;
     const int64_t tiles =
         divide_up(columns(Pass::Weight), tile) * divide_up(rows(Pass::Weight), tile);
-    const int64_t parts =
-        std::min(multiprocessors / tiles, rows(Pass::Forward) / pixels_of_part);
+    const int64_t parts = std::min(multiprocessors / tiles, rows(Pass::Forward) / pixels_of_part);
     return parts > 1 ? parts : 0;
   }
 
@@ -278,8 +267,13 @@ Temporaries of_convolution(const c10::FunctionSchema& /*schema*/, Arguments argu
     steps.allocate(bytes_to_convolve(weight));
   }
   const ConvolvedLayer layer{
-      input, weight, outputs * channels, channels, groups,
-      are_all(arguments[3], 1) && are_all(arguments[5], 1), !are_all(arguments[4], 0)};
+      input,
+      weight,
+      outputs * channels,
+      channels,
+      groups,
+      are_all(arguments[3], 1) && are_all(arguments[5], 1),
+      !are_all(arguments[4], 0)};
   steps.free(steps.allocate_optional(layer.workspace_bytes(Pass::Forward)));
   return steps;
 }
@@ -303,8 +297,13 @@ Temporaries of_convolution_backward(const c10::FunctionSchema& /*schema*/, Argum
       steps.allocate(bytes_to_convolve(gradient));
     }
     const ConvolvedLayer layer{
-        input, weight, gradient.numel(), gradient.size(1), arguments[9].toInt(),
-        are_all(arguments[4], 1) && are_all(arguments[6], 1), !are_all(arguments[5], 0)};
+        input,
+        weight,
+        gradient.numel(),
+        gradient.size(1),
+        arguments[9].toInt(),
+        are_all(arguments[4], 1) && are_all(arguments[6], 1),
+        !are_all(arguments[5], 0)};
     workspaces[0] = layer.workspace_bytes(Pass::Data);
     workspaces[1] = layer.workspace_bytes(Pass::Weight);
   }

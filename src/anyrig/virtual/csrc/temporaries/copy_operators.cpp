@@ -33,7 +33,10 @@ bool is_readable_matrix(const at::Tensor& matrix) {
 // prepare_batch_matrix_for_cublas, for an operand of `rows` by `columns` if the result is not
 // transposed.
 bool is_readable_batch(
-    const at::Tensor& batch, bool transposes_result, int64_t rows, int64_t columns) {
+    const at::Tensor& batch,
+    bool transposes_result,
+    int64_t rows,
+    int64_t columns) {
   const auto strides = batch.strides();
   const int64_t fast = strides[transposes_result ? 2 : 1];
   const int64_t leading = strides[transposes_result ? 1 : 2];

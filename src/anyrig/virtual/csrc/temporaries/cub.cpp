@@ -109,8 +109,7 @@ int64_t sort_in_passes_bytes(const CubGpu& gpu, const CubSort& sort) {
 
 CubGpu CubGpu::of(c10::DeviceIndex device) {
   const DeviceFacts& facts = devices()[device];
-  const int64_t count =
-      facts.multiprocessors == 0 ? kA100Multiprocessors : facts.multiprocessors;
+  const int64_t count = facts.multiprocessors == 0 ? kA100Multiprocessors : facts.multiprocessors;
   return {
       10 * facts.capability_major + facts.capability_minor, count,
       int64_t{anyrig::virtual_gpu::multiprocessors(device).max_threads}};
@@ -137,7 +136,8 @@ int64_t radix_sort_bytes(const CubGpu& gpu, const CubSort& sort) {
   const int64_t passes = number_of_parts(sort.key_bits, kDigitBits);
   const int64_t buffered = passes > 1 ? sort.count : 0;
   return block_of(
-      {portions * passes * kDigits * 8, number_of_parts(std::min(sort.count, portion), tile) * kDigits * 4,
+      {portions * passes * kDigits * 8,
+       number_of_parts(std::min(sort.count, portion), tile) * kDigits * 4,
        buffered * sort.key_bytes, buffered * sort.value_bytes, portions * passes * 4});
 }
 
@@ -146,7 +146,11 @@ int64_t segmented_sort_bytes(const CubSort& sort) {
 }
 
 int64_t scan_bytes(
-    const CubGpu& gpu, int64_t count, int64_t element_bytes, bool is_primitive, bool is_sum) {
+    const CubGpu& gpu,
+    int64_t count,
+    int64_t element_bytes,
+    bool is_primitive,
+    bool is_sum) {
   Tuning tuning{128, 15};
   if (is_sum && gpu.capability >= 90) {
     tuning = element_bytes >= 8 ? Tuning{224, 24} : Tuning{128, 24};
@@ -165,8 +169,7 @@ int64_t scan_bytes(
 int64_t sum_by_key_bytes(int64_t count) {
   constexpr int64_t kTile = 128 * 6;
   constexpr int64_t kKeyBytes = 4;
-  return block_of(
-      {tile_words(count, kTile, 16), (number_of_parts(count, kTile) + 1) * kKeyBytes});
+  return block_of({tile_words(count, kTile, 16), (number_of_parts(count, kTile) + 1) * kKeyBytes});
 }
 
 int64_t reduce_bytes(const CubGpu& gpu, int64_t count) {

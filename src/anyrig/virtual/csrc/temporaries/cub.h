@@ -39,7 +39,11 @@ int64_t segmented_sort_bytes(const CubSort& sort);
 // cub::DeviceScan of `count` elements. `is_primitive` is false for 16-bit floats and complex numbers;
 // `is_sum` says whether the operation is CUB's sum, for which it has tunings.
 int64_t scan_bytes(
-    const CubGpu& gpu, int64_t count, int64_t element_bytes, bool is_primitive, bool is_sum);
+    const CubGpu& gpu,
+    int64_t count,
+    int64_t element_bytes,
+    bool is_primitive,
+    bool is_sum);
 
 // cub::DeviceScan::InclusiveSumByKey of 32-bit numbers.
 int64_t sum_by_key_bytes(int64_t count);

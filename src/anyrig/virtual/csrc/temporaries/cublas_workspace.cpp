@@ -196,20 +196,18 @@ class Workspaces {
 };
 
 Workspaces& workspaces() {
-    static auto* workspaces = new Workspaces(); // never freed: threads may end after static objects
+  static auto* workspaces = new Workspaces(); // never freed: threads may end after static objects
   return *workspaces;
 }
 
 struct ThreadHandles {
-  ~ThreadHandles() {
-    workspaces().leave(handles);
-  }
+  ~ThreadHandles() { workspaces().leave(handles); }
 
   Handles handles;
 };
 
 Handles& handles_of_caller() {
-    static auto* of_backward_threads = new Handles(); // one entry for each device's backward thread
+  static auto* of_backward_threads = new Handles(); // one entry for each device's backward thread
   static thread_local ThreadHandles of_thread;
   const bool in_backward = thread_with_cards() == std::thread::id();
   return in_backward ? *of_backward_threads : of_thread.handles;

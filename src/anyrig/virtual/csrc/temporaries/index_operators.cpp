@@ -61,15 +61,9 @@ struct Indexing {
     }
   }
   // Whether the sizes of all indices are known.
-  bool has_sizes() const {
-    return is_valid && has_counts;
-  }
-  bool is_given(size_t i) const {
-    return i < indices.size() && indices[i].has_value();
-  }
-  int64_t index_bytes() const {
-    return c10::multiply_integers(shape) * kIndexBytes;
-  }
+  bool has_sizes() const { return is_valid && has_counts; }
+  bool is_given(size_t i) const { return i < indices.size() && indices[i].has_value(); }
+  int64_t index_bytes() const { return c10::multiply_integers(shape) * kIndexBytes; }
 
  private:
   void add(const at::Tensor& index, const at::DimVector& sizes) {
@@ -253,8 +247,8 @@ Temporaries of_embedding_backward(const c10::FunctionSchema& /*schema*/, Argumen
   temporaries.allocate(count * index_bytes); // the sorted indices
   temporaries.allocate(count * index_bytes); // and where they were
   const int numbers = temporaries.allocate(count * index_bytes);
-  temporaries.free(temporaries.allocate(radix_sort_bytes(
-      CubGpu::of(indices.device().index()), {count, index_bytes, index_bytes})));
+  temporaries.free(temporaries.allocate(
+      radix_sort_bytes(CubGpu::of(indices.device().index()), {count, index_bytes, index_bytes})));
   temporaries.free(numbers);
   if (scales) {
     temporaries.allocate(count * index_bytes);

@@ -70,7 +70,8 @@ Temporaries of_transform_to_real(const c10::FunctionSchema& /*schema*/, Argument
   if (self.numel() > 0 && !dims.empty()) {
     const bool has_large = has_large_prime_factor(arguments[3].toInt());
     steps.allocate(bytes_to_transform(self));
-    const int64_t copies = has_large ? kMostCopies : copies_needed(self, {dims.data(), dims.size() - 1});
+    const int64_t copies =
+        has_large ? kMostCopies : copies_needed(self, {dims.data(), dims.size() - 1});
     steps.free(steps.allocate(bytes_to_transform(self) * copies));
   }
   return steps;
@@ -94,8 +95,8 @@ Temporaries of_singular_values(const c10::FunctionSchema& /*schema*/, Arguments 
   Temporaries steps;
   if (self.dim() >= 2 && self.numel() > 0) {
     steps.allocate(bytes_to_transform(self));
-    steps.free(steps.allocate(
-        self.size(-1) * self.size(-2) * static_cast<int64_t>(self.element_size())));
+    steps.free(
+        steps.allocate(self.size(-1) * self.size(-2) * static_cast<int64_t>(self.element_size())));
   }
   return steps;
 }
@@ -104,10 +105,8 @@ Temporaries of_singular_values(const c10::FunctionSchema& /*schema*/, Arguments 
 
 TemporariesOf library_temporaries_of(const std::string& name) {
   static const std::unordered_map<std::string, TemporariesOf> functions = {
-      {"_fft_r2c", &of_transform_to_complex},
-      {"_fft_c2c", &of_transform_of_complex},
-      {"_fft_c2r", &of_transform_to_real},
-      {"_linalg_eigh", &of_eigenvalues},
+      {"_fft_r2c", &of_transform_to_complex}, {"_fft_c2c", &of_transform_of_complex},
+      {"_fft_c2r", &of_transform_to_real},    {"_linalg_eigh", &of_eigenvalues},
       {"_linalg_svd", &of_singular_values},
   };
   const auto found = functions.find(name);

@@ -56,10 +56,8 @@ Temporaries of_layer_norm_backward(const c10::FunctionSchema& schema, Arguments 
   }
   for (int i = 0; i < partial_sums; ++i) {
     // The sum takes the place of the result that was allocated first.
-    const int sum =
-        temporaries.allocate(columns * static_cast<int64_t>(c10::elementSize(dtype)));
-    temporaries.append(
-        sum_temporaries(partial, /*dims=*/{0}, input.device().index()));
+    const int sum = temporaries.allocate(columns * static_cast<int64_t>(c10::elementSize(dtype)));
+    temporaries.append(sum_temporaries(partial, /*dims=*/{0}, input.device().index()));
     temporaries.free(sum);
   }
   return temporaries;

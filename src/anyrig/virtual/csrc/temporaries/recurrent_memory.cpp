@@ -30,8 +30,8 @@ int64_t recurrent_reserve_bytes(const RecurrentLayers& all) {
   const double kept = all.gates == 4 ? 6 : all.gates == 3 ? 7 : 2;
   const double units = all.rows * all.directions * all.hidden;
   const double projected = all.rows * all.directions * all.projected;
-  const double numbers = units * (kept * all.layers - (all.projected > 0 ? 0 : 1)) +
-      3 * all.layers * projected;
+  const double numbers =
+      units * (kept * all.layers - (all.projected > 0 ? 0 : 1)) + 3 * all.layers * projected;
   const double masks =
       all.drops_out ? all.rows * all.directions * all.state() * (all.layers - 1) / 8 : 0;
   return static_cast<int64_t>(kHeaderBytes + numbers * all.element_bytes + masks);
@@ -43,8 +43,7 @@ int64_t recurrent_workspace_bytes(const RecurrentLayers& all) {
   constexpr double kAlignment = 32, kSampleBytes = 8;
   const double sides = all.layers * all.directions;
   const double units = all.rows * all.hidden;
-  const double steps =
-      all.directions > 1 ? 15 * units : 5 * units + all.rows * all.inputs;
+  const double steps = all.directions > 1 ? 15 * units : 5 * units + all.rows * all.inputs;
   const double states = samples_of(all) * all.hidden * (all.gates == 4 ? 10 : 5) * sides;
   const double header = std::ceil((kHeaderBytes + kSampleBytes * samples_of(all)) / kAlignment);
   return static_cast<int64_t>(

@@ -151,14 +151,15 @@ Split split_of(
     return {};
   }
   const int64_t lanes = reduces_fastest ? 1 : width * vector;
-  return {
-      accumulator_bytes(reduction.accumulator, dtype) * results * blocks * lanes, 4 * groups};
+  return {accumulator_bytes(reduction.accumulator, dtype) * results * blocks * lanes, 4 * groups};
 }
 
 // Returns a CPU tensor whose elements must not be accessed. An iterator over Meta tensors neither
 // joins dimensions, as CUDA's does, nor has the offsets that splitting it writes to.
 at::TensorBase without_memory(
-    at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+    at::IntArrayRef sizes,
+    at::IntArrayRef strides,
+    at::ScalarType dtype) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(at::kCPU)));
   auto tensor = at::detail::make_tensor_base<c10::TensorImpl>(
@@ -170,7 +171,9 @@ at::TensorBase without_memory(
 
 // Returns a tensor in the place of a result, with the reduced dimensions kept.
 at::TensorBase placeholder(
-    const at::TensorBase& self, c10::ArrayRef<bool> is_reduced, at::ScalarType dtype) {
+    const at::TensorBase& self,
+    c10::ArrayRef<bool> is_reduced,
+    at::ScalarType dtype) {
   const auto ndim = static_cast<size_t>(self.dim());
   std::vector<int64_t> sizes(ndim, 1);
   std::vector<int64_t> strides(ndim, 0);
@@ -215,7 +218,9 @@ bool is_never_split(const at::TensorBase& self, c10::ArrayRef<bool> is_reduced) 
 
 // can_accumulate_in_output
 bool accumulates_in_result(
-    const BlockReduction& reduction, at::ScalarType in_dtype, at::ScalarType result_dtype) {
+    const BlockReduction& reduction,
+    at::ScalarType in_dtype,
+    at::ScalarType result_dtype) {
   const bool narrow = in_dtype == result_dtype &&
       (in_dtype == at::kHalf || in_dtype == at::kBFloat16 || in_dtype == at::kComplexHalf);
   return !narrow &&
@@ -284,7 +289,9 @@ Temporaries reduction_temporaries(
 }
 
 Temporaries sum_temporaries(
-    const at::TensorBase& self, at::IntArrayRef dims, c10::DeviceIndex device) {
+    const at::TensorBase& self,
+    at::IntArrayRef dims,
+    c10::DeviceIndex device) {
   return reduction_temporaries({}, self, dims, self.scalar_type(), self.scalar_type(), device);
 }
 

@@ -39,6 +39,8 @@ Temporaries reduction_temporaries(
 
 // As above for the sum of a tensor in its own dtype, such as a bias gradient.
 Temporaries sum_temporaries(
-    const at::TensorBase& self, at::IntArrayRef dims, c10::DeviceIndex device);
+    const at::TensorBase& self,
+    at::IntArrayRef dims,
+    c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

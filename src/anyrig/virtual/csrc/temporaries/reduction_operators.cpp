@@ -13,7 +13,9 @@ namespace {
 
 // Returns the argument called `name`; null if the operator has none.
 const c10::IValue* argument_called(
-    const c10::FunctionSchema& schema, Arguments arguments, const char* name) {
+    const c10::FunctionSchema& schema,
+    Arguments arguments,
+    const char* name) {
   const auto place = schema.argumentIndexWithName(name);
   return place.has_value() ? &arguments[*place] : nullptr;
 }
@@ -37,8 +39,7 @@ bool is_narrow_float(at::ScalarType dtype) {
 
 // A reduction whose result has the dtype argument, or, if `widens`, int64 for integers.
 template <bool kWidens>
-Temporaries of_sum(
-    const c10::FunctionSchema& schema, Arguments arguments) {
+Temporaries of_sum(const c10::FunctionSchema& schema, Arguments arguments) {
   const auto& self = arguments[0].toTensor();
   const at::ScalarType own = self.scalar_type();
   const bool is_integral = at::isIntegralType(own, /*includeBool=*/true);
@@ -52,8 +53,7 @@ Temporaries of_sum(
 }
 
 template <Accumulator kAccumulator, int kResults>
-Temporaries of_values(
-    const c10::FunctionSchema& schema, Arguments arguments) {
+Temporaries of_values(const c10::FunctionSchema& schema, Arguments arguments) {
   const auto& self = arguments[0].toTensor();
   const at::ScalarType dtype = self.scalar_type();
   return reduction_temporaries(
@@ -61,8 +61,7 @@ Temporaries of_values(
       self.device().index());
 }
 
-Temporaries of_position(
-    const c10::FunctionSchema& schema, Arguments arguments) {
+Temporaries of_position(const c10::FunctionSchema& schema, Arguments arguments) {
   const auto& self = arguments[0].toTensor();
   return reduction_temporaries(
       {Accumulator::ValueAndIndex, 1}, self, dims_of(schema, arguments), self.scalar_type(),
@@ -71,8 +70,7 @@ Temporaries of_position(
 
 // With a dimension: values and positions. Without: the value alone. With another tensor: no
 // reduction.
-Temporaries of_extreme(
-    const c10::FunctionSchema& schema, Arguments arguments) {
+Temporaries of_extreme(const c10::FunctionSchema& schema, Arguments arguments) {
   if (schema.argumentIndexWithName("other").has_value()) {
     return {};
   }
@@ -81,8 +79,7 @@ Temporaries of_extreme(
       : of_values<Accumulator::Value, 1>(schema, arguments);
 }
 
-Temporaries of_truth(
-    const c10::FunctionSchema& schema, Arguments arguments) {
+Temporaries of_truth(const c10::FunctionSchema& schema, Arguments arguments) {
   const auto& self = arguments[0].toTensor();
   const at::ScalarType result = self.scalar_type() == at::kByte ? at::kByte : at::kBool;
   return reduction_temporaries(

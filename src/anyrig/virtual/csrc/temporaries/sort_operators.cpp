@@ -50,7 +50,12 @@ std::vector<int64_t> strides_with_last(const at::Tensor& self, int64_t dim) {
 
 // launch_stable_sort_kernel: one sort for each row if there are few or long ones, otherwise all rows
 // at once. Few short rows are sorted as a whole and then by row.
-void sort_rows(Temporaries& steps, const CubGpu& gpu, int64_t count, int64_t row, int64_t key_bytes) {
+void sort_rows(
+    Temporaries& steps,
+    const CubGpu& gpu,
+    int64_t count,
+    int64_t row,
+    int64_t key_bytes) {
   constexpr int64_t kLongRow = 1'000'000;
   constexpr int64_t kFewRows = 128;
   const int64_t at_once = std::min(count, kMostSorted) / row * row;
@@ -117,7 +122,8 @@ Temporaries of_sort(const c10::FunctionSchema& schema, Arguments arguments) {
   const auto& self = arguments[0].toTensor();
   Temporaries steps;
   if (self.dim() > 0) {
-    sort_along(steps, self, sorted_dimension(schema, arguments), self.is_non_overlapping_and_dense());
+    sort_along(
+        steps, self, sorted_dimension(schema, arguments), self.is_non_overlapping_and_dense());
   }
   return steps;
 }
@@ -133,7 +139,11 @@ bool selects_with_several_blocks(int64_t rows, int64_t row) {
 // mbtopk::launch: counts of digits for each block, from which the k-th value follows. From 2.11 on,
 // a kernel of its own sums the counts, where before the last block of a row did.
 void select_with_several_blocks(
-    Temporaries& steps, const CubGpu& gpu, int64_t rows, int64_t row, int64_t key_bytes) {
+    Temporaries& steps,
+    const CubGpu& gpu,
+    int64_t rows,
+    int64_t row,
+    int64_t key_bytes) {
   constexpr int64_t kThreads = 256;
   constexpr int64_t kDigits = 256;
   constexpr int64_t kBlocksPerMultiprocessor = 6; // by registers
@@ -221,8 +231,7 @@ Temporaries count_unique(const at::Tensor& self, bool is_sorted, bool inverts, b
     steps.free(places);
   }
   steps.allocate(kSortedPositionBytes); // the number of results
-  steps.free(steps.allocate(
-      counts ? run_length_bytes(count) : unique_bytes(gpu, count, bytes)));
+  steps.free(steps.allocate(counts ? run_length_bytes(count) : unique_bytes(gpu, count, bytes)));
   return steps;
 }
 
@@ -237,8 +246,7 @@ Temporaries of_unique_consecutive(const c10::FunctionSchema& /*schema*/, Argumen
   if (!arguments[3].isNone()) {
     return {};
   }
-  return count_unique(
-      arguments[0].toTensor(), true, arguments[1].toBool(), arguments[2].toBool());
+  return count_unique(arguments[0].toTensor(), true, arguments[1].toBool(), arguments[2].toBool());
 }
 
 } // namespace

@@ -37,14 +37,10 @@ class Temporaries {
     return allocate(bytes);
   }
   // Appends the release of an allocation.
-  void free(int allocation) {
-    steps_.push_back(-1 - allocation);
-  }
+  void free(int allocation) { steps_.push_back(-1 - allocation); }
   // The steps up to here come before the allocation of the results. Called once more for each
   // further result: the steps up to there come before the next one.
-  void results_follow() {
-    steps_before_results_.push_back(steps_.size());
-  }
+  void results_follow() { steps_before_results_.push_back(steps_.size()); }
   // Appends the steps of another list, all before the same result.
   void append(const Temporaries& other) {
     const auto first = static_cast<int64_t>(steps_.size());
@@ -65,9 +61,7 @@ class Temporaries {
       }
     }
   }
-  bool empty() const {
-    return steps_.empty();
-  }
+  bool empty() const { return steps_.empty(); }
   // The number of steps that come before the allocation of the result at `index`.
   size_t steps_before_result(size_t index) const {
     const size_t last = steps_before_results_.size();
@@ -78,9 +72,7 @@ class Temporaries {
   }
   // Each step is the number of bytes to allocate or, if negative, -1 - the number of the step whose
   // allocation to free.
-  const c10::SmallVector<int64_t, 4>& steps() const {
-    return steps_;
-  }
+  const c10::SmallVector<int64_t, 4>& steps() const { return steps_; }
 
  private:
   c10::SmallVector<int64_t, 4> steps_;

@@ -172,14 +172,12 @@ void check_device_not_captured(int device) {
 
 void check_unsafe_call(const c10::Stream& stream) {
   // PyTorch makes the calls of captured streams in relaxed mode.
-  if (C10_LIKELY(!is_capture_underway()) || relaxed_calls ||
-      capture_of(stream) != kNoCapture) {
+  if (C10_LIKELY(!is_capture_underway()) || relaxed_calls || capture_of(stream) != kNoCapture) {
     return;
   }
   invalidate_captures([](const Capture& capture) {
     return capture.mode == CaptureMode::Global ||
-        (capture.mode == CaptureMode::ThreadLocal &&
-         capture.thread == std::this_thread::get_id());
+        (capture.mode == CaptureMode::ThreadLocal && capture.thread == std::this_thread::get_id());
   });
 }
 

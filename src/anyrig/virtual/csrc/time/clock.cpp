@@ -67,8 +67,7 @@ bool Clock::charges() const {
   return enabled() && !paused;
 }
 
-double Clock::launch(
-    StreamLine& line, double launch_seconds, double seconds_before, double count) {
+double Clock::launch(StreamLine& line, double launch_seconds, double seconds_before, double count) {
   const bool records = record_.is_on();
   const double begin = records ? std::max(host_.current().moment, line.launched) : 0;
   line.launched = host_.work_after(line.launched, seconds_before + launch_seconds);
@@ -109,7 +108,10 @@ void Clock::extend(StreamLine& line, double start, double end) {
 }
 
 bool Clock::add_to_meter(
-    StreamLine& line, double seconds, double nodes, const DeviceTotals& totals) {
+    StreamLine& line,
+    double seconds,
+    double nodes,
+    const DeviceTotals& totals) {
   if (C10_LIKELY(!line.metered.has_value())) {
     return false;
   }
@@ -147,14 +149,15 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
     return;
   }
   const double start = device.multiprocessors.first_free(ready, alone);
-  const double seconds = device.collectives.slowed(
-      start, alone, gpu.coefficients.collective.multiprocessor_share);
+  const double seconds =
+      device.collectives.slowed(start, alone, gpu.coefficients.collective.multiprocessor_share);
   // The last kernel cannot end before it is launched.
   const double end = std::max(start + seconds, stream_line.launched + seconds / kernels);
   device.multiprocessors.occupy(start, end);
   extend(stream_line, start, end);
   if (C10_UNLIKELY(record_.is_on())) {
-    record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, totals.memory_bytes);
+    record_.worked(
+        stream, stream_line.track, IntervalKind::Kernel, start, end, totals.memory_bytes);
   }
   if (device.last_kernel == nullptr || end >= device.last_kernel->done) {
     device.last_kernel = &stream_line;
@@ -179,8 +182,7 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   if (!add_to_meter(stream_line, seconds, 1, {})) {
     extend(stream_line, start, start + seconds);
     if (C10_UNLIKELY(record_.is_on())) {
-      record_.worked(
-          stream, stream_line.track, IntervalKind::Kernel, start, start + seconds, -1);
+      record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, start + seconds, -1);
     }
   }
 }
@@ -207,13 +209,12 @@ void Clock::replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captur
     lines_[work.device].totals.add(work.totals);
   }
   const double start = device.multiprocessors.first_free(ready, computing);
-  const double slowed = device.collectives.slowed(
-      start, computing, gpu.coefficients.collective.multiprocessor_share);
+  const double slowed =
+      device.collectives.slowed(start, computing, gpu.coefficients.collective.multiprocessor_share);
   device.totals.compute_seconds += slowed - computing;
   device.multiprocessors.occupy(start, start + slowed);
   const double waiting = nodes * gpu.coefficients.host.graph_node_seconds;
-  const double end =
-      start + std::max(longest, computing) + (slowed - computing) + waiting;
+  const double end = start + std::max(longest, computing) + (slowed - computing) + waiting;
   extend(stream_line, start, end);
   if (C10_UNLIKELY(record_.is_on())) {
     record_.worked(stream, stream_line.track, IntervalKind::Kernel, start, end, bytes);
@@ -223,13 +224,11 @@ void Clock::replay(const c10::Stream& stream, c10::ArrayRef<CapturedWork> captur
   }
 }
 
-void Clock::copy(
-    c10::Device source, c10::Device destination, double bytes, CopyOptions options) {
+void Clock::copy(c10::Device source, c10::Device destination, double bytes, CopyOptions options) {
   if (!charges()) {
     return;
   }
-  const auto device_index =
-      source.type() == kDeviceType ? source.index() : destination.index();
+  const auto device_index = source.type() == kDeviceType ? source.index() : destination.index();
   const GpuFacts& gpu = devices()[device_index].gpu;
   const Link link = link_of(source, destination);
   const double seconds = copy_seconds(gpu, link, bytes, options.is_pageable);
@@ -353,8 +352,7 @@ double Clock::run_collective(
   return end;
 }
 
-void Clock::collective(
-    CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> members) {
+void Clock::collective(CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> members) {
   const RunningOperator running(name_of(kind));
   std::vector<Place> places;
   double start = 0;
@@ -454,8 +452,7 @@ bool Clock::poll(double moment) {
   if (moment <= host.moment) {
     return true;
   }
-  host.poll_seconds =
-      host.moment == host.last_poll_end ? 2 * host.poll_seconds : kPollSeconds;
+  host.poll_seconds = host.moment == host.last_poll_end ? 2 * host.poll_seconds : kPollSeconds;
   const double begin = host.moment;
   host_.wait_until(std::min(moment, host.moment + host.poll_seconds));
   host.last_poll_end = host.moment;

@@ -224,7 +224,10 @@ class Clock {
   static void extend(StreamLine& line, double start, double end);
   // Adds work to the stream's meter. Returns false if the stream is not captured.
   static bool add_to_meter(
-      StreamLine& line, double seconds, double nodes, const DeviceTotals& totals);
+      StreamLine& line,
+      double seconds,
+      double nodes,
+      const DeviceTotals& totals);
   // Blocks until the calling thread may advance the host's timeline to `moment`.
   void give_way(double moment);
 

@@ -15,8 +15,17 @@ struct Tile {
   double m, n;
 };
 inline constexpr std::array<Tile, 11> kTiles = {
-    {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64},
-     {128, 32}, {32, 128}, {64, 32}, {32, 64}, {32, 32}}};
+    {{256, 128},
+     {128, 256},
+     {128, 128},
+     {128, 64},
+     {64, 128},
+     {64, 64},
+     {128, 32},
+     {32, 128},
+     {64, 32},
+     {32, 64},
+     {32, 32}}};
 
 // Products, and convolutions as implicit products.
 struct TileCoefficients {
@@ -38,7 +47,7 @@ struct ConvolutionCoefficients {
   // Of implicit products, relative to products of the same sizes; by ConvolutionPass.
   std::array<double, 3> efficiency{};
   double memory_fraction = 1; // of the bandwidth
-  double overlap = 0;         // as for products, as the next two
+  double overlap = 0; // as for products, as the next two
   double throttle = 0;
   double throttle_seconds = 1;
   // Winograd's algorithm in one kernel, of tiles of 2 x 2; 0: not used
@@ -49,9 +58,10 @@ struct ConvolutionCoefficients {
   // of kTiles; 0: no such tile; all 0: not used
   std::array<double, kTiles.size()> transformed_efficiency{};
   double transform_fraction = 1; // of the bandwidth
-  double filter_fraction = 1;    // of the bandwidth, for the transform of the weight
+  double filter_fraction = 1; // of the bandwidth, for the transform of the weight
   double grouped_efficiency = 1; // of groups that matrix units do not take, relative to one group
   double grouped_transpose_fraction = 0; // of the bandwidth; 0: no transposes
+  double grouped_transpose_forward = 1; // 0: forward passes need none
   // Which groups are transposed: those at least a width wide, in channels, of tensors with fewer
   // channels than the width's limit; the last width has no limit.
   std::array<double, 3> grouped_transpose_widths{};
@@ -62,7 +72,9 @@ struct ConvolutionCoefficients {
   // Of the float32 rate, of less than 4 channels, as a first layer has; 0: as of more channels
   std::array<double, 3> few_channels_rate{}; // by ConvolutionPass
   double layout_fraction = 1; // of the bandwidth, for the transforms of NCHW; 0: no transforms
-  double reads_planar_points = 0; // 1: kernels of 1 x 1 take NCHW without transforms
+  // Kernels of 1 x 1 take NCHW without transforms if a plane is a multiple of as many bytes, by
+  // ConvolutionPass; 0: never
+  std::array<double, 3> planar_alignment_bytes{};
 };
 
 inline constexpr size_t kAttentionKernels = 3;
@@ -81,8 +93,8 @@ struct MemoryCoefficients {
   // Of a multiprocessor, for each element, by Access: short elements do not make such kernels
   // faster. 0: no limit
   std::array<double, kAccesses> element_cycles{};
-  double cache_speedup = 1;  // of bytes that fit the L2 cache, relative to the bandwidth
-  double cache_share = 1;    // of the L2 cache that such bytes may fill
+  double cache_speedup = 1; // of bytes that fit the L2 cache, relative to the bandwidth
+  double cache_share = 1; // of the L2 cache that such bytes may fill
   double row_cycles = 0; // of a multiprocessor, for each row that is normalized
   double factorization_cycles = 0; // for each column of a Cholesky factorization
   double column_cycles = 0; // for each row of a reduction along columns
@@ -91,6 +103,7 @@ struct MemoryCoefficients {
   // limit
   std::array<double, 2> softmax_column_element_cycles{};
   double join_seconds = 0; // of a reduction whose blocks add up their parts
+  double window_step_seconds = 0; // of a thread that resamples a point plane by plane
 };
 
 struct CopyCoefficients {
@@ -109,20 +122,20 @@ struct CollectiveCoefficients {
   double ring_network_step_seconds = 0;
   double tree_network_step_seconds = 0;
   double low_latency_fraction = 1; // of the copies' rate
-  double large_base_seconds = 0;   // of the protocol of high bandwidth, for all steps in a node
-  double bandwidth_fraction = 1;   // of the copies' rate
+  double large_base_seconds = 0; // of the protocol of high bandwidth, for all steps in a node
+  double bandwidth_fraction = 1; // of the copies' rate
   double multiprocessor_share = 0; // of the GPU, taken from kernels that overlap
 };
 
 struct HostCoefficients {
-  double launch_seconds = 0;   // of a kernel or copy
+  double launch_seconds = 0; // of a kernel or copy
   double operator_seconds = 0; // of an operator that the program calls, in addition
   double backward_seconds = 0; // of an operator in a backward pass, in addition
   double graph_node_seconds = 0; // of the GPU, between the nodes of a CUDA graph
 };
 
 struct Coefficients {
-  TileCoefficients product_simt;   // without matrix units
+  TileCoefficients product_simt; // without matrix units
   TileCoefficients batched_simt;
   TileCoefficients product_tensor; // on matrix units
   ConvolutionCoefficients convolution_simt;
@@ -167,6 +180,7 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
     visit(group + ".filter_fraction", &of.filter_fraction, size_t{1});
     visit(group + ".grouped_efficiency", &of.grouped_efficiency, size_t{1});
     visit(group + ".grouped_transpose_fraction", &of.grouped_transpose_fraction, size_t{1});
+    visit(group + ".grouped_transpose_forward", &of.grouped_transpose_forward, size_t{1});
     visit(
         group + ".grouped_transpose_widths", of.grouped_transpose_widths.data(),
         of.grouped_transpose_widths.size());
@@ -177,7 +191,7 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
     visit(group + ".depthwise_memory_fraction", &of.depthwise_memory_fraction, size_t{1});
     visit(group + ".depthwise_planar_share", &of.depthwise_planar_share, size_t{1});
     visit(group + ".few_channels_rate", of.few_channels_rate.data(), size_t{3});
-    visit(group + ".reads_planar_points", &of.reads_planar_points, size_t{1});
+    visit(group + ".planar_alignment_bytes", of.planar_alignment_bytes.data(), size_t{3});
     visit(group + ".layout_fraction", &of.layout_fraction, size_t{1});
   };
   tiles("product.simt", all.product_simt);
@@ -187,15 +201,13 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   convolution("convolution.tensor", all.convolution_tensor);
   visit("attention.forward_efficiency", all.attention.forward_efficiency.data(), kAttentionKernels);
   visit(
-      "attention.backward_efficiency", all.attention.backward_efficiency.data(),
-      kAttentionKernels);
+      "attention.backward_efficiency", all.attention.backward_efficiency.data(), kAttentionKernels);
   visit("attention.head_overhead", &all.attention.head_overhead, size_t{1});
   visit("attention.block_overhead", &all.attention.block_overhead, size_t{1});
   visit("attention.memory_fraction", &all.attention.memory_fraction, size_t{1});
   visit("memory.fraction", all.memory.fraction.data(), all.memory.fraction.size());
   visit(
-      "memory.element_cycles", all.memory.element_cycles.data(),
-      all.memory.element_cycles.size());
+      "memory.element_cycles", all.memory.element_cycles.data(), all.memory.element_cycles.size());
   visit("memory.cache_speedup", &all.memory.cache_speedup, size_t{1});
   visit("memory.cache_share", &all.memory.cache_share, size_t{1});
   visit("memory.row_cycles", &all.memory.row_cycles, size_t{1});
@@ -203,9 +215,10 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("memory.column_cycles", &all.memory.column_cycles, size_t{1});
   visit("memory.softmax_column_cycles", &all.memory.softmax_column_cycles, size_t{1});
   visit(
-      "memory.softmax_column_element_cycles",
-      all.memory.softmax_column_element_cycles.data(), size_t{2});
+      "memory.softmax_column_element_cycles", all.memory.softmax_column_element_cycles.data(),
+      size_t{2});
   visit("memory.join_seconds", &all.memory.join_seconds, size_t{1});
+  visit("memory.window_step_seconds", &all.memory.window_step_seconds, size_t{1});
   visit("memory.kernel_floor_seconds", &all.kernel_floor_seconds, size_t{1});
   visit("copy.pcie_fraction", &all.copy.pcie_fraction, size_t{1});
   visit("copy.pageable_fraction", &all.copy.pageable_fraction, size_t{1});
@@ -216,11 +229,9 @@ void visit_coefficients(Coefficients& all, const Visit& visit) {
   visit("collective.link_step_seconds", &all.collective.link_step_seconds, size_t{1});
   visit("collective.pcie_step_seconds", &all.collective.pcie_step_seconds, size_t{1});
   visit(
-      "collective.ring_network_step_seconds", &all.collective.ring_network_step_seconds,
-      size_t{1});
+      "collective.ring_network_step_seconds", &all.collective.ring_network_step_seconds, size_t{1});
   visit(
-      "collective.tree_network_step_seconds", &all.collective.tree_network_step_seconds,
-      size_t{1});
+      "collective.tree_network_step_seconds", &all.collective.tree_network_step_seconds, size_t{1});
   visit("collective.low_latency_fraction", &all.collective.low_latency_fraction, size_t{1});
   visit("collective.large_base_seconds", &all.collective.large_base_seconds, size_t{1});
   visit("collective.bandwidth_fraction", &all.collective.bandwidth_fraction, size_t{1});

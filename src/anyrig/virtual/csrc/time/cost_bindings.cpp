@@ -39,33 +39,30 @@ void require(bool holds, const std::string& message) {
 
 void set_coefficients(GpuFacts& gpu, const CoefficientValues& values) {
   size_t known = 0;
-  visit_coefficients(
-      gpu.coefficients, [&](const std::string& name, double* first, size_t count) {
-        const auto found = values.find(name);
-        require(found != values.end(), "the coefficients have no " + name);
-        require(
-            found->second.size() == count,
-            "the coefficient " + name + " has " + std::to_string(found->second.size()) +
-                " values instead of " + std::to_string(count));
-        std::copy(found->second.begin(), found->second.end(), first);
-        ++known;
-      });
+  visit_coefficients(gpu.coefficients, [&](const std::string& name, double* first, size_t count) {
+    const auto found = values.find(name);
+    require(found != values.end(), "the coefficients have no " + name);
+    require(
+        found->second.size() == count,
+        "the coefficient " + name + " has " + std::to_string(found->second.size()) +
+            " values instead of " + std::to_string(count));
+    std::copy(found->second.begin(), found->second.end(), first);
+    ++known;
+  });
   if (known == values.size()) {
     return;
   }
   auto unknown = values;
   visit_coefficients(
-      gpu.coefficients,
-      [&](const std::string& name, double*, size_t) { unknown.erase(name); });
+      gpu.coefficients, [&](const std::string& name, double*, size_t) { unknown.erase(name); });
   require(false, "there is no coefficient " + unknown.begin()->first);
 }
 
 CoefficientValues read_coefficients(GpuFacts& gpu) {
   CoefficientValues values;
-  visit_coefficients(
-      gpu.coefficients, [&](const std::string& name, double* first, size_t count) {
-        values[name] = std::vector<double>(first, first + count);
-      });
+  visit_coefficients(gpu.coefficients, [&](const std::string& name, double* first, size_t count) {
+    values[name] = std::vector<double>(first, first + count);
+  });
   return values;
 }
 
@@ -84,12 +81,11 @@ Work work_of_family(Family family) {
 }
 
 const std::map<std::string, WorkField>& work_fields() {
-#define FIELD(exists, place)                                                            \
-  {                                                                                     \
-    [](const Work& w) { return exists; },                                               \
-        [](const Work& w) { return static_cast<double>(w.place); }, [](Work& w, double v) { \
-          w.place = static_cast<std::decay_t<decltype(w.place)>>(v);                    \
-        }                                                                               \
+#define FIELD(exists, place)                                                                 \
+  {                                                                                          \
+    [](const Work& w) { return exists; },                                                    \
+        [](const Work& w) { return static_cast<double>(w.place); },                          \
+        [](Work& w, double v) { w.place = static_cast<std::decay_t<decltype(w.place)>>(v); } \
   }
   static const std::map<std::string, WorkField> fields = {
       {"family",
@@ -223,8 +219,7 @@ void bind_cost(pybind11::module_& m) {
       "predict_collective_seconds",
       [](const GpuFacts& gpu, int kind, const std::vector<double>& bytes, int ranks) {
         const auto inside = gpu.fabric.empty() ? LinkKind::Pcie : LinkKind::Nvlink;
-        const RingLinks links{
-            1, {inside, copy_rate(gpu, inside)}, {LinkKind::Network, 0}, ranks};
+        const RingLinks links{1, {inside, copy_rate(gpu, inside)}, {LinkKind::Network, 0}, ranks};
         std::vector<double> seconds;
         for (const double size : bytes) {
           seconds.push_back(collective_seconds(

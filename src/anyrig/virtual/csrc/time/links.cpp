@@ -46,8 +46,11 @@ RingLinks ring_links(c10::ArrayRef<int> members) {
         "no device of the virtual rig has position ", position, "; it has ", rig.size());
     positions_of_node[rig[position].node].insert(position);
   }
-  RingLinks links{static_cast<int>(positions_of_node.size()), {LinkKind::Memory, 0},
-                  {LinkKind::Network, 0}, std::numeric_limits<int>::max()};
+  RingLinks links{
+      static_cast<int>(positions_of_node.size()),
+      {LinkKind::Memory, 0},
+      {LinkKind::Network, 0},
+      std::numeric_limits<int>::max()};
   for (const auto& [node, positions] : positions_of_node) {
     const DeviceFacts& first = rig[*positions.begin()];
     links.min_devices_per_node =

@@ -44,16 +44,12 @@ struct ProfilerEvents final : torch::profiler::impl::ProfilerStubs {
     }
   }
 
-  void synchronize() const override {
-    Clock::get().synchronize_device(current_device());
-  }
+  void synchronize() const override { Clock::get().synchronize_device(current_device()); }
 
   void mark(const char* /*name*/) const override {}
   void rangePush(const char* /*name*/) const override {}
   void rangePop() const override {}
-  bool enabled() const override {
-    return true;
-  }
+  bool enabled() const override { return true; }
 };
 
 } // namespace

@@ -46,8 +46,7 @@ int32_t Record::number_of(std::string_view name) {
   return name_numbers_.emplace(name, number).first->second;
 }
 
-void Record::launched(
-    HostLine& host, StreamTrack& track, double begin, double first, double end) {
+void Record::launched(HostLine& host, StreamTrack& track, double begin, double first, double end) {
   const auto name = RunningOperator::name();
   Interval interval;
   interval.begin = begin;
@@ -65,14 +64,22 @@ void Record::expect_collective(StreamTrack& track) {
 }
 
 void Record::worked(
-    const c10::Stream& stream, StreamTrack& track, IntervalKind kind, double begin, double end,
-    double bytes, int64_t flow) {
+    const c10::Stream& stream,
+    StreamTrack& track,
+    IntervalKind kind,
+    double begin,
+    double end,
+    double bytes,
+    int64_t flow) {
   track.collectives.clear(); // signals between ranks, which take no time
   add_work(stream, track, track.launch, kind, begin, end, {bytes, flow, 0});
 }
 
 void Record::communicated(
-    const c10::Stream& stream, StreamTrack& track, double begin, double end,
+    const c10::Stream& stream,
+    StreamTrack& track,
+    double begin,
+    double end,
     const CollectiveNote& note) {
   RecordedLaunch launch;
   if (!track.collectives.empty()) {
@@ -89,8 +96,13 @@ void Record::drop_collective(StreamTrack& track) {
 }
 
 void Record::add_work(
-    const c10::Stream& stream, StreamTrack& track, const RecordedLaunch& launch, IntervalKind kind,
-    double begin, double end, const CollectiveNote& note) {
+    const c10::Stream& stream,
+    StreamTrack& track,
+    const RecordedLaunch& launch,
+    IntervalKind kind,
+    double begin,
+    double end,
+    const CollectiveNote& note) {
   if (track.number < 0) {
     track.number = static_cast<int32_t>(tracks_.size());
     tracks_.push_back({stream.device_index(), stream.id(), false});
@@ -107,8 +119,8 @@ void Record::add_work(
   interval.origin = launch.origin;
   interval.kind = kind;
   interval.cause = begin == track.last_end ? Cause::Stream
-      : begin == launch.moment            ? Cause::Launch
-                                          : Cause::Moment;
+      : begin == launch.moment             ? Cause::Launch
+                                           : Cause::Moment;
   add(interval);
   track.last_end = std::max(track.last_end, end);
 }

@@ -38,9 +38,9 @@ enum class Cause : uint8_t { None, Stream, Launch, Moment };
 struct Interval {
   double begin = 0; // seconds
   double end = 0;
-  double bytes = -1;    // -1: unknown
-  int64_t launch = -1;  // the number of the host's interval that launched it; -1: not recorded
-  int64_t flow = -1;    // equal for the ends of a copy and for the ranks of a collective
+  double bytes = -1; // -1: unknown
+  int64_t launch = -1; // the number of the host's interval that launched it; -1: not recorded
+  int64_t flow = -1; // equal for the ends of a copy and for the ranks of a collective
   int32_t track = 0;
   int32_t name = -1;
   int32_t nodes = 0; // of the ranks of a collective; 0: no collective
@@ -61,7 +61,7 @@ struct RecordedLaunch {
 struct StreamTrack {
   int32_t number = -1;
   double last_end = -1;
-  RecordedLaunch launch;                  // the last one
+  RecordedLaunch launch; // the last one
   std::deque<RecordedLaunch> collectives; // launched and not yet run
 };
 
@@ -100,11 +100,19 @@ class Record {
   void expect_collective(StreamTrack& track);
   // A stream works. The work is that of the last launch.
   void worked(
-      const c10::Stream& stream, StreamTrack& track, IntervalKind kind, double begin, double end,
-      double bytes, int64_t flow = -1);
+      const c10::Stream& stream,
+      StreamTrack& track,
+      IntervalKind kind,
+      double begin,
+      double end,
+      double bytes,
+      int64_t flow = -1);
   // A stream takes part in the first collective that it expects.
   void communicated(
-      const c10::Stream& stream, StreamTrack& track, double begin, double end,
+      const c10::Stream& stream,
+      StreamTrack& track,
+      double begin,
+      double end,
       const CollectiveNote& note);
   // The first collective that a stream expects takes no time, or was captured.
   void drop_collective(StreamTrack& track);
@@ -131,8 +139,13 @@ class Record {
 
   int64_t add(const Interval& interval);
   void add_work(
-      const c10::Stream& stream, StreamTrack& track, const RecordedLaunch& launch, IntervalKind kind,
-      double begin, double end, const CollectiveNote& note);
+      const c10::Stream& stream,
+      StreamTrack& track,
+      const RecordedLaunch& launch,
+      IntervalKind kind,
+      double begin,
+      double end,
+      const CollectiveNote& note);
   int32_t number_of(HostLine& host);
   int32_t number_of(std::string_view name);
 

@@ -32,7 +32,7 @@ py::bytes column_of(const Items& items, Get get) {
 }
 
 py::dict intervals_of(const std::vector<Interval>& intervals) {
-  const auto doubles = [&](double Interval::*member) {
+  const auto doubles = [&](double Interval::* member) {
     return column_of<double>(intervals, [member](const Interval& one) { return one.*member; });
   };
   const auto integers = [&](auto member) {
@@ -112,8 +112,8 @@ py::object read_memory_curve(c10::DeviceIndex device) {
   const auto kinds = peak_kinds(device);
   py::object of_peak = py::none();
   if (kinds.has_value()) {
-    of_peak = py::make_tuple(
-        kinds->parameters, kinds->gradients, kinds->optimizer, kinds->activations);
+    of_peak =
+        py::make_tuple(kinds->parameters, kinds->gradients, kinds->optimizer, kinds->activations);
   }
   return py::make_tuple(tuple_of(curve.peak), samples, of_peak);
 }
@@ -149,8 +149,10 @@ py::list read_block_origins(c10::DeviceIndex device) {
   for (const auto& segment : caching_allocator(device).snapshot()) {
     for (const auto& part : segment.parts) {
       if (part.allocated) {
-        blocks.append(py::make_tuple(
-            part.address, origin_line(part.line), origin_module(part.module), part.backward_passes, part.in_grad_mode, part.is_workspace));
+        blocks.append(
+            py::make_tuple(
+                part.address, origin_line(part.line), origin_module(part.module),
+                part.backward_passes, part.in_grad_mode, part.is_workspace));
       }
     }
   }

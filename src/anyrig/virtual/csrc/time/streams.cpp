@@ -87,9 +87,7 @@ c10::Stream stream_of_handle(uintptr_t handle, c10::DeviceIndex device) {
 }
 
 int priority_of(const c10::Stream& stream) {
-  return stream.id() == kDefaultStream
-      ? 0
-      : -static_cast<int>((stream.id() - 1) / kStreamsPerPool);
+  return stream.id() == kDefaultStream ? 0 : -static_cast<int>((stream.id() - 1) / kStreamsPerPool);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -98,8 +98,8 @@ struct MemoryShape {
   Access access = Access::Pointwise;
   // That a normalization works on. Of a factorization or a recurrent layer: the steps that wait for
   // each other, in columns of a Cholesky factorization. Of a softmax along columns, and of a
-  // reduction whose blocks add up their parts: the rows in a column, or 1 of a sum over all. 0 where
-  // their number does not matter.
+  // reduction whose blocks add up their parts: the rows in a column, or 1 of a sum over all. Of a
+  // resampling whose threads walk over the planes: the planes. 0 where their number does not matter.
   double rows = 0;
   double elements = 0; // of the largest operand; 0: unknown
 
@@ -130,8 +130,7 @@ struct Work {
   Work() : memory() {}
   explicit Work(const MemoryShape& shape) : memory(shape) {}
   explicit Work(const ProductShape& shape) : family(Family::Product), product(shape) {}
-  explicit Work(const ConvolutionShape& shape)
-      : family(Family::Convolution), convolution(shape) {}
+  explicit Work(const ConvolutionShape& shape) : family(Family::Convolution), convolution(shape) {}
   explicit Work(const AttentionShape& shape) : family(Family::Attention), attention(shape) {}
 
   bool operator==(const Work& other) const {
@@ -162,7 +161,9 @@ struct Work {
 
 // Returns the record of one kernel that is bound by memory.
 inline Work memory_work(
-    double bytes_read, double bytes_written, Access access = Access::Pointwise) {
+    double bytes_read,
+    double bytes_written,
+    Access access = Access::Pointwise) {
   Work work(MemoryShape{.access = access});
   work.bytes_read = bytes_read;
   work.bytes_written = bytes_written;

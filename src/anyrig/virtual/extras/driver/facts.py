@@ -41,7 +41,8 @@ _ARCHITECTURES = {
 # over 18.
 _NVLINKS = {"volta": (2, 25e9), "ampere": (4, 25e9), "hopper": (6, 25e9), "blackwell": (7, 50e9)}
 
-_PCIE_GENERATIONS = {16e9: 3, 32e9: 4, 64e9: 5}
+# NVLink-C2C to Grace counts as PCIe 5, which the GPU has in addition.
+_PCIE_GENERATIONS = {16e9: 3, 32e9: 4, 64e9: 5, 450e9: 5}
 
 
 def facts_of(rig: VirtualRig, ledger: str) -> str:

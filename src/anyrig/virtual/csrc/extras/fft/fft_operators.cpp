@@ -25,7 +25,8 @@ void check_signal(const at::Tensor& signal, at::IntArrayRef sizes) {
     TORCH_CHECK(
         signal.numel() == 0 || !is_of_halves(signal) || is_power_of_two(size),
         "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
-        "precision, but got a signal size of", sizes);
+        "precision, but got a signal size of",
+        sizes);
   }
 }
 

@@ -41,20 +41,14 @@ class Plans {
     by_use_.push_front(plan);
     places_.emplace(std::move(plan), by_use_.begin());
   }
-  int64_t count() const {
-    return static_cast<int64_t>(places_.size());
-  }
-  int64_t most() const {
-    return most_;
-  }
+  int64_t count() const { return static_cast<int64_t>(places_.size()); }
+  int64_t most() const { return most_; }
   void set_most(int64_t count) {
     TORCH_CHECK(count >= 0, "cuFFT plan cache size must be non-negative, but got ", count);
     most_ = count;
     drop_down_to(count);
   }
-  void clear() {
-    drop_down_to(0);
-  }
+  void clear() { drop_down_to(0); }
 
  private:
   void drop_down_to(int64_t count) {
@@ -111,7 +105,11 @@ void sort_by_stride(DimVector& dims, const Signal& signal) {
 // Records one cuFFT call and returns the layout of its result: _exec_fft of
 // aten/src/ATen/native/cuda/SpectralOps.cpp.
 Signal transform(
-    Plans& plans, Transform kind, at::ScalarType dtype, const Signal& self, IntArrayRef out_sizes,
+    Plans& plans,
+    Transform kind,
+    at::ScalarType dtype,
+    const Signal& self,
+    IntArrayRef out_sizes,
     IntArrayRef dims) {
   DimVector order;
   for (int64_t dim = 0; dim < static_cast<int64_t>(self.sizes.size()); ++dim) {
@@ -141,8 +139,7 @@ Signal transform(
 
   Plan plan{static_cast<int64_t>(kind), static_cast<int64_t>(dtype)};
   for (size_t i = 0; i < batched.size(); ++i) {
-    plan.insert(
-        plan.end(), {std::max(batched[i], batched_out[i]), in_strides[i], out_strides[i]});
+    plan.insert(plan.end(), {std::max(batched[i], batched_out[i]), in_strides[i], out_strides[i]});
   }
   plans.use(std::move(plan));
 
@@ -194,9 +191,7 @@ struct Call {
       dim = c10::maybe_wrap_dim(dim, self.dim());
     }
   }
-  bool is_planned() const {
-    return self.numel() > 0 && !dims.empty();
-  }
+  bool is_planned() const { return self.numel() > 0 && !dims.empty(); }
 };
 
 int64_t fft_plans(c10::DeviceIndex device) {

@@ -96,8 +96,9 @@ class GpuChannel : public tensorpipe::channel::Channel {
         tensorpipe::CpuBuffer{marker.get()}, 1,
         [marker, needs_values, callback = std::move(callback)](const tensorpipe::Error& error) {
           if (needs_values && !error) {
-            callback(tensorpipe::Error(
-                std::make_shared<NoValues>(), "extras/rpc/tensorpipe.cpp", __LINE__));
+            callback(
+                tensorpipe::Error(
+                    std::make_shared<NoValues>(), "extras/rpc/tensorpipe.cpp", __LINE__));
           } else {
             callback(error);
           }
@@ -128,8 +129,8 @@ class GpuChannels : public tensorpipe::channel::Context {
   const std::unordered_map<tensorpipe::Device, std::string>& deviceDescriptors() const override {
     return devices_;
   }
-  bool canCommunicateWithRemote(
-      const std::string& local, const std::string& remote) const override {
+  bool canCommunicateWithRemote(const std::string& local, const std::string& remote)
+      const override {
     return local == remote;
   }
   std::shared_ptr<tensorpipe::channel::Channel> createChannel(
@@ -183,8 +184,8 @@ void install_tensorpipe() {
   static const GpuConverter converter;
   const rpc::TensorpipeDeviceTypeConverterRegistrar registrar(kDeviceType, &converter);
   rpc::TensorPipeChannelRegistry()->Register("anyrig_gpus", [] {
-    return std::make_unique<rpc::ChannelRegistration>(rpc::ChannelRegistration{
-        std::make_shared<GpuChannels>(), rpc::kCudaBasicChannelPriority});
+    return std::make_unique<rpc::ChannelRegistration>(
+        rpc::ChannelRegistration{std::make_shared<GpuChannels>(), rpc::kCudaBasicChannelPriority});
   });
 }
 

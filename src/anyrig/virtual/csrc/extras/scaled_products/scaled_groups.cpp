@@ -22,7 +22,7 @@ namespace {
 struct ScalesOfGroups {
   at::Tensor scales;
   ScalingType scaling;
-    OptionalTensor group_scales; // an additional float32 scale for each group
+  OptionalTensor group_scales; // an additional float32 scale for each group
 };
 
 // Applies the scales of each group. Swizzled scales must be read group by group, in order.
@@ -201,7 +201,10 @@ void check_groups(
 
 // `side` is 0 for the rows of the first operand and 1 for the columns of the second.
 void check_scales_of_rows(
-    const at::Tensor& matrix, const at::Tensor& scale, int64_t side, int64_t copies) {
+    const at::Tensor& matrix,
+    const at::Tensor& scale,
+    int64_t side,
+    int64_t copies) {
   if (matrix.dim() == 2) {
     TORCH_CHECK(
         scale.dim() == 1, "scale must be a 1D tensor, but got ", scale.dim(), "D, arg ", side);
@@ -216,20 +219,24 @@ void check_scales_of_rows(
   TORCH_CHECK(
       scale.stride(1) == 1, "scale must be contiguous in the last dimension for arg ", side);
   TORCH_CHECK(
-      scale.size(0) == matrix.size(0),
-      "scale must have the same batch dimension as mat for arg ", side);
+      scale.size(0) == matrix.size(0), "scale must have the same batch dimension as mat for arg ",
+      side);
   TORCH_CHECK(
       scale.size(1) == matrix.size(1 + side),
       "scale must have the same first dimension as mat for arg ", side);
 }
 
 void check_scales_of_blocks(
-    const at::Tensor& matrix, const at::Tensor& scale, int64_t side, ScalingType scaling) {
+    const at::Tensor& matrix,
+    const at::Tensor& scale,
+    int64_t side,
+    ScalingType scaling) {
   if (matrix.dim() == 2) {
     TORCH_CHECK(
         scale.dim() == 2,
         "for block-scaled, scale must have same number of dimensions as parent tensor, but got "
-        "mat.dim() = ", matrix.dim(), " and scale.dim() = ", scale.dim(), " for arg ", side);
+        "mat.dim() = ",
+        matrix.dim(), " and scale.dim() = ", scale.dim(), " for arg ", side);
     TORCH_CHECK(
         scale.size(0) >= matrix.size(side), "for block-scaled, arg ", side, " tensor shape (",
         matrix.size(0), ", ", matrix.size(1), ") must have scale.shape[0] >= ", matrix.size(side),
@@ -239,8 +246,8 @@ void check_scales_of_blocks(
   TORCH_CHECK(
       scale.dim() == 2,
       "for block-scaled 2d-3d grouped GEMM, the 3d tensor of shape (G,K,N) must have a 2d scale of "
-      "shape (G, blocked_scale_K * blocked_scale_N),but scale is ", scale.dim(), "D for arg ",
-      side);
+      "shape (G, blocked_scale_K * blocked_scale_N),but scale is ",
+      scale.dim(), "D for arg ", side);
   const int64_t numbers = matrix.size(1) * (is_of_four_bits(matrix) ? 2 : 1);
   TORCH_CHECK(
       scale.size(0) == matrix.size(0) &&
@@ -259,8 +266,8 @@ int64_t copies_of_rows(const at::Tensor& a, const at::Tensor& b, const c10::IVal
 void check_fine_floats(const at::Tensor& a, const at::Tensor& b) {
   for (const auto* matrix : {&a, &b}) {
     TORCH_CHECK_VALUE(
-        matrix->scalar_type() == at::kFloat8_e4m3fn,
-        "Expected mat_a to be Float8_e4m3 matrix got ", matrix->scalar_type());
+        matrix->scalar_type() == at::kFloat8_e4m3fn, "Expected mat_a to be Float8_e4m3 matrix got ",
+        matrix->scalar_type());
   }
 }
 
@@ -326,8 +333,8 @@ void check_scaled_grouped_mm_v2(Arguments arguments, c10::Device device) {
   check_blocks_of_groups(a, device, is_of_four_bits(a) ? "FP4" : "MXFP8");
   const auto swizzled = static_cast<int64_t>(SwizzleType::SWIZZLE_32_4_4);
   TORCH_CHECK_VALUE(
-      is_of_four_bits(a) || (of_a.swizzles == std::vector{swizzled} &&
-                             of_b.swizzles == std::vector{swizzled}),
+      is_of_four_bits(a) ||
+          (of_a.swizzles == std::vector{swizzled} && of_b.swizzles == std::vector{swizzled}),
       "For CUDA MXFP8 grouped gemm, both scale swizzle types must be SWIZZLE_32_4_4");
 }
 

@@ -41,7 +41,7 @@ struct ScaledOperand {
 
 struct Epilogue {
   OptionalTensor bias;
-    OptionalTensor scale; // for an 8-bit result
+  OptionalTensor scale; // for an 8-bit result
   OptionalTensor alpha;
 };
 
@@ -141,22 +141,36 @@ std::string what_may_be(
       "Invalid scaling configuration.\n"
       "- For TensorWise scaling, a and b should be float8, scales should be float and singletons.\n"
       "- For RowWise scaling, a and b should be float8, scales should be float, scale_a should be "
-      "(", m, ", 1) and scale_b should be (1, ", n, "), and both should be contiguous.\n"
+      "(",
+      m, ", 1) and scale_b should be (1, ", n,
+      "), and both should be contiguous.\n"
       "- For BlockWise 1x128 scaling, a and b should be float8, scales should be float, scale_a "
-      "should be (", m, ", ", tiles_of(k, 128), ") and scale_b should be (", tiles_of(k, 128),
-      ", ", n, "), and both should be outer-dim-major.\n"
+      "should be (",
+      m, ", ", tiles_of(k, 128), ") and scale_b should be (", tiles_of(k, 128), ", ", n,
+      "), and both should be outer-dim-major.\n"
       "- For BlockWise 128x128 scaling, a and b should be float8, scales should be float, scale_a "
-      "should be (", tiles_of(m, 128), ", ", tiles_of(k, 128), ") and scale_b should be (",
-      tiles_of(k, 128), ", ", tiles_of(n, 128), "), and both should be near-inner-dim-major (with "
+      "should be (",
+      tiles_of(m, 128), ", ", tiles_of(k, 128), ") and scale_b should be (", tiles_of(k, 128), ", ",
+      tiles_of(n, 128),
+      "), and both should be near-inner-dim-major (with "
       "16-byte aligned strides).\n"
       "- For Blockwise 1x32 scaling, a and b should be float8, scales should be float8_e8m0fnu, "
-      "scale_a should have ", count_swizzled(m, k, BlockWise1x32), " elements and scale_b should "
-      "have ", count_swizzled(n, k, BlockWise1x32), " elements, and both should be contiguous.\n"
+      "scale_a should have ",
+      count_swizzled(m, k, BlockWise1x32),
+      " elements and scale_b should "
+      "have ",
+      count_swizzled(n, k, BlockWise1x32),
+      " elements, and both should be contiguous.\n"
       "- For Blockwise 1x16 scaling, a and b should be float4 (packed 2x), scales should be "
-      "float8_e4m3fn, scale_a should have ", count_swizzled(m, 2 * k, BlockWise1x16), " elements "
-      "and scale_b should have ", count_swizzled(n, 2 * k, BlockWise1x16), " elements, and both "
+      "float8_e4m3fn, scale_a should have ",
+      count_swizzled(m, 2 * k, BlockWise1x16),
+      " elements "
+      "and scale_b should have ",
+      count_swizzled(n, 2 * k, BlockWise1x16),
+      " elements, and both "
       "should be contiguous.\n"
-      "Got a.dtype()=", a.scalar_type(), ", scale_a.dtype()=", scale_a.scalar_type(),
+      "Got a.dtype()=",
+      a.scalar_type(), ", scale_a.dtype()=", scale_a.scalar_type(),
       ", scale_a.size()=", scale_a.sizes(), ", scale_a.stride()=", scale_a.strides(),
       ", b.dtype()=", b.scalar_type(), ", scale_b.dtype()=", scale_b.scalar_type(),
       ", scale_b.size()=", scale_b.sizes(), " and scale_b.stride()=", scale_b.strides());
@@ -262,8 +276,7 @@ const char* const kUnsupportedGpu =
     "ROCm MI300+";
 
 bool multiplies_narrow_floats(const DeviceFacts& gpu) {
-  return gpu.capability_major >= 9 ||
-      (gpu.capability_major == 8 && gpu.capability_minor == 9);
+  return gpu.capability_major >= 9 || (gpu.capability_major == 8 && gpu.capability_minor == 9);
 }
 
 void check_matrices(const at::Tensor& a, const at::Tensor& b) {
@@ -275,7 +288,10 @@ void check_matrices(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void check_sizes_and_dtypes(
-    const at::Tensor& a, const at::Tensor& b, bool use_fast_accum, bool is_first) {
+    const at::Tensor& a,
+    const at::Tensor& b,
+    bool use_fast_accum,
+    bool is_first) {
   const int64_t packed = !is_first && is_of_four_bits(a) ? 2 : 1;
   CHECK_OF_FORM(
       is_first, packed * a.size(1) % 16 == 0,
@@ -342,8 +358,8 @@ void check_library(
   const bool is_block_scaled =
       scaling == ScalingType::BlockWise1x128 || scaling == ScalingType::BlockWise128x128;
   const bool is_known = is_block_scaled ? gpu.capability_major == 9
-      : is_swizzled(scaling)       ? gpu.capability_major >= 10
-                                   : true;
+      : is_swizzled(scaling)            ? gpu.capability_major >= 10
+                                        : true;
   const bool gives_coarse = result != at::kFloat8_e5m2 || a.scalar_type() == at::kFloat8_e5m2 ||
       b.scalar_type() == at::kFloat8_e5m2;
   TORCH_CHECK(is_known && gives_coarse, kUnsupportedByCublas);
@@ -373,7 +389,11 @@ void check_rowwise(
 
 // Checks scales of 128-number blocks: stored by columns and, for 128x128 blocks, padded to four.
 void check_blocks_of_128(
-    const at::Tensor& scale, const char* name, int64_t rows, int64_t numbers, ScalingType scaling) {
+    const at::Tensor& scale,
+    const char* name,
+    int64_t rows,
+    int64_t numbers,
+    ScalingType scaling) {
   const bool is_square = scaling == ScalingType::BlockWise128x128;
   const int64_t blocks = tiles_of(numbers, 128);
   const int64_t sizes[] = {
@@ -388,8 +408,7 @@ void check_blocks_of_128(
 }
 
 void check_swizzled(const ScalingRecipe& recipe, const char* name, int64_t rows, int64_t numbers) {
-  const int64_t count =
-      count_swizzled(rows, numbers, static_cast<ScalingType>(recipe.scalings[0]));
+  const int64_t count = count_swizzled(rows, numbers, static_cast<ScalingType>(recipe.scalings[0]));
   TORCH_CHECK_VALUE(
       recipe.scales[0].numel() == count, "For Blockwise scaling ", name, " should have ", count,
       " elements, got: ", recipe.scales[0].numel());
@@ -420,8 +439,8 @@ void check_recipes(
     const char* swizzles[] = {"swizzle_a", "swizzle_b"};
     for (int i = 0; i < 2; ++i) {
       TORCH_CHECK_VALUE(
-          recipes[i]->swizzles.size() == count, swizzles[i], " must have ", count,
-          " values, got ", recipes[i]->swizzles.size());
+          recipes[i]->swizzles.size() == count, swizzles[i], " must have ", count, " values, got ",
+          recipes[i]->swizzles.size());
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
         !is_of_four_bits(a) || first != ScalingType::BlockWise1x32 || gpu.capability_major == 10,
@@ -459,8 +478,7 @@ void check_scaled_mm(Arguments arguments, c10::Device device) {
   }
   if (arguments[4].isTensor() && arguments[4].toTensor().defined()) {
     const int64_t numbers = arguments[4].toTensor().numel();
-    TORCH_CHECK(
-        numbers == b.size(1), "Bias must be size ", b.size(1), " but got ", numbers);
+    TORCH_CHECK(numbers == b.size(1), "Bias must be size ", b.size(1), " but got ", numbers);
   }
   check_sizes_and_dtypes(a, b, arguments[7].toBool(), true);
   const auto result = dtype_of_result(a, arguments[6]);
@@ -469,8 +487,7 @@ void check_scaled_mm(Arguments arguments, c10::Device device) {
     check_library(a, b, scalings->first, result, gpu);
     // Only _scaled_mm_v2 uses CUTLASS, which supports the other scaling.
     TORCH_CHECK(
-        !is_of_four_bits(a) || scalings->first == ScalingType::BlockWise1x16,
-        kUnsupportedByCublas);
+        !is_of_four_bits(a) || scalings->first == ScalingType::BlockWise1x16, kUnsupportedByCublas);
   }
 }
 

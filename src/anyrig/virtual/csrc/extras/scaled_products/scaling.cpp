@@ -30,8 +30,7 @@ at::Tensor wide_numbers(const at::Tensor& rows) {
   return values.index_select(0, codes.flatten().to(at::kLong)).view(codes.sizes());
 }
 
-at::Tensor unswizzled(
-    const at::Tensor& scale, int64_t rows, int64_t numbers, ScalingType scaling) {
+at::Tensor unswizzled(const at::Tensor& scale, int64_t rows, int64_t numbers, ScalingType scaling) {
   const int64_t scales = tiles_of(numbers, numbers_of_scale(scaling));
   const int64_t down = tiles_of(rows, kTileOfRows);
   const int64_t across = tiles_of(scales, kTileOfScales);
@@ -46,7 +45,10 @@ at::Tensor spread_over(const at::Tensor& scale, int64_t block, int64_t dim, int6
 }
 
 at::Tensor scales_of_numbers(
-    const at::Tensor& scale, int64_t rows, int64_t numbers, ScalingType scaling) {
+    const at::Tensor& scale,
+    int64_t rows,
+    int64_t numbers,
+    ScalingType scaling) {
   switch (scaling) {
     case ScalingType::TensorWise:
       return scale.reshape({1, 1});
@@ -58,8 +60,8 @@ at::Tensor scales_of_numbers(
       return spread_over(spread_over(scale, kSquare, 0, rows), kSquare, 1, numbers);
     default:
       return spread_over(
-          unswizzled(scale, rows, numbers, scaling).narrow(0, 0, rows),
-          numbers_of_scale(scaling), 1, numbers);
+          unswizzled(scale, rows, numbers, scaling).narrow(0, 0, rows), numbers_of_scale(scaling),
+          1, numbers);
   }
 }
 

@@ -4,8 +4,7 @@
 
 namespace anyrig::virtual_gpu {
 
-bool ScalingRecipe::is(
-    std::initializer_list<std::pair<ScalingType, at::ScalarType>> parts) const {
+bool ScalingRecipe::is(std::initializer_list<std::pair<ScalingType, at::ScalarType>> parts) const {
   if (scales.size() != parts.size() || scalings.size() != parts.size()) {
     return false;
   }

@@ -42,9 +42,7 @@ struct Candidate {
 template <size_t N>
 class Network {
  public:
-  static void sort(std::array<Candidate, N>& values) {
-    sort_part(values, 0, N);
-  }
+  static void sort(std::array<Candidate, N>& values) { sort_part(values, 0, N); }
 
  private:
   static void order(std::array<Candidate, N>& values, int64_t i, int64_t j) {
@@ -64,7 +62,11 @@ class Network {
   }
 
   static void merge(
-      std::array<Candidate, N>& values, int64_t a, int64_t a_count, int64_t b, int64_t b_count) {
+      std::array<Candidate, N>& values,
+      int64_t a,
+      int64_t a_count,
+      int64_t b,
+      int64_t b_count) {
     if (a_count == 1 && b_count == 1) {
       order(values, a, b);
     } else if (a_count == 1 && b_count == 2) {
@@ -130,7 +132,7 @@ Mask keep_causally(const Tile& tile) {
 
 struct Algorithm {
   Mask (*keep)(const Tile&);
-    bool by_size; // by absolute value rather than by value
+  bool by_size; // by absolute value rather than by value
 };
 
 Algorithm algorithm_of(std::string_view name) {
@@ -195,8 +197,8 @@ at::Tensor kept_numbers(const at::Tensor& masks) {
 }
 
 struct PackedRows {
-    at::Tensor numbers; // half as many columns as the matrix
-    at::Tensor codes; // one byte for every four columns
+  at::Tensor numbers; // half as many columns as the matrix
+  at::Tensor codes; // one byte for every four columns
 };
 
 // The positions of the numbers kept in a group of four. A missing number has position 0.
@@ -263,8 +265,7 @@ Compressed empty_for_cutlass(int64_t rows, int64_t columns, const at::TensorOpti
 }
 
 Compressed empty_for_cusparselt(int64_t rows, int64_t columns, const at::TensorOptions& options) {
-  TORCH_CHECK(
-      rows % 128 == 0 && columns % 128 == 0, "Only supports rows/cols multiples of 128");
+  TORCH_CHECK(rows % 128 == 0 && columns % 128 == 0, "Only supports rows/cols multiples of 128");
   const int64_t numbers = rows * columns / 2;
   const int64_t words = rows * columns / 16;
   const auto whole = at::empty({numbers + words}, options);
@@ -339,10 +340,8 @@ FiveTensors prune_tiles(const at::Tensor& input, std::string_view name, bool for
 
 void check_masks(const at::Tensor& threads_masks, const at::Tensor& input) {
   TORCH_CHECK(threads_masks.dim() == 3);
-  TORCH_CHECK(
-      threads_masks.size(0) == in_whole_tiles(input.size(0), kWarpRows) / kThreadTile);
-  TORCH_CHECK(
-      threads_masks.size(1) == in_whole_tiles(input.size(1), kWarpColumns) / kThreadTile);
+  TORCH_CHECK(threads_masks.size(0) == in_whole_tiles(input.size(0), kWarpRows) / kThreadTile);
+  TORCH_CHECK(threads_masks.size(1) == in_whole_tiles(input.size(1), kWarpColumns) / kThreadTile);
   TORCH_CHECK(threads_masks.stride(1) == kMaskBytes);
   TORCH_CHECK(threads_masks.size(2) == kMaskBytes);
   TORCH_CHECK(threads_masks.stride(2) == 1);

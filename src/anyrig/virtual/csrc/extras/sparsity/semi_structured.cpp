@@ -81,8 +81,7 @@ at::Tensor restore_from_words(const at::Tensor& kept, const at::Tensor& meta) {
           words % 2 == 0 && kept.size(0) % (is_in_bytes(kept) ? 16 : 32) == 0,
       "metadata of shape ", meta.sizes(), " does not match ", kept.sizes(), " kept numbers");
   return restore(
-      kept,
-      is_in_bytes(kept) ? codes_in_words<int32_t>(meta) : codes_in_words<int16_t>(meta));
+      kept, is_in_bytes(kept) ? codes_in_words<int32_t>(meta) : codes_in_words<int16_t>(meta));
 }
 
 at::Tensor multiply_whole(const at::Tensor& matrix, const at::Tensor& other) {
@@ -137,8 +136,8 @@ at::Tensor semi_structured_linear(
   const auto dtype =
       out_dtype.value_or(input.scalar_type() == at::kChar ? at::kInt : input.scalar_type());
   auto result = product_with_sum(
-      is_given(bias) ? *bias : at::Tensor(), weight, meta,
-      input.reshape({-1, input.size(-1)}).t(), 1, 1, dtype);
+      is_given(bias) ? *bias : at::Tensor(), weight, meta, input.reshape({-1, input.size(-1)}).t(),
+      1, 1, dtype);
   if (name != "none") {
     result = name == "relu" ? at::relu(result) : at::silu(result);
   }
@@ -199,8 +198,7 @@ at::Tensor compress(const at::Tensor& matrix) {
   const auto packed = at::zeros({(codes + 1) / 2}, at::kByte);
   auto* bytes = packed.mutable_data_ptr<uint8_t>();
   for (int64_t i = 0; i < codes; ++i) {
-    const auto kept =
-        places_to_keep(is_number.const_data_ptr<bool>() + i * numbers, numbers);
+    const auto kept = places_to_keep(is_number.const_data_ptr<bool>() + i * numbers, numbers);
     for (int64_t j = 0; j < kept_of_code; ++j) {
       place[i][j] = kept[j] * numbers / 4;
     }
@@ -295,8 +293,8 @@ void check_mad(
   const auto result = out_dtype.isNone() ? dtype : out_dtype.toScalarType();
   const bool adds = sum != nullptr && sum->numel() > 0;
   TORCH_CHECK(
-      !adds || sum->scalar_type() == result, name, "Expected input datatype ", result,
-      ", but got ", sum->dtype());
+      !adds || sum->scalar_type() == result, name, "Expected input datatype ", result, ", but got ",
+      sum->dtype());
   const auto check_matrix = [&](const at::Tensor& tensor, const char* argument) {
     TORCH_CHECK(
         tensor.dim() == 2, name, "Expected ", argument, " argument to be 2D tensor, got ",
@@ -311,11 +309,11 @@ void check_mad(
       !adds || sum->dim() == 1, name, "Expected input argument to be 1D tensor, got ",
       adds ? sum->dim() : 0, " dims");
   TORCH_CHECK(
-      kept.size(1) == other.size(0) / 2, name, "Expected mat1 argument to have ",
-      other.size(0) / 2, " columns, but got ", kept.size(1));
+      kept.size(1) == other.size(0) / 2, name, "Expected mat1 argument to have ", other.size(0) / 2,
+      " columns, but got ", kept.size(1));
   TORCH_CHECK(
-      !adds || sum->size(0) == kept.size(0), name, "Expected input argument to have ",
-      kept.size(0), " elements, but got ", adds ? sum->size(0) : 0);
+      !adds || sum->size(0) == kept.size(0), name, "Expected input argument to have ", kept.size(0),
+      " elements, but got ", adds ? sum->size(0) : 0);
   const bool by_rows[] = {kept.stride(1) == 1, other.stride(1) == 1};
   const auto major = [](bool is_by_rows) { return is_by_rows ? "row-major" : "column_major"; };
   TORCH_CHECK(
@@ -392,7 +390,8 @@ void check_compressed_mm(Arguments arguments, c10::Device device) {
   TORCH_CHECK(
       !alpha.isTensor() || !alpha.toTensor().defined() || alpha.toTensor().numel() == 1 ||
           devices()[device.index()].capability_major != 9,
-      "CUDA error: operation not supported when calling `cusparseLtMatmulDescSetAttribute( &handle, "
+      "CUDA error: operation not supported when calling `cusparseLtMatmulDescSetAttribute( "
+      "&handle, "
       "&matmul, CUSPARSELT_MATMUL_ALPHA_VECTOR_SCALING, &tensor_alpha_mode, "
       "sizeof(tensor_alpha_mode))`");
 }

@@ -99,8 +99,8 @@ void check_members(const std::vector<Member>& members) {
         member.buffer_bytes == members[0].buffer_bytes &&
             member.signal_bytes == members[0].signal_bytes,
         "CUDASymmetricMemoryAllocator::rendezvous: sizes differ: rank 0 has a buffer of ",
-        members[0].buffer_bytes, " bytes and a signal pad of ", members[0].signal_bytes,
-        ", rank ", rank, " one of ", member.buffer_bytes, " and one of ", member.signal_bytes);
+        members[0].buffer_bytes, " bytes and a signal pad of ", members[0].signal_bytes, ", rank ",
+        rank, " one of ", member.buffer_bytes, " and one of ", member.signal_bytes);
     TORCH_CHECK(
         member.node == members[0].node,
         "CUDASymmetricMemoryAllocator::rendezvous: rank 0 is on node ", members[0].node,
@@ -131,7 +131,8 @@ bool device_has_multicast(c10::DeviceIndex device) {
 }
 
 std::shared_ptr<Peers> Peers::rendezvous(
-    std::shared_ptr<SharedPiece> own, const std::string& name) {
+    std::shared_ptr<SharedPiece> own,
+    const std::string& name) {
   const auto group = c10d::resolve_process_group(name);
   std::shared_ptr<Peers> peers(new Peers());
   peers->rank_ = group->getRank();
@@ -182,8 +183,8 @@ void Peers::allocate_pointers() {
       array([](const SharedPiece& piece) -> void* { return piece.signal_pad(); });
 }
 
-SignalCall Peers::describe_signal(
-    const char* what, int peer, int channel, size_t timeout_ms) const {
+SignalCall Peers::describe_signal(const char* what, int peer, int channel, size_t timeout_ms)
+    const {
   const bool has_timeout = timeout_ms > 0;
   return {
       what,

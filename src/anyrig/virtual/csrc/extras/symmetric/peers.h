@@ -37,7 +37,8 @@ class Peers {
   // must call it. Raises RuntimeError if two ranks share a GPU, the sizes differ, or the ranks are
   // on several nodes.
   static std::shared_ptr<Peers> rendezvous(
-      std::shared_ptr<SharedPiece> own, const std::string& name);
+      std::shared_ptr<SharedPiece> own,
+      const std::string& name);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -63,8 +64,8 @@ class Peers {
 
  private:
   Peers() = default;
-  struct SignalCall describe_signal(
-      const char* what, int peer, int channel, size_t timeout_ms) const;
+  struct SignalCall describe_signal(const char* what, int peer, int channel, size_t timeout_ms)
+      const;
   void allocate_pointers();
 
   int rank_ = 0;

@@ -57,7 +57,9 @@ bool process_has_ended(int64_t process) {
 }
 
 [[noreturn]] void raise_signal_failure(
-    const SignalCall& call, const char* verb, const std::string& why) {
+    const SignalCall& call,
+    const char* verb,
+    const std::string& why) {
   const auto line = c10::str(
       "CUDASymmetricMemory::", call.what, ": rank ", call.rank, " failed to ", verb, " rank ",
       call.peer, " on channel ", call.channel, ' ', why);
@@ -67,7 +69,11 @@ bool process_has_ended(int64_t process) {
 
 // Waits until the word is `from`, then sets it to `to`. `verb` appears in the error message.
 void wait_and_set(
-    Word& word, uint32_t from, uint32_t to, const SignalCall& call, const char* verb) {
+    Word& word,
+    uint32_t from,
+    uint32_t to,
+    const SignalCall& call,
+    const char* verb) {
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   WithoutGil without_gil;
   for (int polls = 0;; ++polls) {
@@ -81,9 +87,8 @@ void wait_and_set(
           call, verb,
           c10::str(
               "after ", call.limit.count(), " ms",
-              call.has_own_limit
-                  ? ""
-                  : ", the timeout of the process group; a GPU would wait forever"));
+              call.has_own_limit ? ""
+                                 : ", the timeout of the process group; a GPU would wait forever"));
     }
     if (polls % kPollsPerPeerCheck == kPollsPerPeerCheck - 1 &&
         process_has_ended(call.peer_process)) {

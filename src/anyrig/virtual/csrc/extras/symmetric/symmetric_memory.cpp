@@ -89,8 +89,8 @@ class VirtualSymmetricMemory final : public SymmetricMemory {
   // PyTorch 2.13 does not check the rank; its kernel would access a signal pad that does not exist.
   void check_peer(int peer) const {
     TORCH_CHECK(
-        peer >= 0 && peer < peers_->size(), "rank must be in [0, ", peers_->size(), ") (got ",
-        peer, ")");
+        peer >= 0 && peer < peers_->size(), "rank must be in [0, ", peers_->size(), ") (got ", peer,
+        ")");
   }
 
   std::shared_ptr<Peers> peers_;
@@ -126,9 +126,8 @@ struct Allocations {
     const auto& [first, allocation] = *--after;
     const auto offset = static_cast<size_t>(place - first);
     const size_t bytes = allocation->piece->sizes().buffer_bytes;
-    return offset < std::max<size_t>(bytes, 1)
-        ? std::pair(allocation, offset)
-        : std::pair<std::shared_ptr<Allocation>, size_t>();
+    return offset < std::max<size_t>(bytes, 1) ? std::pair(allocation, offset)
+                                               : std::pair<std::shared_ptr<Allocation>, size_t>();
   }
 };
 
@@ -173,7 +172,8 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   }
 
   c10::intrusive_ptr<SymmetricMemory> rendezvous(
-      void* address, const std::optional<std::string>& group) override {
+      void* address,
+      const std::optional<std::string>& group) override {
     const auto [allocation, offset] = Allocations::get().find(address);
     if (allocation == nullptr) {
       TORCH_WARN(

@@ -32,6 +32,10 @@ void install_symmetric_operators();
 // Sends or receives a signal through an operator, so that CUDA graphs record it.
 enum class SignalKind : int64_t { Barrier, Put, Wait };
 void call_signal(
-    const at::Tensor& signal_pad, SignalKind kind, int peer, int channel, size_t timeout_ms);
+    const at::Tensor& signal_pad,
+    SignalKind kind,
+    int peer,
+    int channel,
+    size_t timeout_ms);
 
 } // namespace anyrig::virtual_gpu

@@ -51,8 +51,8 @@ size_t checked_alignment(const at::Tensor& tensor, const char* name) {
       ">: input ptr + offset must be at least ", minimum, "-byte aligned.");
   const size_t size_alignment = alignment_of(static_cast<size_t>(tensor.numel()) * element);
   TORCH_CHECK(
-      size_alignment >= minimum, name, "<", tensor.scalar_type(),
-      ">: input size must be at least ", minimum, "-byte aligned.");
+      size_alignment >= minimum, name, "<", tensor.scalar_type(), ">: input size must be at least ",
+      minimum, "-byte aligned.");
   return std::min(offset_alignment, size_alignment);
 }
 
@@ -64,12 +64,14 @@ void check_float_or_bfloat16(const at::Tensor& tensor, const char* name) {
 }
 
 void check_unrolled(int ranks) {
-  TORCH_CHECK(
-      ranks == 2 || ranks == 4 || ranks == 8, "Not implemented for world_size=", ranks);
+  TORCH_CHECK(ranks == 2 || ranks == 4 || ranks == 8, "Not implemented for world_size=", ranks);
 }
 
 Rendezvous checked_rendezvous(
-    const at::Tensor& tensor, const Text& group, const char* name, const char* which = "input") {
+    const at::Tensor& tensor,
+    const Text& group,
+    const char* name,
+    const char* which = "input") {
   auto memory = rendezvous(tensor, group);
   TORCH_CHECK(
       memory.peers != nullptr, name, ": ", which, " must be allocated with empty_strided_p2p().");
@@ -83,8 +85,7 @@ class Elements {
       : peers_(*memory.peers),
         dtype_(tensor.scalar_type()),
         first_byte_(
-            memory.offset +
-            static_cast<size_t>(tensor.storage_offset() * tensor.element_size())),
+            memory.offset + static_cast<size_t>(tensor.storage_offset() * tensor.element_size())),
         count_(tensor.numel()) {}
 
   // Returns a one-dimensional CPU tensor over elements [begin, end) of `rank`'s tensor. The range
@@ -205,12 +206,18 @@ at::Tensor one_shot_all_reduce(const at::Tensor& input, Text reduce_op, Text gro
 }
 
 at::Tensor one_shot_all_reduce_out(
-    const at::Tensor& input, Text reduce_op, Text group, at::Tensor out) {
+    const at::Tensor& input,
+    Text reduce_op,
+    Text group,
+    at::Tensor out) {
   return one_shot(input, std::nullopt, reduce_op, group, std::move(out));
 }
 
 at::Tensor one_shot_all_reduce_copy(
-    const at::Tensor& buffer, const at::Tensor& local_input, Text reduce_op, Text group) {
+    const at::Tensor& buffer,
+    const at::Tensor& local_input,
+    Text reduce_op,
+    Text group) {
   return one_shot(buffer, local_input, reduce_op, group, at::empty_like(local_input));
 }
 
@@ -248,8 +255,9 @@ at::Tensor two_shot(
         alignment <= output_alignment, kName,
         ": output alignment must be equal to or larger than input.");
     TORCH_CHECK(
-        output->sizes() == input.sizes(), kName, ": input/output size mismatch, input.sizes(): ",
-        input.sizes(), ", output.sizes(): ", output->sizes());
+        output->sizes() == input.sizes(), kName,
+        ": input/output size mismatch, input.sizes(): ", input.sizes(),
+        ", output.sizes(): ", output->sizes());
     TORCH_CHECK(input.numel() > 0 || output->scalar_type() == input.scalar_type());
   }
   if (input.numel() == 0) {
@@ -295,12 +303,18 @@ at::Tensor two_shot_all_reduce_(at::Tensor input, Text reduce_op, Text group) {
 }
 
 at::Tensor two_shot_all_reduce_out(
-    at::Tensor input, Text reduce_op, Text group, at::Tensor output) {
+    at::Tensor input,
+    Text reduce_op,
+    Text group,
+    at::Tensor output) {
   return two_shot(input, std::move(output), reduce_op, group);
 }
 
 at::Tensor reduce_scatter_out(
-    at::Tensor input, Text group, bool split_last_dim, at::Tensor output) {
+    at::Tensor input,
+    Text group,
+    bool split_last_dim,
+    at::Tensor output) {
   constexpr auto kName = "reduce_scatter";
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(output.is_contiguous(), kName, ": output must be contiguous.");
@@ -365,7 +379,10 @@ at::Tensor multimem_all_reduce_(const at::Tensor& input, Text reduce_op, Text gr
 }
 
 at::Tensor multimem_one_shot_all_reduce_out(
-    const at::Tensor& input, Text reduce_op, Text group, at::Tensor out) {
+    const at::Tensor& input,
+    Text reduce_op,
+    Text group,
+    at::Tensor out) {
   constexpr auto kName = "multimem_one_shot_all_reduce";
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(out.is_contiguous(), kName, ": output must be contiguous.");
@@ -386,8 +403,7 @@ at::Tensor multimem_one_shot_all_reduce(const at::Tensor& input, Text reduce_op,
 at::Tensor multimem_all_gather_out(const at::Tensor& input, Text group, at::Tensor out) {
   constexpr auto kName = "multimem_all_gather_out";
   const auto memory = checked_rendezvous(out, group, kName, "output");
-  TORCH_CHECK(
-      memory.peers->multicast() != nullptr, kName, ": output must have multicast support.");
+  TORCH_CHECK(memory.peers->multicast() != nullptr, kName, ": output must have multicast support.");
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(out.is_contiguous(), kName, ": output must be contiguous.");
   TORCH_CHECK(input.dim() == out.dim(), kName, ": input/output dimension mismatch.");
@@ -418,12 +434,15 @@ at::Tensor multimem_all_gather_out(const at::Tensor& input, Text group, at::Tens
 // Writes `count` 32-bit words, and wakes threads that wait for them as signals. In ShapeOnly only
 // signal pads have memory.
 void write_words(
-    const at::Tensor& tensor, int64_t offset, int64_t value, int64_t count, const char* name) {
+    const at::Tensor& tensor,
+    int64_t offset,
+    int64_t value,
+    int64_t count,
+    const char* name) {
   TORCH_CHECK(
       tensor.dim() == 1 && tensor.is_contiguous() && tensor.scalar_type() == at::kUInt32, name,
       ": input must be a flat, contiguous uint32 tensor.");
-  TORCH_CHECK(
-      offset >= 0, name, ": offset must be greater than or equal to 0 (got ", offset, ")");
+  TORCH_CHECK(offset >= 0, name, ": offset must be greater than or equal to 0 (got ", offset, ")");
   TORCH_CHECK(count > 0, name, ": count must be a positive integer (got ", count, ")");
   TORCH_CHECK(
       value >= 0 && value <= std::numeric_limits<uint32_t>::max(), name,
@@ -460,7 +479,11 @@ at::Tensor stream_write_value32_(at::Tensor& input, int64_t offset, int64_t valu
 }
 
 void run_signal(
-    const at::Tensor& signal_pad, int64_t kind, int64_t peer, int64_t channel, int64_t timeout_ms) {
+    const at::Tensor& signal_pad,
+    int64_t kind,
+    int64_t peer,
+    int64_t channel,
+    int64_t timeout_ms) {
   const auto peers = peers_of_signal_pad(signal_pad);
   TORCH_INTERNAL_ASSERT(peers != nullptr);
   auto& clock = Clock::get();
@@ -502,13 +525,15 @@ void register_if_supported(torch::Library& library, const char* name, Kernel ker
 } // namespace
 
 void call_signal(
-    const at::Tensor& signal_pad, SignalKind kind, int peer, int channel, size_t timeout_ms) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("anyrig::symmetric_signal", "")
-          .typed<void(const at::Tensor&, int64_t, int64_t, int64_t, int64_t)>();
-  op.call(
-      signal_pad, static_cast<int64_t>(kind), peer, channel, static_cast<int64_t>(timeout_ms));
+    const at::Tensor& signal_pad,
+    SignalKind kind,
+    int peer,
+    int channel,
+    size_t timeout_ms) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("anyrig::symmetric_signal", "")
+                             .typed<void(const at::Tensor&, int64_t, int64_t, int64_t, int64_t)>();
+  op.call(signal_pad, static_cast<int64_t>(kind), peer, channel, static_cast<int64_t>(timeout_ms));
 }
 
 void install_symmetric_operators() {

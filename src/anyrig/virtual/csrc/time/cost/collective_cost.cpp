@@ -13,7 +13,9 @@ double step_seconds(const CollectiveCoefficients& coefficients, LinkKind kind) {
 }
 
 double seconds_over(
-    const CollectiveCoefficients& coefficients, double bytes, double bytes_per_second) {
+    const CollectiveCoefficients& coefficients,
+    double bytes,
+    double bytes_per_second) {
   return quotient(bytes, bytes_per_second * coefficients.bandwidth_fraction);
 }
 
@@ -32,15 +34,18 @@ double ring_latency(
 // A chain inside each node and a tree between the nodes, up and down.
 double tree_latency(const CollectiveCoefficients& coefficients, const RingLinks& links, int ranks) {
   return coefficients.base_seconds +
-      2 * ((ranks / links.nodes - 1) * step_seconds(coefficients, links.inside.kind) +
-           std::ceil(std::log2(links.nodes)) * coefficients.tree_network_step_seconds);
+      2 *
+      ((ranks / links.nodes - 1) * step_seconds(coefficients, links.inside.kind) +
+       std::ceil(std::log2(links.nodes)) * coefficients.tree_network_step_seconds);
 }
 
 double all_reduce_seconds(
-    const CollectiveCoefficients& coefficients, const RingLinks& links, double bytes, int ranks) {
+    const CollectiveCoefficients& coefficients,
+    const RingLinks& links,
+    double bytes,
+    int ranks) {
   const double rate = links.bytes_per_second();
-  const double ring =
-      ring_latency(coefficients, links, 2 * (ranks - 1), 2 * (links.nodes - 1)) +
+  const double ring = ring_latency(coefficients, links, 2 * (ranks - 1), 2 * (links.nodes - 1)) +
       seconds_over(coefficients, 2 * bytes * (ranks - 1) / ranks, rate);
   const double tree =
       tree_latency(coefficients, links, ranks) + seconds_over(coefficients, 2 * bytes, rate);
@@ -50,11 +55,14 @@ double all_reduce_seconds(
 // Each pair of ranks has its own transfer. The data for other nodes leaves over each rank's share
 // of the network, concurrently with the transfers inside the node.
 double all_to_all_seconds(
-    const CollectiveCoefficients& coefficients, const RingLinks& links, double bytes, int ranks) {
+    const CollectiveCoefficients& coefficients,
+    const RingLinks& links,
+    double bytes,
+    int ranks) {
   const double share = bytes / ranks;
   const double ranks_per_node = static_cast<double>(ranks) / links.nodes;
-  const double inside = seconds_over(
-      coefficients, share * (ranks_per_node - 1), links.inside.bytes_per_second);
+  const double inside =
+      seconds_over(coefficients, share * (ranks_per_node - 1), links.inside.bytes_per_second);
   const double across =
       seconds_over(coefficients, share * (ranks - ranks_per_node), links.across.bytes_per_second);
   return ring_latency(coefficients, links, 1, 1) + std::max(inside, across);

@@ -7,10 +7,10 @@
 //
 // Channels count per group. Matrix units want channels last: tensors in NCHW are transformed first.
 //
-//   groups on matrix units      channels last                         NCHW
-//   not a multiple of 4 wide    slow kernels; by weight, k not split  slow kernels
-//   wide, or of few channels    transposes to float32, products       transforms, products
-//   others                      products                              transforms, products
+//   groups on matrix units        channels last                         NCHW
+//   narrow, not a multiple of 4   slow kernels; by weight, k not split  slow kernels
+//   wide, or of few channels      transposes to float32, products       transforms, products
+//   others                        products                              transforms, products
 #include "time/cost/cost.h"
 
 #include <algorithm>
@@ -23,6 +23,7 @@ namespace {
 // products show.
 constexpr double kImageBlock = 16;
 constexpr double kFewChannels = 4;
+constexpr double kPaddedGroup = 64;
 
 ProductShape implicit_product(const ConvolutionShape& shape) {
   const double in = shape.in_channels / shape.groups;
@@ -64,27 +65,34 @@ bool is_grouped(const ConvolutionShape& shape) {
   return shape.groups > 1 && !is_depthwise(shape);
 }
 
-// Kernels on matrix units load 8 bytes at a time, of one group.
+// Kernels on matrix units load 8 bytes at a time, of one group. They pad a wide group, as they pad
+// the channels of a convolution without groups.
 bool suits_matrix_units(const ConvolutionShape& shape, double element_bytes) {
   const double step = 8 / element_bytes;
-  return std::fmod(shape.in_channels / shape.groups, step) == 0 &&
-      std::fmod(shape.out_channels / shape.groups, step) == 0;
+  const double in = shape.in_channels / shape.groups;
+  const double out = shape.out_channels / shape.groups;
+  return std::min(in, out) >= kPaddedGroup ||
+      (std::fmod(in, step) == 0 && std::fmod(out, step) == 0);
 }
 
 // An image in NCHW is a matrix of channels x points. A kernel of 1 x 1 multiplies it as it is, if its
-// rows are aligned to 16 bytes.
-bool is_planar_product(const ConvolutionShape& shape, double element_bytes) {
-  return volume(shape.kernel) == 1 && volume(shape.stride) == 1 && shape.groups == 1 &&
-      std::fmod(volume(shape.in) * element_bytes, 16) == 0;
+// rows are aligned as the kernel asks.
+bool is_planar_product(const ConvolutionCoefficients& coefficients, const Work& work) {
+  const auto& shape = work.convolution;
+  const double alignment = coefficients.planar_alignment_bytes[static_cast<size_t>(shape.pass)];
+  return alignment > 0 && volume(shape.kernel) == 1 && volume(shape.stride) == 1 &&
+      shape.groups == 1 && std::fmod(volume(shape.in) * work.element_bytes, alignment) == 0;
 }
 
 // cuDNN 8 has no kernels for some groups of halves in channels-last order: it transposes the
 // tensors to float32 and back. Sources: pytorch/pytorch issues 34977 (groups of 64 channels) and
 // 54324 (the transposes). Training steps of timm's models show that wide groups are transposed, and
-// narrower ones of tensors with few channels.
+// narrower ones of tensors with few channels. Inference steps show that cuDNN 9 transposes none.
 bool needs_transposes(const ConvolutionCoefficients& coefficients, const Work& work) {
   const auto& shape = work.convolution;
-  if (!is_grouped(shape) || !shape.channels_last || work.element_bytes != 2) {
+  const bool has_kernel =
+      shape.pass == ConvolutionPass::Forward && coefficients.grouped_transpose_forward == 0;
+  if (has_kernel || !is_grouped(shape) || !shape.channels_last || work.element_bytes != 2) {
     return false;
   }
   const double channels = std::max(shape.in_channels, shape.out_channels);
@@ -100,10 +108,12 @@ bool needs_transposes(const ConvolutionCoefficients& coefficients, const Work& w
 }
 
 double transposing_seconds(
-    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work) {
   const auto& shape = work.convolution;
-  const double elements = shape.batch *
-      (shape.in_channels * volume(shape.in) + shape.out_channels * volume(shape.out));
+  const double elements =
+      shape.batch * (shape.in_channels * volume(shape.in) + shape.out_channels * volume(shape.out));
   return quotient(
       elements * (work.element_bytes + 4),
       gpu.memory_bytes_per_second * coefficients.grouped_transpose_fraction);
@@ -111,19 +121,22 @@ double transposing_seconds(
 
 // The gradient by input of a kernel smaller than its stride has gaps, which are zeroed first.
 double zeroing_seconds(
-    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work) {
   const auto& shape = work.convolution;
-  const bool has_gaps = shape.pass == ConvolutionPass::ByInput &&
-      volume(shape.kernel) < volume(shape.stride);
-  return has_gaps ? moving_seconds(
-                        gpu, work.bytes_written, work.bytes_written,
-                        coefficients.memory_fraction)
-                  : 0;
+  const bool has_gaps =
+      shape.pass == ConvolutionPass::ByInput && volume(shape.kernel) < volume(shape.stride);
+  return has_gaps
+      ? moving_seconds(gpu, work.bytes_written, work.bytes_written, coefficients.memory_fraction)
+      : 0;
 }
 
 // Kernels for depthwise convolutions use no matrix units.
 double depthwise_seconds(
-    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work) {
   const double efficiency =
       coefficients.depthwise_efficiency[static_cast<size_t>(work.convolution.pass)] *
       (work.convolution.channels_last ? 1.0 : coefficients.depthwise_planar_share);
@@ -160,7 +173,9 @@ double pairs_of(double blocks, double multiprocessors, double lone_share) {
 // Winograd's algorithm with tiles of 2 x 2 outputs: 16 products in place of 36. A block computes
 // 8 x 16 outputs of 32 channels.
 double winograd_seconds(
-    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work) {
   const auto& shape = work.convolution;
   const bool by_input = shape.pass == ConvolutionPass::ByInput;
   const auto& image = by_input ? shape.in : shape.out;
@@ -174,8 +189,7 @@ double winograd_seconds(
   const double filters = work.element_bytes * results * sums;
   return pairs_of(blocks, gpu.multiprocessors, coefficients.winograd_lone_share) * block_seconds +
       moving_seconds(gpu, (9 + 2 * 16) * filters, 16 * filters, coefficients.filter_fraction) +
-      moving_seconds(
-             gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction) *
+      moving_seconds(gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction) *
       coefficients.overlap +
       gpu.coefficients.kernel_floor_seconds;
 }
@@ -183,7 +197,9 @@ double winograd_seconds(
 // Winograd's algorithm with tiles of 4 x 4 outputs, between two transforms in memory: 36 products in
 // place of 144 for a kernel of 3 x 3, and 64 in place of 400 for one of 5 x 5.
 double transformed_seconds(
-    const GpuFacts& gpu, const ConvolutionCoefficients& coefficients, const Work& work) {
+    const GpuFacts& gpu,
+    const ConvolutionCoefficients& coefficients,
+    const Work& work) {
   const auto& shape = work.convolution;
   const double side = shape.kernel[1], points = (side + 3) * (side + 3);
   const auto& out = shape.pass == ConvolutionPass::ByInput ? shape.in : shape.out;
@@ -222,30 +238,31 @@ double transformed_seconds(
 double convolution_seconds(const GpuFacts& gpu, const Work& work) {
   const auto& shape = work.convolution;
   const bool on_matrix_units = gpu.uses_matrix_units(work.precision);
-  const auto& coefficients = on_matrix_units ? gpu.coefficients.convolution_tensor
-                                             : gpu.coefficients.convolution_simt;
+  const auto& coefficients =
+      on_matrix_units ? gpu.coefficients.convolution_tensor : gpu.coefficients.convolution_simt;
   const auto& tiles =
       on_matrix_units ? gpu.coefficients.product_tensor : gpu.coefficients.product_simt;
   if (is_depthwise(shape)) {
     return depthwise_seconds(gpu, coefficients, work);
   }
-  const double few_channels_rate =
-      coefficients.few_channels_rate[static_cast<size_t>(shape.pass)];
+  const double few_channels_rate = coefficients.few_channels_rate[static_cast<size_t>(shape.pass)];
   if (has_few_channels(shape) && few_channels_rate > 0) {
     return few_channels_seconds(gpu, coefficients, work, few_channels_rate);
   }
-  const bool is_slow = is_grouped(shape) &&
-      !(on_matrix_units && suits_matrix_units(shape, work.element_bytes));
+  const bool is_slow =
+      is_grouped(shape) && !(on_matrix_units && suits_matrix_units(shape, work.element_bytes));
   const bool is_transposed = on_matrix_units && needs_transposes(coefficients, work);
   const double efficiency = coefficients.efficiency[static_cast<size_t>(shape.pass)] *
       (is_slow ? coefficients.grouped_efficiency : 1.0);
   const bool may_split = !is_slow || !shape.channels_last;
-  double seconds = overlapped(
-      tiled_seconds(
-          gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency, may_split),
-      moving_seconds(
-          gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction),
-      coefficients.overlap) + zeroing_seconds(gpu, coefficients, work);
+  double seconds =
+      overlapped(
+          tiled_seconds(
+              gpu, tiles, implicit_product(shape), gpu.rate(work.precision) * efficiency,
+              may_split),
+          moving_seconds(gpu, work.bytes(), work.footprint_bytes, coefficients.memory_fraction),
+          coefficients.overlap) +
+      zeroing_seconds(gpu, coefficients, work);
   const auto& transformed = coefficients.transformed_efficiency;
   const bool is_transformed =
       std::any_of(transformed.begin(), transformed.end(), [](double share) { return share > 0; });
@@ -256,8 +273,8 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
       shape.pass != ConvolutionPass::ByWeight) {
     seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
   }
-  const bool needs_layout = on_matrix_units && !shape.channels_last &&
-      !(coefficients.reads_planar_points > 0 && is_planar_product(shape, work.element_bytes));
+  const bool needs_layout =
+      on_matrix_units && !shape.channels_last && !is_planar_product(coefficients, work);
   const double layout = needs_layout
       ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
       : is_transposed ? transposing_seconds(gpu, coefficients, work)

@@ -25,22 +25,23 @@ double column_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
 }
 
 // A block of threads works on each row, and starts and ends with a latency. The columns of a
-// factorization wait for each other. A thread adds up a part of a column, row by row.
+// factorization wait for each other. A thread adds up a part of a column, row by row, or resamples
+// a point plane by plane.
 double row_seconds(const GpuFacts& gpu, const MemoryShape& shape) {
   const auto& coefficients = gpu.coefficients.memory;
   switch (shape.access) {
     case Access::Reduction:
-      return shape.rows == 0
-          ? 0
-          : coefficients.join_seconds +
+      return shape.rows == 0 ? 0
+                             : coefficients.join_seconds +
               quotient(shape.rows * coefficients.column_cycles, gpu.clock_hertz);
     case Access::Softmax:
     case Access::SoftmaxBackward:
       return shape.rows == 0 ? 0 : column_seconds(gpu, shape);
     case Access::Normalization:
     case Access::NormalizationBackward:
-      return quotient(
-          shape.rows * coefficients.row_cycles, gpu.multiprocessors * gpu.clock_hertz);
+      return quotient(shape.rows * coefficients.row_cycles, gpu.multiprocessors * gpu.clock_hertz);
+    case Access::Window:
+      return shape.rows * coefficients.window_step_seconds;
     case Access::Factorization:
       return quotient(shape.rows * coefficients.factorization_cycles, gpu.clock_hertz);
     default:
@@ -56,7 +57,9 @@ double memory_seconds(const GpuFacts& gpu, const Work& work) {
       gpu.multiprocessors * gpu.clock_hertz);
   const double by_byte =
       moving_seconds(gpu, work.bytes(), work.footprint_bytes, coefficients.fraction[access]);
-  return row_seconds(gpu, work.memory) + std::max(by_element, by_byte);
+  const double by_row = row_seconds(gpu, work.memory);
+  return work.memory.access == Access::Window ? std::max({by_row, by_element, by_byte})
+                                              : by_row + std::max(by_element, by_byte);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -20,8 +20,7 @@ constexpr double kLongK = 8192;
 
 double lone_share_of(const TileCoefficients& coefficients, double m, double n) {
   return std::min(
-      1.0,
-      coefficients.lone_share * std::pow(m * n / (128.0 * 128.0), coefficients.lone_exponent));
+      1.0, coefficients.lone_share * std::pow(m * n / (128.0 * 128.0), coefficients.lone_exponent));
 }
 
 // Returns the time of `blocks` blocks, in times that a multiprocessor takes for a block when it has
@@ -75,8 +74,8 @@ double tiled_seconds(
                            coefficients.wave_exponent) *
           block;
       if (split > 1) { // writes and reads the parts in float32
-        seconds += quotient(
-            8 * shape.m * shape.n * shape.batch * split, gpu.memory_bytes_per_second);
+        seconds +=
+            quotient(8 * shape.m * shape.n * shape.batch * split, gpu.memory_bytes_per_second);
       }
       best = std::min(best, seconds);
     }

@@ -59,7 +59,12 @@ float size_of_output(float in, float kernel, float stride, float padding, float 
 }
 
 float size_of_transposed_output(
-    float in, float kernel, float stride, float padding, float dilation, float extra) {
+    float in,
+    float kernel,
+    float stride,
+    float padding,
+    float dilation,
+    float extra) {
   return std::max(0.0F, (in - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1);
 }
 
@@ -92,8 +97,7 @@ ConvolutionShape shape_of(
     far[i] = transposed
         ? size_of_transposed_output(
               near[i], shape.kernel[i], shape.stride[i], padding[i], shape.dilation[i], extra[i])
-        : size_of_output(
-              near[i], shape.kernel[i], shape.stride[i], padding[i], shape.dilation[i]);
+        : size_of_output(near[i], shape.kernel[i], shape.stride[i], padding[i], shape.dilation[i]);
   }
   // A weight is (out, in / groups, ...), in the terms of the convolution that is not transposed.
   shape.out_channels = as_double(weight.size(0));
@@ -102,14 +106,16 @@ ConvolutionShape shape_of(
 }
 
 void add_pass(
-    Works& works, const at::Tensor& input, const ConvolutionShape& shape, ConvolutionPass pass) {
+    Works& works,
+    const at::Tensor& input,
+    const ConvolutionShape& shape,
+    ConvolutionPass pass) {
   Work& work = works.emplace_back(shape);
   work.precision = precision_of(input.scalar_type(), Family::Convolution);
   work.element_bytes = as_double(input.element_size());
   work.convolution.pass = pass;
   work.flops = 2 * weight_elements(shape) * shape.batch * volume(shape.out);
-  const double all =
-      input_elements(shape) + output_elements(shape) + weight_elements(shape);
+  const double all = input_elements(shape) + output_elements(shape) + weight_elements(shape);
   const double written = pass == ConvolutionPass::Forward ? output_elements(shape)
       : pass == ConvolutionPass::ByInput                  ? input_elements(shape)
                                                           : weight_elements(shape);
@@ -129,7 +135,10 @@ bool is_given_at(Arguments arguments, int place) {
 }
 
 void describe_forward(
-    const WorkRules& rules, Arguments arguments, Description& description, bool transposed) {
+    const WorkRules& rules,
+    Arguments arguments,
+    Description& description,
+    bool transposed) {
   const auto &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
   const auto shape = shape_of(rules, arguments, input, weight, transposed);
   add_pass(
@@ -144,7 +153,9 @@ void describe_forward(
 
 // (input, weight, ...), transposed if an argument says so
 void describe_plain_convolution(
-    const WorkRules& rules, Arguments arguments, Description& description) {
+    const WorkRules& rules,
+    Arguments arguments,
+    Description& description) {
   const int place = rules.places.transposed;
   describe_forward(rules, arguments, description, place >= 0 && arguments[place].toBool());
 }

@@ -45,7 +45,10 @@ constexpr Factorization kTwoSolves{1, 2, kAnySize};
 // Adds the records of a factorization: the columns, and the product that updates the rest, which
 // PyTorch's FLOP counter does not count. `results` is the number of columns of the product's result.
 void add_factorization(
-    const Factorization& kind, const at::Tensor& matrices, double results, Works& works) {
+    const Factorization& kind,
+    const at::Tensor& matrices,
+    double results,
+    Works& works) {
   if (matrices.dim() < 2 || matrices.numel() == 0) {
     return;
   }
@@ -83,8 +86,7 @@ template <const Factorization& kind, size_t factors, size_t right>
 void describe_solve(const WorkRules&, Arguments arguments, Description& description) {
   if (arguments[factors].isTensor() && arguments[right].isTensor()) {
     const auto& right_sides = arguments[right].toTensor();
-    const double columns =
-        right_sides.dim() == 0 ? 1 : static_cast<double>(right_sides.size(-1));
+    const double columns = right_sides.dim() == 0 ? 1 : static_cast<double>(right_sides.size(-1));
     add_factorization(kind, arguments[factors].toTensor(), columns, description.works);
   }
 }

@@ -58,8 +58,8 @@ void describe_list(const WorkRules&, Arguments arguments, Description& descripti
 
 Describe find_list(const std::string& name) {
   const std::string_view text = name;
-  for (const std::string_view beginning : {"_foreach_", "_fused_adam", "_fused_sgd",
-                                           "_fused_adagrad", "_amp_foreach_"}) {
+  for (const std::string_view beginning :
+       {"_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_"}) {
     if (text.substr(0, beginning.size()) == beginning) {
       return describe_list;
     }

@@ -24,6 +24,9 @@ constexpr double kSharedBytes = 48 * 1024;
 constexpr int64_t kFewIndices = 3072;
 constexpr double kKernelsOfSortedScatter = 9;
 
+// UpSampleBilinear2d.cu: fewer channels take the kernel for NCHW.
+constexpr int64_t kLeastChannelsLast = 4;
+
 Work& add_memory(const WorkRules& rules, Works& works) {
   Work& work = works.emplace_back();
   work.memory.access = rules.access;
@@ -52,8 +55,7 @@ void describe_rows(const WorkRules& rules, Arguments arguments, Description& des
   for (const int64_t size : arguments[place].toDimVector()) {
     columns *= static_cast<double>(size);
   }
-  work.memory.rows =
-      static_cast<double>(arguments[0].toTensor().numel()) / std::max(columns, 1.0);
+  work.memory.rows = static_cast<double>(arguments[0].toTensor().numel()) / std::max(columns, 1.0);
 }
 
 // SoftMax.cu: a block works on each row. Along columns a thread walks down from row to row.
@@ -82,8 +84,7 @@ void describe_sort(const WorkRules& rules, Arguments arguments, Description& des
   Work& work = add_memory(rules, description.works);
   const auto& keys = arguments[0].toTensor();
   const int place = rules.places.dimension;
-  const int64_t dimension =
-      place >= 0 && arguments[place].isInt() ? arguments[place].toInt() : -1;
+  const int64_t dimension = place >= 0 && arguments[place].isInt() ? arguments[place].toInt() : -1;
   const int64_t columns =
       keys.dim() == 0 ? 1 : keys.size(at::maybe_wrap_dim(dimension, keys.dim()));
   const auto count = static_cast<double>(keys.numel());
@@ -123,9 +124,30 @@ void describe_reduction(const WorkRules& rules, Arguments arguments, Description
   }
 }
 
+// UpSampleBicubic2d.cu and its like: a thread computes one point in all planes, one after the other.
+void describe_planes(const WorkRules& rules, Arguments arguments, Description& description) {
+  Work& work = add_memory(rules, description.works);
+  const auto& tensor = arguments[0].toTensor();
+  if (tensor.dim() > 2) {
+    work.memory.rows = static_cast<double>(tensor.size(0) * tensor.size(1));
+  }
+}
+
+// UpSampleBilinear2d.cu: in channels-last order, each point of each plane has a thread.
+void describe_bilinear(const WorkRules& rules, Arguments arguments, Description& description) {
+  describe_planes(rules, arguments, description);
+  const auto& tensor = arguments[0].toTensor();
+  if (tensor.dim() == 4 && tensor.size(1) >= kLeastChannelsLast &&
+      tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast) {
+    description.works.back().memory.rows = 0;
+  }
+}
+
 // SoftMax.cu: multiplies the gradient by the result first, in a kernel of its own.
 void describe_softmax_gradient(
-    const WorkRules& rules, Arguments arguments, Description& description) {
+    const WorkRules& rules,
+    Arguments arguments,
+    Description& description) {
   describe_softmax(rules, arguments, description);
   const auto& gradient = arguments[0].toTensor();
   const double bytes = touched_bytes(gradient);
@@ -135,7 +157,9 @@ void describe_softmax_gradient(
 
 // Embedding.cu: sorts many indices, so that no two threads add to one row.
 void describe_embedding_gradient(
-    const WorkRules& rules, Arguments arguments, Description& description) {
+    const WorkRules& rules,
+    Arguments arguments,
+    Description& description) {
   Work& work = add_memory(rules, description.works);
   work.kernels = 2; // fills the result with zeros
   if (arguments[1].isTensor() && arguments[1].toTensor().numel() > kFewIndices) {
@@ -251,8 +275,10 @@ const std::unordered_map<std::string, NamedRule>& rules() {
       {"_adaptive_avg_pool3d", {{Access::Window}}},
       {"adaptive_max_pool2d", {{Access::Window}}},
       {"upsample_nearest2d", {{Access::Window}}},
-      {"upsample_bilinear2d", {{Access::Window}}},
-      {"upsample_bicubic2d", {{Access::Window}}},
+      {"upsample_linear1d", {{Access::Window}, describe_planes}},
+      {"upsample_bilinear2d", {{Access::Window}, describe_bilinear}},
+      {"upsample_bicubic2d", {{Access::Window}, describe_planes}},
+      {"upsample_trilinear3d", {{Access::Window}, describe_planes}},
       {"grid_sampler_2d", {{Access::Window}}},
       {"im2col", {{Access::Window}}},
       {"col2im", {{Access::Window}}},

@@ -77,10 +77,15 @@ WorkRules::WorkRules(const std::string& name, const c10::FunctionSchema& schema)
   read_passes = rule.read_passes;
   kernels = rule.kernels;
   places = {
-      place_of(schema, {"bias"}), place_of(schema, {"stride"}), place_of(schema, {"padding"}),
-      place_of(schema, {"dilation"}), place_of(schema, {"transposed"}),
-      place_of(schema, {"output_padding"}), place_of(schema, {"groups"}),
-      place_of(schema, {"output_mask"}), place_of(schema, {"training", "train", "update"}),
+      place_of(schema, {"bias"}),
+      place_of(schema, {"stride"}),
+      place_of(schema, {"padding"}),
+      place_of(schema, {"dilation"}),
+      place_of(schema, {"transposed"}),
+      place_of(schema, {"output_padding"}),
+      place_of(schema, {"groups"}),
+      place_of(schema, {"output_mask"}),
+      place_of(schema, {"training", "train", "update"}),
       place_of(schema, {"dim", "normalized_shape"})};
 }
 
@@ -104,8 +109,7 @@ void complete(const WorkRules& rules, const Moved& moved, Description& descripti
     return; // the geometry gave the bytes of each part
   }
   const bool is_memory_bound = work.family == Family::Memory;
-  const double passes =
-      description.read_passes > 0 ? description.read_passes : rules.read_passes;
+  const double passes = description.read_passes > 0 ? description.read_passes : rules.read_passes;
   work.bytes_read = moved.read * (is_memory_bound ? passes : 1);
   work.bytes_written = moved.written;
   work.footprint_bytes = moved.footprint;
@@ -119,9 +123,14 @@ void complete(const WorkRules& rules, const Moved& moved, Description& descripti
 
 int unread_argument_of(const std::string& name) {
   static const std::unordered_set<std::string> second = {
-      "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "avg_pool2d_backward",
-      "avg_pool3d_backward", "max_pool2d_with_indices_backward",
-      "max_pool3d_with_indices_backward", "nll_loss_backward", "nll_loss2d_backward"};
+      "_adaptive_avg_pool2d_backward",
+      "_adaptive_avg_pool3d_backward",
+      "avg_pool2d_backward",
+      "avg_pool3d_backward",
+      "max_pool2d_with_indices_backward",
+      "max_pool3d_with_indices_backward",
+      "nll_loss_backward",
+      "nll_loss2d_backward"};
   return second.count(name) > 0 ? 1 : -1;
 }
 

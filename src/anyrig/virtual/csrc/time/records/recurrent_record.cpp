@@ -80,8 +80,8 @@ Precision precision_of_recurrent(at::ScalarType dtype) {
   if (dtype != at::kFloat) {
     return precision;
   }
-  const bool allows_tf32 = at::globalContext().float32Precision(
-                               at::Float32Backend::CUDA, at::Float32Op::RNN) ==
+  const bool allows_tf32 =
+      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::RNN) ==
       at::Float32Precision::TF32;
   return allows_tf32 ? Precision::Tfloat32 : Precision::Float32;
 }

@@ -15,7 +15,9 @@ namespace {
 constexpr unsigned kNvidia = 0x10DE;  // of PCI's vendors; the number of the model is not known
 
 // A bus for each card: 00000000:01:00.0 is the first.
-unsigned bus_of(const Card& card) { return card.index + 1; }
+unsigned bus_of(const Card& card) {
+  return card.index + 1;
+}
 
 /// The card for which `is_meant` holds.
 template <class Condition>
@@ -135,8 +137,8 @@ NVML_FUNCTION nvmlDeviceGetCudaComputeCapability(const void* handle, int* major,
   });
 }
 NVML_FUNCTION nvmlDeviceGetArchitecture(const void* handle, unsigned* out) {
-  return with_card(handle,
-                   [&](const Rig&, const Card& card) { return give(card.architecture, out); });
+  return with_card(
+      handle, [&](const Rig&, const Card& card) { return give(card.architecture, out); });
 }
 NVML_FUNCTION nvmlDeviceGetNumGpuCores(const void* handle, unsigned* out) {
   return with_card(handle, [&](const Rig&, const Card& card) {
@@ -169,10 +171,12 @@ NVML_FUNCTION nvmlDeviceIsMigDeviceHandle(const void* handle, unsigned* out) {
 
 // Each card is near every processor of the host.
 NVML_FUNCTION nvmlDeviceGetCpuAffinity(const void* handle, unsigned words, unsigned long* out) {
-  return with_card(handle,
-                   [&](const Rig&, const Card&) { return write_processors(words, out); });
+  return with_card(handle, [&](const Rig&, const Card&) { return write_processors(words, out); });
 }
-NVML_FUNCTION nvmlDeviceGetCpuAffinityWithinScope(const void* handle, unsigned words,
-                                                  unsigned long* out, unsigned) {
+NVML_FUNCTION nvmlDeviceGetCpuAffinityWithinScope(
+    const void* handle,
+    unsigned words,
+    unsigned long* out,
+    unsigned) {
   return nvmlDeviceGetCpuAffinity(handle, words, out);
 }

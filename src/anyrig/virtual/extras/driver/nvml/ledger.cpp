@@ -15,7 +15,7 @@ std::mutex reading;
 // Kept open: to close any descriptor of the file would end the locks that this process holds as a
 // process of the rehearsal.
 int file = -1;
-struct stat opened {};
+struct stat opened{};
 
 bool is_same_file(const struct stat& one, const struct stat& other) {
   return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
@@ -24,7 +24,7 @@ bool is_same_file(const struct stat& one, const struct stat& other) {
 /// Opens the file that is there now. The last process of a rehearsal removes it, and one that comes
 /// later makes it anew.
 bool look_at(const std::string& path) {
-  struct stat at_path {}, at_file {};
+  struct stat at_path{}, at_file{};
   const bool open_still = file >= 0 && fstat(file, &at_file) == 0 && is_same_file(at_file, opened);
   const bool is_there = stat(path.c_str(), &at_path) == 0;
   if (open_still && is_there && is_same_file(at_path, opened)) return true;
@@ -37,13 +37,13 @@ bool look_at(const std::string& path) {
 bool read_words(Word* words, std::size_t count, std::size_t first) {
   const std::size_t bytes = count * sizeof(Word);
   return pread(file, words, bytes, static_cast<off_t>(first * sizeof(Word))) ==
-         static_cast<ssize_t>(bytes);
+      static_cast<ssize_t>(bytes);
 }
 
 /// A process holds the lock of its slot while it lives; its own lock it does not see.
 bool lives(std::size_t slot, Word pid) {
   if (pid == static_cast<Word>(getpid())) return true;
-  struct flock request {};
+  struct flock request{};
   request.l_type = F_RDLCK;
   request.l_whence = SEEK_SET;
   request.l_start = static_cast<off_t>(slot) + 1;

@@ -64,10 +64,13 @@ NVML_FUNCTION nvmlDeviceGetNvLinkVersion(const void* handle, unsigned link, unsi
     return give(card.nvlink_version, out);
   });
 }
-NVML_FUNCTION nvmlDeviceGetNvLinkCapability(const void* handle, unsigned link, unsigned,
-                                            unsigned* out) {
-  return with_link(handle, link,
-                   [&](const Rig&, const Card&, const auto&) { return give(1u, out); });
+NVML_FUNCTION nvmlDeviceGetNvLinkCapability(
+    const void* handle,
+    unsigned link,
+    unsigned,
+    unsigned* out) {
+  return with_link(
+      handle, link, [&](const Rig&, const Card&, const auto&) { return give(1u, out); });
 }
 NVML_FUNCTION nvmlDeviceGetNvLinkRemoteDeviceType(const void* handle, unsigned link, int* out) {
   return with_link(handle, link, [&](const Rig& rig, const Card&, const auto& peers) -> int {
@@ -88,13 +91,12 @@ NVML_FUNCTION nvmlDeviceGetFieldValues(const void* handle, int count, FieldValue
     if (values == nullptr || count < 0) return kInvalidArgument;
     for (FieldValue* value = values; value != values + count; ++value) {
       const bool is_speed = value->field == kNvlinkSpeedCommon ||
-                            (value->field >= kNvlinkSpeedFirst && value->field <= kNvlinkSpeedLast);
+          (value->field >= kNvlinkSpeedFirst && value->field <= kNvlinkSpeedLast);
       value->timestamp = value->latency = 0;
       value->type = kUnsignedInt;
       value->as_bytes = 0;
-      value->result = card.nvlinks > 0 && (is_speed || value->field == kNvlinkCount)
-                          ? kSuccess
-                          : kNotSupported;
+      value->result =
+          card.nvlinks > 0 && (is_speed || value->field == kNvlinkCount) ? kSuccess : kNotSupported;
       if (value->result == kSuccess)
         value->as_unsigned = is_speed ? card.nvlink_megabytes_per_second : card.nvlinks;
     }
@@ -114,8 +116,7 @@ NVML_FUNCTION nvmlDeviceGetP2PStatus(const void* one, const void* other, unsigne
   });
 }
 NVML_FUNCTION nvmlDeviceOnSameBoard(const void* one, const void* other, int* out) {
-  return with_two_cards(one, other,
-                        [&](const Card& first, const Card& second) {
-                          return give(first.index == second.index ? 1 : 0, out);
-                        });
+  return with_two_cards(one, other, [&](const Card& first, const Card& second) {
+    return give(first.index == second.index ? 1 : 0, out);
+  });
 }

@@ -29,10 +29,10 @@ std::array<std::uint32_t, 5> sha1(std::string message) {
       words[i] = std::rotl(words[i - 3] ^ words[i - 8] ^ words[i - 14] ^ words[i - 16], 1);
     auto [a, b, c, d, e] = state;
     for (std::size_t i = 0; i < 80; ++i) {
-      const std::uint32_t mixed = i < 20   ? ((b & c) | (~b & d)) + 0x5A827999
-                                  : i < 40 ? (b ^ c ^ d) + 0x6ED9EBA1
-                                  : i < 60 ? ((b & c) | (b & d) | (c & d)) + 0x8F1BBCDC
-                                           : (b ^ c ^ d) + 0xCA62C1D6;
+      const std::uint32_t mixed = i < 20 ? ((b & c) | (~b & d)) + 0x5A827999
+          : i < 40                       ? (b ^ c ^ d) + 0x6ED9EBA1
+          : i < 60                       ? ((b & c) | (b & d) | (c & d)) + 0x8F1BBCDC
+                                         : (b ^ c ^ d) + 0xCA62C1D6;
       const std::uint32_t next = std::rotl(a, 5) + mixed + e + words[i];
       e = d, d = c, c = std::rotl(b, 30), b = a, a = next;
     }
@@ -51,8 +51,9 @@ std::string named_uuid(const std::string& space, const std::string& name) {
   digest[1] = (digest[1] & 0xFFFF0FFF) | 0x5000;          // the version
   digest[2] = (digest[2] & 0x3FFFFFFF) | 0x80000000;      // the variant
   char text[37];
-  std::snprintf(text, sizeof text, "%08x-%04x-%04x-%04x-%04x%08x", digest[0], digest[1] >> 16,
-                digest[1] & 0xFFFF, digest[2] >> 16, digest[2] & 0xFFFF, digest[3]);
+  std::snprintf(
+      text, sizeof text, "%08x-%04x-%04x-%04x-%04x%08x", digest[0], digest[1] >> 16,
+      digest[1] & 0xFFFF, digest[2] >> 16, digest[2] & 0xFFFF, digest[3]);
   return text;
 }
 

@@ -4,8 +4,8 @@
 
 using namespace anyrig::nvml;
 
-#define NVML_NOT_SUPPORTED(function)                                             \
-  NVML_FUNCTION function(const void* handle) {                                   \
+#define NVML_NOT_SUPPORTED(function)                                                 \
+  NVML_FUNCTION function(const void* handle) {                                       \
     return with_card(handle, [](const Rig&, const Card&) { return kNotSupported; }); \
   }
 
@@ -39,8 +39,11 @@ NVML_NOT_SUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
 NVML_NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)
 
 /// Samples of how busy each process kept the card: of an idle card there are none.
-NVML_FUNCTION nvmlDeviceGetProcessUtilization(const void* handle, void*, unsigned* count,
-                                              unsigned long long) {
+NVML_FUNCTION nvmlDeviceGetProcessUtilization(
+    const void* handle,
+    void*,
+    unsigned* count,
+    unsigned long long) {
   return with_card(handle, [&](const Rig&, const Card&) {
     const int result = give(0u, count);
     return result == kSuccess ? static_cast<int>(kNotFound) : result;

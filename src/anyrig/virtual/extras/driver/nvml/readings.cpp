@@ -86,16 +86,22 @@ NVML_FUNCTION nvmlDeviceGetMemoryInfo_v2(const void* handle, MemoryV2* out) {
   });
 }
 
-NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses(const void* handle, unsigned* count,
-                                                   ProcessV1* out) {
+NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses(
+    const void* handle,
+    unsigned* count,
+    ProcessV1* out) {
   return write_processes(handle, count, out);
 }
-NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses_v2(const void* handle, unsigned* count,
-                                                      Process* out) {
+NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses_v2(
+    const void* handle,
+    unsigned* count,
+    Process* out) {
   return write_processes(handle, count, out);
 }
-NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses_v3(const void* handle, unsigned* count,
-                                                      Process* out) {
+NVML_FUNCTION nvmlDeviceGetComputeRunningProcesses_v3(
+    const void* handle,
+    unsigned* count,
+    Process* out) {
   return write_processes(handle, count, out);
 }
 NVML_FUNCTION nvmlDeviceGetGraphicsRunningProcesses(const void* handle, unsigned* count, void*) {
@@ -110,12 +116,16 @@ NVML_FUNCTION nvmlDeviceGetGraphicsRunningProcesses_v3(const void* handle, unsig
 NVML_FUNCTION nvmlDeviceGetMPSComputeRunningProcesses(const void* handle, unsigned* count, void*) {
   return no_processes(handle, count);
 }
-NVML_FUNCTION nvmlDeviceGetMPSComputeRunningProcesses_v2(const void* handle, unsigned* count,
-                                                         void*) {
+NVML_FUNCTION nvmlDeviceGetMPSComputeRunningProcesses_v2(
+    const void* handle,
+    unsigned* count,
+    void*) {
   return no_processes(handle, count);
 }
-NVML_FUNCTION nvmlDeviceGetMPSComputeRunningProcesses_v3(const void* handle, unsigned* count,
-                                                         void*) {
+NVML_FUNCTION nvmlDeviceGetMPSComputeRunningProcesses_v3(
+    const void* handle,
+    unsigned* count,
+    void*) {
   return no_processes(handle, count);
 }
 
@@ -144,8 +154,8 @@ NVML_FUNCTION nvmlDeviceGetNumFans(const void* handle, unsigned* out) {
 }
 
 NVML_FUNCTION nvmlDeviceGetPowerUsage(const void* handle, unsigned* out) {
-  return with_card(handle,
-                   [&](const Rig& rig, const Card&) { return give(rig.idle_milliwatts, out); });
+  return with_card(
+      handle, [&](const Rig& rig, const Card&) { return give(rig.idle_milliwatts, out); });
 }
 NVML_FUNCTION nvmlDeviceGetPowerManagementMode(const void* handle, unsigned* out) {
   return with_card(handle, [&](const Rig&, const Card&) { return give(1u, out); });
@@ -177,8 +187,9 @@ NVML_FUNCTION nvmlDeviceGetMaxClockInfo(const void* handle, unsigned type, unsig
 NVML_FUNCTION nvmlDeviceGetApplicationsClock(const void* handle, unsigned type, unsigned* out) {
   return clock_rate(handle, type, out);
 }
-NVML_FUNCTION nvmlDeviceGetCurrentClocksThrottleReasons(const void* handle,
-                                                        unsigned long long* out) {
+NVML_FUNCTION nvmlDeviceGetCurrentClocksThrottleReasons(
+    const void* handle,
+    unsigned long long* out) {
   return with_card(handle, [&](const Rig&, const Card&) { return give(kIdle, out); });
 }
 NVML_FUNCTION nvmlDeviceGetCurrentClocksEventReasons(const void* handle, unsigned long long* out) {
@@ -189,8 +200,8 @@ NVML_FUNCTION nvmlDeviceGetPerformanceState(const void* handle, int* out) {
 }
 
 NVML_FUNCTION nvmlDeviceGetMaxPcieLinkGeneration(const void* handle, unsigned* out) {
-  return with_card(handle,
-                   [&](const Rig&, const Card& card) { return give(card.pcie_generation, out); });
+  return with_card(
+      handle, [&](const Rig&, const Card& card) { return give(card.pcie_generation, out); });
 }
 NVML_FUNCTION nvmlDeviceGetCurrPcieLinkGeneration(const void* handle, unsigned* out) {
   return nvmlDeviceGetMaxPcieLinkGeneration(handle, out);

@@ -71,7 +71,7 @@ std::size_t node_of_process(const char* word, std::size_t count) {
   if (count == 1 || word == nullptr) return 0;
   const std::string digits = word;
   const bool is_number = !digits.empty() && digits.size() < 6 &&
-                         digits.find_first_not_of("0123456789") == std::string::npos;
+      digits.find_first_not_of("0123456789") == std::string::npos;
   return is_number ? std::stoul(digits) : count;
 }
 

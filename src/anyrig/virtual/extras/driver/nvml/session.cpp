@@ -43,36 +43,62 @@ int open_library() {
 
 const char* words_of(int result) {
   switch (result) {
-    case kSuccess: return "The operation was successful";
-    case kUninitialized: return "Uninitialized";
-    case kInvalidArgument: return "Invalid Argument";
-    case kNotSupported: return "Not Supported";
-    case 4: return "Insufficient Permissions";
-    case 5: return "Already Initialized";
-    case kNotFound: return "Not Found";
-    case kInsufficientSize: return "Insufficient Size";
-    case 8: return "Insufficient External Power";
-    case 9: return "Driver Not Loaded";
-    case 10: return "Timeout";
-    case 11: return "Interrupt Request Issue";
-    case kLibraryNotFound: return "NVML Shared Library Not Found";
-    case 13: return "Function Not Found";
-    case 14: return "Corrupted infoROM";
-    case 15: return "GPU is lost";
-    case 16: return "GPU requires reset";
-    case 17: return "GPU access blocked by the operating system";
-    case 18: return "Driver/library version mismatch";
-    case 19: return "In use by another client";
-    case 20: return "Insufficient Memory";
-    case 21: return "No data";
-    case kVersionMismatch: return "Argument version mismatch";
-    default: return "Unknown Error";
+    case kSuccess:
+      return "The operation was successful";
+    case kUninitialized:
+      return "Uninitialized";
+    case kInvalidArgument:
+      return "Invalid Argument";
+    case kNotSupported:
+      return "Not Supported";
+    case 4:
+      return "Insufficient Permissions";
+    case 5:
+      return "Already Initialized";
+    case kNotFound:
+      return "Not Found";
+    case kInsufficientSize:
+      return "Insufficient Size";
+    case 8:
+      return "Insufficient External Power";
+    case 9:
+      return "Driver Not Loaded";
+    case 10:
+      return "Timeout";
+    case 11:
+      return "Interrupt Request Issue";
+    case kLibraryNotFound:
+      return "NVML Shared Library Not Found";
+    case 13:
+      return "Function Not Found";
+    case 14:
+      return "Corrupted infoROM";
+    case 15:
+      return "GPU is lost";
+    case 16:
+      return "GPU requires reset";
+    case 17:
+      return "GPU access blocked by the operating system";
+    case 18:
+      return "Driver/library version mismatch";
+    case 19:
+      return "In use by another client";
+    case 20:
+      return "Insufficient Memory";
+    case 21:
+      return "No data";
+    case kVersionMismatch:
+      return "Argument version mismatch";
+    default:
+      return "Unknown Error";
   }
 }
 
 }  // namespace
 
-const Rig* open_rig() { return current; }
+const Rig* open_rig() {
+  return current;
+}
 
 }  // namespace anyrig::nvml
 
@@ -84,9 +110,15 @@ extern "C" __attribute__((visibility("default"))) void anyrig_use_rig(const char
   told = facts;
 }
 
-NVML_FUNCTION nvmlInit() { return open_library(); }
-NVML_FUNCTION nvmlInit_v2() { return open_library(); }
-NVML_FUNCTION nvmlInitWithFlags(unsigned) { return open_library(); }
+NVML_FUNCTION nvmlInit() {
+  return open_library();
+}
+NVML_FUNCTION nvmlInit_v2() {
+  return open_library();
+}
+NVML_FUNCTION nvmlInitWithFlags(unsigned) {
+  return open_library();
+}
 
 NVML_FUNCTION nvmlShutdown() {
   std::lock_guard<std::mutex> lock(opening);
@@ -133,4 +165,6 @@ NVML_FUNCTION nvmlDeviceGetCount_v2(unsigned* out) {
   const Rig* rig = open_rig();
   return rig == nullptr ? kUninitialized : give(static_cast<unsigned>(rig->cards.size()), out);
 }
-NVML_FUNCTION nvmlDeviceGetCount(unsigned* out) { return nvmlDeviceGetCount_v2(out); }
+NVML_FUNCTION nvmlDeviceGetCount(unsigned* out) {
+  return nvmlDeviceGetCount_v2(out);
+}

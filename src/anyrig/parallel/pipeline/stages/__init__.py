@@ -1,1 +1,0 @@
-"""How blocks are divided over unequal devices: the search behind `partition`."""

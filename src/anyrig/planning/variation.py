@@ -1,0 +1,96 @@
+"""`Variation`, what `anyrig fit` varies: a flag of the script, or an environment variable."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import PlanningError
+from .fit_value import VARIABLE
+
+_FLAG = re.compile(r"--?[A-Za-z0-9][\w.-]*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_RANGE = re.compile(r"(\d{1,12})\.\.(\d{1,12})", re.ASCII)
+_EXAMPLES = "write --vary --batch-size=1..512 for a flag of the script, or --vary BATCH=1..512"
+_MOST_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A whole number that the script takes, and the range in which to find the largest.
+
+    Attributes:
+        name: a flag such as ``--batch-size``; otherwise the name of an environment variable and of
+            an `anyrig.fit_value`.
+        first: the smallest value to try.
+        last: the largest.
+
+    Raises:
+        PlanningError: the range has no value, or begins below 1.
+    """
+
+    name: str
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if self.first > self.last:
+            raise PlanningError(
+                f"the range {self.first}..{self.last} of {self.name} is reversed; write "
+                f"{self.name}={self.last}..{self.first}"
+            )
+        if self.first < 1:
+            raise PlanningError(
+                f"the range {self.first}..{self.last} of {self.name} begins below 1; write "
+                f"{self.name}=1..{max(self.last, 1)}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Variation:
+        """Return what `text` describes: ``--batch-size=1..512`` or ``BATCH=1..512``.
+
+        Raises:
+            PlanningError: the text has another form, or the range is not valid.
+        """
+        name, equals, values = text.partition("=")
+        if not equals or not (_FLAG.fullmatch(name) or _NAME.fullmatch(name)):
+            raise PlanningError(f"{_shown(text)} does not name what varies; {_EXAMPLES}")
+        match = _RANGE.fullmatch(values)
+        if match is None:
+            said = f"{_shown(values)} is not a range" if values else "the range is empty"
+            raise PlanningError(f"{said} of whole numbers for {_shown(name)}; {_EXAMPLES}")
+        return cls(name, int(match[1]), int(match[2]))
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether a flag of the script varies."""
+        return self.name.startswith("-")
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the name says that the value is the number of samples of a step."""
+        return "batch" in self.name.casefold()
+
+    def words(self, value: int) -> tuple[str, ...]:
+        """Return the words that give the script this value. They follow its other arguments."""
+        if not self.is_flag:
+            return ()
+        if self.name.startswith("--"):
+            return (f"{self.name}={value}",)
+        return (self.name, str(value))
+
+    def environment(self, value: int) -> Mapping[str, str]:
+        """Return the environment variables that give the script this value."""
+        if self.is_flag:
+            return {}
+        return {self.name: str(value), VARIABLE: json.dumps({self.name: value})}
+
+    def describe(self, value: int) -> str:
+        """Return the value as the user gives it: ``--batch-size=8`` or ``BATCH=8``."""
+        return f"{self.name}={value}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")

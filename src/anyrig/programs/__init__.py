@@ -1,0 +1,1 @@
+"""Running a user's program in this process, and the watchers that go with it."""

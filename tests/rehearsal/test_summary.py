@@ -1,0 +1,212 @@
+"""The lines of a rehearsal's summary, from facts that are written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anyrig.rehearsal.assumed_ranks import AssumedRanks
+from anyrig.rehearsal.facts import (
+    ClockError,
+    CollectiveTimes,
+    DeviceFacts,
+    Facts,
+    FaultFacts,
+    Finding,
+    MemoryFacts,
+    PeakMemory,
+    ProgramError,
+    StepFacts,
+    TypicalStep,
+)
+from anyrig.rehearsal.summary import describe
+from anyrig.virtual.rig import VirtualRig
+
+GIB = 2**30
+ABOUT = Facts("train.py", (), "T4", False, "2.13.0", "0.1.0")
+
+
+def rows(facts: Facts) -> dict[str, list[str]]:
+    """Return the lines of a summary by their titles."""
+    found: dict[str, list[str]] = {}
+    title = ""
+    for line in describe(facts).splitlines()[1:]:
+        title = line[2:13].strip() or title
+        found.setdefault(title, []).append(line[13:])
+    return found
+
+
+def trained(*seconds: float, waits: tuple[int, ...] = (), first: int = 1, **of: Any) -> Facts:
+    """Return facts of steps with these times."""
+    steps, begin = [], 0.0
+    for index, each in enumerate(seconds):
+        counted = waits[index] if waits else 0
+        step = StepFacts(index + 1, index < first, begin, begin + each, None, counted, 0.0, ())
+        steps.append(replace(step, **of))
+        begin += each
+    numbers = tuple(range(first + 1, len(seconds) + 1)) or (1,)
+    typical = TypicalStep(seconds[-1], None, numbers)
+    return replace(ABOUT, steps=tuple(steps), typical_step=typical)
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        (trained(9.0), "9.00 s, the only one, which includes all that came before it"),
+        (trained(9.0, 2.0), "2.00 s, the second of two; the first took 9.00 s"),
+        (trained(9.0, 2.0, 2.0), "2.00 s, median of 2; the first took 9.00 s"),
+        (
+            trained(9.0, 4.0, 2.0, 2.0, first=2),
+            "2.00 s, median of 2; the first 2 differ; the first took 9.00 s",
+        ),
+    ],
+)
+def test_which_steps_the_time_is_of(facts: Facts, text: str) -> None:
+    assert rows(facts)["step"] == [text]
+
+
+def test_the_rate_and_the_data_loader() -> None:
+    facts = trained(9.0, 2.0, 2.0, loader_wall_seconds=0.5)
+    typical = TypicalStep(2.0, 12_345.6, (2, 3))
+    assert rows(replace(facts, typical_step=typical))["step"] == [
+        "2.00 s, median of 2; the first took 9.00 s; 12,346 samples/s",
+        "not counted: 500.00 ms in the data loader, by the clock of this machine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "text"),
+    [
+        ((9, 1, 1), "the host waits for a GPU once in a step"),
+        ((0, 3, 3), "the host waits for a GPU 3 times in a step"),
+        ((9, 3, 1), "the host waits for a GPU 1 to 3 times in a step"),
+        ((9, 0, 2), "the host waits for a GPU 0 to 2 times in a step"),
+        ((9, 0, 0), None),
+    ],
+)
+def test_waits_are_those_of_the_typical_steps(waits: tuple[int, ...], text: str | None) -> None:
+    assert rows(trained(9.0, 2.0, 2.0, waits=waits))["step"][1:] == ([] if text is None else [text])
+
+
+def test_collectives_are_named_where_they_took_time() -> None:
+    facts = trained(9.0, 2.0)
+    across = replace(facts, collectives=CollectiveTimes(0.0, 0.5, 0.25))
+    assert rows(across)["step"][1] == (
+        "collectives take 500.00 ms across nodes; for 250.00 ms no kernel runs at the same time"
+    )
+
+
+def test_errors_are_those_that_are_known_of_each_gpu() -> None:
+    errors = (
+        ClockError("T4", "products", 4.94),
+        ClockError("L4", "products", None),
+        ClockError("T4", "attention", None),
+        ClockError("T4", "collectives", 0.051),
+    )
+    assert rows(replace(ABOUT, clock_errors=errors))["errors"] == [
+        "of T4's times, median where measured: products 494 %, collectives 5.1 %",
+        "of L4's times, median where measured: unknown, as none of its kernels was measured",
+    ]
+    assert rows(ABOUT)["errors"] == [
+        "the times of a GPU that is given by its size alone predict nothing"
+    ]
+
+
+def device(rank: int = 0, index: int = 0) -> DeviceFacts:
+    peak = PeakMemory(5 * GIB, 3 * GIB, GIB, GIB // 2, 0, GIB // 2, 11 * GIB)
+    return DeviceFacts(index, rank, "T4", 16 * GIB, peak, 0.374, 0.006, 0.62)
+
+
+KINDS = {"parameters": GIB, "gradients": 0, "optimizer": 2 * GIB, "activations": 0, "other": 0}
+
+
+def memory(rank: int = 0, index: int = 0) -> MemoryFacts:
+    return MemoryFacts(index, rank, (), (), (), (), (), KINDS)
+
+
+def test_a_device_has_its_shares_its_peak_and_its_tensors() -> None:
+    facts = replace(ABOUT, devices=(device(index=1),), memory=(memory(), memory(index=1)))
+    assert rows(facts)["cuda:1"] == [
+        "busy 37 %, waiting 1 %, idle 62 %",
+        "peak 5.00 GiB of 16.00 GiB, 11.00 GiB left: tensors 3.00 GiB, workspaces 1.00 GiB, "
+        "cached 512.00 MiB, context 512.00 MiB",
+        "tensors at the peak: parameters 1.00 GiB, optimizer 2.00 GiB",
+    ]
+    unknown = replace(memory(index=1), kinds_at_peak=None)
+    assert len(rows(replace(facts, memory=(memory(), unknown)))["cuda:1"]) == 2
+
+
+def test_ranks_are_named_where_there_are_several() -> None:
+    two = replace(ABOUT, devices=(device(), device(1)), memory=(memory(), memory(1)))
+    assert [text[:8] for text in rows(two)["cuda:0"]] == ["rank 0, "] * 3 + ["rank 1, "] * 3
+    one = replace(ABOUT, devices=(device(), device(0, 1)))
+    assert "rank" not in describe(one)
+
+
+def test_an_error_without_a_line_and_a_rehearsal_without_data() -> None:
+    failed = replace(ABOUT, shape_only=True, error=ProgramError("KeyError", "'lr'", None))
+    assert describe(failed).splitlines()[:2] == [
+        "anyrig: train.py on virtual GPUs T4, without data",
+        "  ended by   KeyError",
+    ]
+
+
+def finding(code: str, saved: float | None, line: str | None = "train.py:3") -> Finding:
+    return Finding(code, "It waits", line, saved, None, "", "Do not wait.")
+
+
+def test_a_finding_has_its_saving_as_a_part_of_the_typical_step() -> None:
+    facts = trained(9.0, 2.0, 2.0)
+    largest = (finding(f"R0{n}", 0.5 - n / 100) for n in range(3))
+    found = (*largest, finding("R09", None, None))
+    lines = rows(replace(facts, findings=found))
+    assert lines["R00"] == ["It waits at train.py:3: 500.00 ms of a step (25 %)", "Do not wait."]
+    assert lines["R02"][2:] == ["1 more finding is in the files of --report and --json"]
+    assert rows(replace(facts, findings=found[3:]))["R09"] == ["It waits", "Do not wait."]
+    assert len(rows(replace(facts, findings=found[:3]))["R02"]) == 2
+
+
+def test_ranks_that_were_ended_leave_only_the_failure() -> None:
+    fault = FaultFacts(1, 3, "kill", 1.0, happened=False)
+    lines = describe(replace(ABOUT, fault=fault)).splitlines()
+    assert lines[1:] == ["  failure    did not happen: rank 1 never took step 3"]
+    assert "step" in rows(replace(ABOUT, fault=fault, devices=(device(),)))
+
+
+@pytest.mark.parametrize(
+    ("rig", "expected"),
+    [
+        (
+            "8xH100-SXM",
+            AssumedRanks(8, 1, "NVLink", 450e9, 50e9, network_is_assumed=True),
+        ),
+        (
+            "2x(2xT4)@25GB/s",
+            AssumedRanks(4, 2, "PCIe", 16e9, 25e9, network_is_assumed=False),
+        ),
+    ],
+)
+def test_the_assumed_ranks_of_a_rig(rig: str, expected: AssumedRanks) -> None:
+    found = AssumedRanks.on(VirtualRig.parse(rig))
+    assert replace(found, link_bytes_per_second=0.0) == replace(expected, link_bytes_per_second=0.0)
+    assert found.link_bytes_per_second == pytest.approx(expected.link_bytes_per_second, rel=0.1)
+
+
+def test_ranks_on_several_nodes_have_a_network() -> None:
+    one = AssumedRanks(8, 1, "NVLink", 450e9, 50e9, network_is_assumed=True)
+    assert rows(replace(ABOUT, assumed_ranks=one))["ranks"] == [
+        "rank 0 of 8 ran, on 1 node of 8 GPUs. The others are assumed to be like it",
+        "and to reach each collective at the same time, so no wait for a slower rank is seen",
+        "NVLink of 450 GB/s joins the GPUs of a node, by their data sheet",
+    ]
+    many = AssumedRanks(1024, 128, "NVLink", 450e9, 12.5e9, network_is_assumed=True)
+    lines = rows(replace(ABOUT, assumed_ranks=many))["ranks"]
+    assert lines[0].startswith("rank 0 of 1,024 ran, on 128 nodes of 8 GPUs.")
+    assert lines[3:] == [
+        "a network of 12.5 GB/s for each GPU joins the nodes: assumed, as --rig names no @rate",
+        "the latencies between nodes are NCCL's own estimates",
+    ]
+    named = replace(many, network_is_assumed=False)
+    assert rows(replace(ABOUT, assumed_ranks=named))["ranks"][3].endswith("the nodes: by --rig")
