@@ -211,8 +211,29 @@ def test_a_compiled_module_is_not_compiled_again(tmp_path: Path, place: str) -> 
     assert len(facts["steps"]) == 8
 
 
+# A rank that is stopped leaves no record, so rank 1 fails once rank 0 has ended by itself.
+FAIL_AFTER_RANK_0 = """
+import time
+from pathlib import Path
+
+is_first = os.environ["RANK"] == "0"
+if is_first:
+    Path("pid.new").write_text(str(os.getpid()))
+    os.rename("pid.new", "pid")
+
+def fail_in(step):
+    if is_first or step < 7:
+        return
+    end = time.monotonic() + 120
+    while not os.path.exists("pid") or os.path.exists("/proc/" + Path("pid").read_text()):
+        assert time.monotonic() < end, "rank 0 has not ended"
+        time.sleep(0.05)
+    1 / (step - 7)
+"""
+
+
 def test_two_ranks_of_which_one_fails(tmp_path: Path, place: str) -> None:
-    script = write_script(tmp_path, "os.environ['RANK'] == '1' and 1 / (step - 7)")
+    script = write_script(tmp_path, "fail_in(step)", FAIL_AFTER_RANK_0)
     words = ["run", "--device", "cpu", "--nproc-per-node", "2", "--json", "facts.json", script]
     done = run_anyrig(*words, "--lr", "1", cwd=tmp_path, TMPDIR=place)
     assert done.returncode == 1
