@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .devices.device import Device as Device
     from .devices.rig import Rig as Rig
     from .parallel.data_parallel import DataParallel as DataParallel
-    from .parallel.losses.loss import ParallelLoss as ParallelLoss
+    from .parallel.losses.parallel_loss import ParallelLoss as ParallelLoss
     from .parallel.plans import Exact as Exact
     from .parallel.plans import Pipeline as Pipeline
     from .parallel.plans import Replicas as Replicas
@@ -63,7 +63,7 @@ _MODULE_OF_NAME = {
     "DataParallel": ".parallel.data_parallel",
     "Device": ".devices.device",
     "Exact": ".parallel.plans",
-    "ParallelLoss": ".parallel.losses.loss",
+    "ParallelLoss": ".parallel.losses.parallel_loss",
     "Pipeline": ".parallel.plans",
     "Replicas": ".parallel.plans",
     "Rig": ".devices.rig",

@@ -35,8 +35,6 @@ KEPT = {
     "virtual/installed.py: _installation": "a process has one rig, which PyTorch keeps for good",
     "virtual/installed.py: _inheritance": "what its children get",
 }
-# Rooms in which files still need each other's types; what they import for these does not count.
-CIRCLES_OF_TYPES = ("anyrig.parallel.",)
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
     "parallel/parts/call.py: _note_forms": "notes the lengths of lists, empty ones too",
@@ -66,16 +64,9 @@ def imports_of(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     """Modules of anyrig that a file imports, anywhere, also for the type checker alone."""
     package = name.split(".")[:-1]
     tree = ast.parse(path.read_text())
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if name.startswith(CIRCLES_OF_TYPES) and isinstance(node, ast.If)
-        if "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_types:
+        if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1]
             stem = ".".join([*base, node.module] if node.module else base)
             found |= {stem, *(f"{stem}.{alias.name}" for alias in node.names)}
@@ -104,9 +95,8 @@ def cycle_in(imports: dict[str, set[str]]) -> list[str]:
 def test_imports_for_the_type_checker_count(tmp_path: Path) -> None:
     file = tmp_path / "file.py"
     file.write_text("if TYPE_CHECKING:\n    from .text import describe\n")
-    known = {"anyrig.memory.text": file, "anyrig.parallel.text": file}
-    found = [imports_of(f"anyrig.{room}.a", file, known) for room in ("memory", "parallel")]
-    assert found == [{"anyrig.memory.text"}, set()]
+    known = {"anyrig.memory.text": file}
+    assert imports_of("anyrig.memory.a", file, known) == {"anyrig.memory.text"}
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
@@ -187,7 +177,7 @@ def test_a_walk_is_found() -> None:
 # Modules of `parallel` that compute within a spread model, or beside it.
 OTHER_MODULES = {
     "parallel/engines/pipeline/split/part.py: Part": "the operations of a stage",
-    "parallel/losses/loss.py: ParallelLoss": "takes what `scattered` returns",
+    "parallel/losses/parallel_loss.py: ParallelLoss": "takes what `scattered` returns",
 }
 
 
@@ -207,3 +197,35 @@ def test_every_plan_returns_one_class_of_module() -> None:
         for name in modules_of(path.read_text())
     }
     assert found == {"parallel/spread_module.py: SpreadModule", *OTHER_MODULES}
+
+
+# Nodes of the graph that `parallel` adds; no two do the same.
+NODES_OF_THE_GRAPH = {
+    "losses/delivery.py: _Node": "gradients that were computed earlier",
+    "ranks/whole_loss.py: _WholeLoss": "the loss of a global batch",
+    "ranks/inputs.py: _Input": "gradients of inputs over ranks",
+    "ranks/metrics/gradients.py: _SumGradients": "gradients of values gathered over ranks",
+    "parts/cut.py: _Cut": "a batch to its parts",
+    "parts/cut.py: _Join": "parts of an output to the output",
+    "engines/replicas/kept_tensors.py: _OfOnePart": "what a module kept of one part",
+    "engines/replicas/gradients.py: _Take": "gradients of a bucket, packed on a device",
+    "engines/replicas/gradients.py: _Collect": "packed gradients, added",
+    "engines/replicas/gradients.py: _Deliver": "added gradients, unpacked for the parameters",
+    "engines/pipeline/graph_mailbox.py: _Leave": "tensors that leave a stage",
+    "engines/pipeline/graph_mailbox.py: _Enter": "tensors that enter a stage",
+    "engines/pipeline/held_tensors.py: _Lend": "a tensor that several stages hold",
+    "engines/pipeline/stage.py: _Open": "the inputs of a stage",
+    "engines/pipeline/weight_gradients.py: _LinearMap": "deferred gradients of a weight",
+    "engines/pipeline/weight_gradients.py: _Catch": "what they are computed from",
+}
+
+
+def test_every_node_of_the_graph_is_known() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE / 'parallel').as_posix()}: {node.name}"
+        for path in (PACKAGE / "parallel").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        if any(ast.unparse(base) == "torch.autograd.Function" for base in node.bases)
+    }
+    assert found == NODES_OF_THE_GRAPH.keys()

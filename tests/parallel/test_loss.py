@@ -20,13 +20,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import anyrig
 from anyrig.errors import BatchError
 from anyrig.parallel.losses.criterions import recognise
-from anyrig.parallel.losses.loss import (
-    ParallelLoss,
-    combine_losses,
-    criterion_on,
-    explain_loss,
-    loss_part,
-)
+from anyrig.parallel.losses.loss import criterion_on, explain_loss, loss_part
+from anyrig.parallel.losses.parallel_loss import ParallelLoss
+from anyrig.parallel.losses.whole import combine_losses
 from anyrig.parallel.parts.scatter import scatter
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
@@ -527,5 +523,5 @@ def test_what_is_no_loss() -> None:
         loss_part(nn.MSELoss(reduction=reduction), torch.ones(2), torch.ones(2), 2)
         for reduction in ("mean", "sum")
     ]
-    with pytest.raises(BatchError, match="reduced in different ways on different devices"):
+    with pytest.raises(BatchError, match="reduced in different ways for different parts"):
         combine_losses(parts, "cpu")

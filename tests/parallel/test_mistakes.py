@@ -12,7 +12,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.errors import SpreadError
-from anyrig.parallel.losses.loss import ParallelLoss
+from anyrig.parallel.losses.parallel_loss import ParallelLoss
 
 
 class Summing(nn.Module):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .engines.replicas.replicas import replicate as replicate
     from .engines.replicas.side_by_side import parallel_apply as parallel_apply
     from .layout import Layout as Layout
-    from .losses.loss import ParallelLoss as ParallelLoss
+    from .losses.parallel_loss import ParallelLoss as ParallelLoss
     from .parts.gather import gather as gather
     from .parts.scatter import scatter as scatter
     from .plans import Exact as Exact
@@ -32,7 +32,7 @@ _MODULE_OF_NAME = {
     "DataParallel": ".data_parallel",
     "Exact": ".plans",
     "Layout": ".layout",
-    "ParallelLoss": ".losses.loss",
+    "ParallelLoss": ".losses.parallel_loss",
     "Pipeline": ".plans",
     "Replicas": ".plans",
     "Shards": ".plans",

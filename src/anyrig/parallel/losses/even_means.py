@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import BatchError
-
-if TYPE_CHECKING:
-    from .loss import LossPart
+from .loss_part import LossPart
 
 _REMEDY = (
     "Return (sum, count) from the loss; or compute it in the module's forward, which gets the "

@@ -1,4 +1,4 @@
-"""Computing the loss of each part where its output lies, and combining the parts' losses.
+"""Computing the loss of each part of a batch where its output lies; `whole` combines them.
 
 Each device sends a sum and a count to the lead, which divides the total sum by the total count, so
 no device holds the outputs of the others.
@@ -9,53 +9,31 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...devices.place import Place
 from ...errors import BatchError
-from ...transfer.beside import copy_beside, copy_in_order
-from ...transfer.location import device_of
-from ...transfer.move import Mover, resolve_device
+from ...transfer.beside import copy_beside
+from ...transfer.move import Mover
 from ..marks import tensors_with_gradients
 from ..named_arguments import take_target
-from ..parts.divided_dimension import read_shapes
-from ..parts.gather import gather
-from ..parts.samples import count_samples
-from ..parts.scatter import scatter_samples
 from .checked_means import refuse_unseen
 from .criterions import Known, name_of, recognise
-from .even_means import rate_of_targets, require_even
+from .loss_part import LossPart
 from .means_of_parts import noting_means
-from .mistakes import require_criterion
 from .own_loss import HalvesCheck
 from .target_means import sum_of_mean
 
 Criterion = Callable[[Any, Any], Any]
 
-_HALF = (torch.float16, torch.bfloat16)
-_LENGTHS = (
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+LENGTHS_REMEDY = (
     ". Where the module pads sequences to the longest of its part, give it the length of the "
     "target: pad_packed_sequence(..., total_length=length)"
 )
-
-
-@dataclass(frozen=True)
-class LossPart:
-    """The loss of one part of a batch."""
-
-    value: Tensor  # the part's sum; or a loss for each sample, if the criterion does not reduce
-    count: Tensor | float | None  # what the part adds to the batch's divisor; None: no division
-    reduced: bool  # whether `value` is a sum
-    dtype: torch.dtype  # of the batch's loss
-    shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
-    skips: bool = False  # whether what does not count has no gradient, whatever the divisor is
-    # What means over targets divide by that are one term of the loss among others.
-    targets: tuple[Tensor, ...] = ()
 
 
 class PartLoss:
@@ -137,7 +115,7 @@ class PartLoss:
         if returned.dim() > 0 or reduction == "sum":
             return LossPart(returned, None, returned.dim() == 0, returned.dtype)
         # A half-precision mean times the number of samples may overflow.
-        wide = returned.float() if returned.dtype in _HALF else returned
+        wide = returned.float() if returned.dtype in HALF_DTYPES else returned
         shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
         targets = tuple(number for _, number in means)
         return LossPart(wide * samples, samples, True, returned.dtype, shape, targets=targets)
@@ -173,54 +151,6 @@ def compute_loss_part(
     return loss_part(criterion_on(criterion, device), output, target, samples, check)
 
 
-def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
-    """Return the batch's loss on `device`; losses without reduction are joined along `dim`."""
-    _require_one_length(parts, dim)
-    rates = [rate for part in parts if (rate := rate_of_targets(part)) is not None]
-    if len(parts) > 1:
-        require_even([float(rate) for rate in rates])
-    to = resolve_device(device)
-    if len({(part.reduced, part.count is None) for part in parts}) != 1:
-        raise BatchError(
-            "the loss was reduced in different ways on different devices; return the same kind of "
-            "value for every part of a batch"
-        )
-    if not parts[0].reduced:
-        whole: Tensor = gather([part.value for part in parts], to, dim)
-        return whole
-    total = _add([part.value for part in parts], to)
-    count = combine_counts(parts, to)
-    if count is None:
-        return total.to(parts[0].dtype)
-    whole_count = count.to(total.dtype) if isinstance(count, Tensor) else count
-    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is NaN, as in PyTorch
-
-
-def combine_counts(parts: Sequence[LossPart], device: torch.device) -> Tensor | float | None:
-    """Return what the sum of the parts' losses is divided by; None if it is not divided."""
-    counts = [part.count for part in parts if part.count is not None]
-    known: float = sum(count for count in counts if not isinstance(count, Tensor))
-    counted = [count for count in counts if isinstance(count, Tensor)]
-    if counted:
-        return _add(counted, device) + known
-    return known if counts else None
-
-
-def divisor_of_gradients(
-    parts: Sequence[LossPart], count: Tensor | float | None
-) -> Tensor | float | None:
-    """Return what divides the gradients of the sum of losses; None if nothing does.
-
-    If nothing counts, PyTorch's criterions have a loss of 0 / 0 and gradients of zero. Gradients
-    that were computed before the division are zero already, and 0 / 0 would make them NaN.
-    """
-    if not all(part.skips for part in parts):
-        return count
-    if isinstance(count, Tensor):
-        return torch.where(count == 0, 1, count)
-    return count or (None if count is None else 1.0)
-
-
 def explain_loss(criterion: Criterion) -> str:
     """Return in words how the batch's loss is computed from the parts' losses."""
     known, name = recognise(criterion), name_of(criterion)
@@ -251,53 +181,6 @@ def loss_for_target(module: nn.Module, loss: Criterion | None, kwargs: Any) -> C
     )
 
 
-class ParallelLoss(nn.Module):
-    """A criterion over outputs that stay on their devices.
-
-    ::
-
-        criterion = ParallelLoss(nn.CrossEntropyLoss())
-        criterion(model.scattered(x), target).backward()
-
-    Value and gradients are those of the criterion on the joined outputs, for PyTorch's criterions
-    and for callables that return a mean over samples, a loss for each sample, or ``(sum, count)``.
-    The criterion's tensors are copied to each device at each call; its parameters get gradients.
-
-    Args:
-        criterion: called as ``criterion(output, target)`` for each part.
-        device: where the loss is returned; None means the first output's device.
-        dim: the dimension that has the samples.
-
-    Raises:
-        SpreadError: `criterion` is a class, or cannot be called.
-    """
-
-    def __init__(self, criterion: Criterion, device: Place | None = None, dim: int = 0) -> None:
-        super().__init__()
-        require_criterion(criterion)
-        self.criterion = criterion
-        self.device = device
-        self.dim = dim
-
-    def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
-        """Return the loss of the whole batch, from each device's output and the whole target.
-
-        Raises:
-            BatchError: there are no outputs, or the target has a different number of samples.
-        """
-        if not outputs:
-            raise BatchError("there are no outputs to compute a loss from; pass one per device")
-        counts = [count_samples(output, self.dim) or 0 for output in outputs]
-        devices = [device_of(output) for output in outputs]
-        targets = scatter_samples(target, devices, counts, self.dim)
-        parts = [
-            loss_part(criterion_on(self.criterion, device), output, part, count)
-            for device, output, part, count in zip(devices, outputs, targets, counts, strict=True)
-            if count or not any(counts)
-        ]
-        return combine_losses(parts, devices[0] if self.device is None else self.device, self.dim)
-
-
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     """Return `criterion` with its tensors on `device`, or `criterion` itself if they are there.
 
@@ -319,24 +202,6 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     # deepcopy refuses tensors that have a graph, but takes their copies from the memo.
     memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
     return copy.deepcopy(criterion, memo)
-
-
-def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
-    """Raise BatchError if outputs differ in a dimension other than that of the samples.
-
-    Such outputs have means over different numbers of elements, or targets that were broadcast.
-    """
-    shapes = [part.shape for part in parts if part.shape]
-    samples = [int(part.count) for part in parts if part.shape and part.count is not None]
-    if not shapes or len({len(shape) for shape in shapes}) > 1:
-        return
-    answer = read_shapes(shapes, samples, dim)
-    if answer.differing and not answer.candidates:
-        raise BatchError(
-            "the loss of each part is a number, and the outputs have shapes "
-            f"{', '.join(str(tuple(shape)) for shape in shapes)}: these are means over different "
-            "lengths. Return (sum, count) from the loss" + _LENGTHS
-        )
 
 
 def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
@@ -366,14 +231,7 @@ def _about_lengths(output: Tensor, target: Tensor) -> str:
         return ""
     # The classes of a classifier, in dimension 1, have no counterpart in the target.
     sizes = output.shape if output.dim() == target.dim() else (len(output), *output.shape[2:])
-    return _LENGTHS if any(map(int.__lt__, sizes, target.shape)) else ""
-
-
-def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
-    moved = [copy_in_order(value, device) for value in values]
-    if moved[0].dtype in _HALF:
-        moved = [value.float() for value in moved]
-    return torch.stack(moved).sum() if len(moved) > 1 else moved[0]
+    return LENGTHS_REMEDY if any(map(int.__lt__, sizes, target.shape)) else ""
 
 
 def reduction_of(criterion: Criterion, known: Known | None) -> object:

@@ -15,18 +15,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
+from ..losses.loss import Criterion, criterion_on, loss_part
+from ..losses.loss_part import LossPart
 from ..losses.own_loss import HalvesCheck
+from ..losses.whole import sums_of, whole_of
 from ..marks import tensors_with_gradients
 from .exchange import Exchange, Phase
 
 
 class _WholeLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, totals: Tensor, exchange: Exchange) -> Any:
-        total, count, divides = totals.unbind()
-        ctx.exchange, ctx.divisor = exchange, torch.where(divides > 0, count, 1)
-        return total / ctx.divisor
+    def forward(ctx: Any, value: Tensor, sums: Tensor, exchange: Exchange) -> Any:
+        ctx.exchange = exchange
+        whole, ctx.divisor = whole_of(sums)
+        return whole
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -55,34 +57,26 @@ def whole_loss(
     if part.reduced and not exchange.samples:
         # The mean over zero samples is NaN. Take a zero with a graph through the module.
         part = LossPart(_zero_from(output, part.value), None, True, part.dtype)
-    totals = _sum_over_ranks(part, exchange)
+    sums = _sum_over_ranks(part, exchange)
     if not part.reduced:
         return part.value
-    exchange.divisor = totals[1]
-    wide = part.value.to(totals.dtype)
-    whole: Tensor = _WholeLoss.apply(wide, totals, exchange)  # type: ignore[no-untyped-call]
+    exchange.divisor = sums[1]
+    wide = part.value.to(sums.dtype)
+    whole: Tensor = _WholeLoss.apply(wide, sums, exchange)  # type: ignore[no-untyped-call]
     return whole.to(part.dtype)
 
 
 def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
-    """Return the sums over all ranks of the loss, of the count, and of whether there is a count."""
-    value = part.value.detach()
-    # float32 is not exact for the counts of a large batch, but these devices have no float64.
-    wide = torch.float32 if value.device.type in ("mps", "xpu") else torch.float64
-    totals = value.new_zeros(3, dtype=wide)
-    if part.reduced:
-        totals[0] = value
-    if part.count is not None:
-        totals[1], totals[2] = part.count, 1
+    sums = sums_of([part], part.value.device)
     if not exchange.number:  # the ranks meet here, and one message carries all numbers
-        return totals.new_tensor(exchange.add(Phase.FORWARD, *totals.tolist()))
-    if totals.device.type == "cpu":  # if a rank has failed, the error names it
+        return sums.new_tensor(exchange.add(Phase.FORWARD, *sums.tolist()))
+    if sums.device.type == "cpu":  # if a rank has failed, the error names it
         again = Exchange(exchange.context, exchange.model, exchange.samples)
         with exchange.waiting():
-            return totals.new_tensor(again.add(Phase.FORWARD, *totals.tolist()))
+            return sums.new_tensor(again.add(Phase.FORWARD, *sums.tolist()))
     with exchange.waiting():
-        dist.all_reduce(totals)
-    return totals
+        dist.all_reduce(sums)
+    return sums
 
 
 def _zero_from(output: Any, value: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,10 +28,12 @@ from ...layout import Layout
 from ...losses.checked_means import CheckedCalls
 from ...losses.delivery import Delivery, deliver, scale
 from ...losses.even_means import rate_of_targets, require_even
-from ...losses.loss import Criterion, LossPart, criterion_on, loss_part
+from ...losses.loss import Criterion, criterion_on, loss_part
+from ...losses.loss_part import LossPart
 from ...losses.mistakes import explain_call
 from ...losses.own_loss import HalvesCheck
 from ...losses.same_by_halves import compare_part
+from ...losses.whole import sums_of, whole_of
 from ...marks import tensors_with_gradients
 from ...named_arguments import take_target
 from ...parts.samples import count_listed, count_samples, find_sample_count, name_argument
@@ -251,7 +252,7 @@ class ExactEngine(Engine):
                 "the loss returns a loss for each sample, but Exact needs one number: "
                 "return a mean or (sum, count)"
             )
-        return loss.value, replace(loss, value=loss.value.detach(), shape=None)
+        return loss.value, loss.detach()
 
     def _stand_in(self, given: Any) -> Any:
         """Compute without samples, so that this rank takes part in FSDP2's collectives."""
@@ -267,17 +268,13 @@ class ExactEngine(Engine):
         self, found: Sequence[LossPart | None], sizes: Sequence[int], ranks: int
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of the global batch, and what its sum was divided by."""
-        device = self.layout.lead
-        wide = torch.float32 if device.type in ("mps", "xpu") else torch.float64
-        numbers = torch.zeros(len(sizes) // ranks, 5, dtype=wide, device=device)
+        nothing = sums_of((), self.layout.lead)
+        numbers = nothing.new_zeros(len(sizes) // ranks, 5)
         for row, part in zip(numbers, found, strict=False):
             if part is not None:
-                row[0] = part.value
-                row[1] = 0 if part.count is None else part.count
-                row[2] = part.count is not None
-                row[3] = _DTYPES.index(part.dtype)
                 rate = rate_of_targets(part)
-                row[4] = 0 if rate is None else rate
+                row[:3] = sums_of([part], self.layout.lead)
+                row[3], row[4] = _DTYPES.index(part.dtype), 0 if rate is None else rate
         of_ranks = join_slices(numbers.view(-1), ranks).view(ranks, -1, 5)
         present = sum(size > 0 for size in sizes)
         in_order = of_ranks.transpose(0, 1).reshape(-1, 5)[:present]
@@ -285,9 +282,8 @@ class ExactEngine(Engine):
         dtype = _DTYPES[int(in_order[0, 3])] if first is None else first.dtype
         if first is None or first.targets:
             require_even(in_order[:, 4].tolist())
-        total, count, divides, *_ = in_order.sum(0).unbind()
-        divisor = torch.where(divides > 0, count, 1)
-        return (total / divisor).to(dtype), divisor
+        whole, divisor = whole_of(in_order.sum(0))
+        return whole.to(dtype), divisor
 
     def refuse_pickle(self) -> None:
         """Raise ShardSaveError if this rank has only shards."""

@@ -12,16 +12,11 @@ from ....transfer.tree import list_leaves
 from ...compiling import refuse_pipeline
 from ...layout import Layout
 from ...losses.even_means import targets_of
-from ...losses.loss import (
-    Criterion,
-    LossPart,
-    PartLoss,
-    combine_counts,
-    combine_losses,
-    criterion_on,
-)
+from ...losses.loss import Criterion, PartLoss, criterion_on
+from ...losses.loss_part import LossPart
 from ...losses.own_loss import HalvesCheck
 from ...losses.same_by_halves import NOTHING, Differences, find_differences
+from ...losses.whole import combine_counts, combine_losses
 from ...parts.call import without_trace
 from ...plans import Pipeline
 from .chain import Chain

@@ -7,14 +7,14 @@ known only when all targets have been counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....errors import SpreadError
-from ...losses.loss import LossPart
+from ...losses.loss_part import LossPart
 from .chain import Chain
 from .failure import explain_failure
 from .graph_run import take_all
@@ -144,6 +144,5 @@ class ScheduledRun:
                 'computed from them; use schedule="gpipe", whose backward passes begin with '
                 "loss.backward()"
             )
-        count = part.count.detach() if isinstance(part.count, Tensor) else part.count
-        self._parts[number] = replace(part, value=part.value.detach(), count=count)
+        self._parts[number] = part.detach()
         return {_LOSS: part.value}

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from ...losses.delivery import Delivery, deliver, scale
-from ...losses.loss import LossPart, combine_counts, combine_losses, divisor_of_gradients
+from ...losses.loss_part import LossPart
+from ...losses.whole import combine_counts, combine_losses, divisor_of_gradients
 from .parcel import send
 from .scheduled_run import ScheduledRun
 from .stage import tensors_of

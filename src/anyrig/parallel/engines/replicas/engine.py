@@ -19,18 +19,13 @@ from ...compiling import leave_to_modules, refuse_several_devices
 from ...layout import Layout
 from ...losses.checked_means import FirstCall
 from ...losses.even_means import targets_of
-from ...losses.loss import (
-    Criterion,
-    LossPart,
-    combine_counts,
-    combine_losses,
-    compute_loss_part,
-    loss_for_target,
-)
+from ...losses.loss import Criterion, compute_loss_part, loss_for_target
+from ...losses.loss_part import LossPart
 from ...losses.means_of_parts import noting_means
 from ...losses.mistakes import explain_call
 from ...losses.own_loss import HalvesCheck
 from ...losses.same_by_halves import NOTHING
+from ...losses.whole import combine_counts, combine_losses
 from ...named_arguments import take_samples, take_target
 from ...parts.call import Call, describe_call, may_pack, without_trace
 from ...parts.outputs import join_outputs

@@ -19,7 +19,8 @@ from .....transfer.tree import walk_leaves
 from .....transfer.unreachable import tensors_within
 from ....backward_callback import queue_callback
 from ....losses.delivery import Delivery, deliver, scale
-from ....losses.loss import LossPart, combine_losses
+from ....losses.loss_part import LossPart
+from ....losses.whole import combine_losses
 from ....ranks.exchange import Phase
 from ..micro_batches import MicroBatch
 from ..schedules.schedule import Task, Work
@@ -133,8 +134,7 @@ class RankCall:
             return {_RESULT: output}
         given = self.micro_batches[number]
         part = self.loss_of(output, given.target, given.samples)
-        count = part.count.detach() if isinstance(part.count, Tensor) else part.count
-        self._parts[number] = replace(part, value=part.value.detach(), count=count)
+        self._parts[number] = part.detach()
         return {_RESULT: part.value}
 
     def parts(self, run: RankRun) -> list[LossPart]:

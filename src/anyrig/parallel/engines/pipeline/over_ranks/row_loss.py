@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .....errors import BatchError
 from ....losses.even_means import rate_of_targets, require_even
-from ....losses.loss import LossPart, combine_counts
+from ....losses.loss_part import LossPart
+from ....losses.whole import require_one_kind, sums_of, whole_of
 from .links import Links
 
 _CLOSE = 1e-6  # relative; what is left of the difference of two equal squares
@@ -87,18 +87,8 @@ def begin_adding_losses(
         totals[8:] = torch.stack([number, stacked.sum(), (stacked**2).sum()])
     if parts:
         first = parts[0]
-        if len({(part.reduced, part.count is None) for part in parts}) != 1:
-            raise BatchError(
-                "the loss was reduced in different ways for different micro-batches; return the "
-                "same kind of value for every part of a batch"
-            )
-        if first.reduced:
-            # In one dtype that holds the values of all, if parts have different ones.
-            values = torch.stack([part.value.detach() for part in parts])
-            totals[0] = values.sum(dtype=torch.float64)
-            count = combine_counts(parts, device)
-            if count is not None:
-                totals[1], totals[2] = count, 1.0
+        require_one_kind(parts)
+        totals[:3] = sums_of(parts, device)
         skips = float(all(part.skips for part in parts))
         facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by, skips]
         totals[3:8] = torch.tensor(facts, dtype=torch.float64)
@@ -112,14 +102,14 @@ def begin_adding_losses(
             known["loss"] = LossKind(float(totals[3]) == 0.0, dtype, bool(totals[8] > 0))
         if known["loss"].mixes_means:
             _require_even(*totals[8:].tolist())
-        divisor = torch.where(totals[2] > 0, totals[1], 1.0)
+        value, divisor = whole_of(totals)
         # See `divisor_of_gradients`.
         is_empty = (divisor == 0) & (totals[7] == totals[5])
         left = torch.where(is_empty, 1.0, divisor)
         left = left / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
         kind = known["loss"]
         targets = [totals[9] / totals[8] * divisor] if kind.mixes_means else []
-        return WholeLoss((totals[0] / divisor).to(kind.dtype), divisor, left, kind, targets)
+        return WholeLoss(value.to(kind.dtype), divisor, left, kind, targets)
 
     return finish
 

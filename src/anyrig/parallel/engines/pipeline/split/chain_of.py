@@ -12,10 +12,10 @@ from ..chain import Chain
 from .arguments import Arguments, Call, read_arguments
 from .assemble import assemble
 from .boundaries import SMALL_PART, choose_cuts
+from .divided_losses import divide_losses
 from .example_facts import FactCheck
 from .one_sample import SampleCount, find_sample_count, is_same, take_one_sample
 from .operations import read_state
-from .own_losses import divide_losses
 from .recorder import Recorder
 from .recording import Recording
 from .refusal import explain_failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -14,10 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .refusal import CannotTraceError, find_caller, is_of_caller
+from .stand_in_tracer import StandInTracer
 from .stand_ins import IN_PLACE_OPERATORS, Mode, Value
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
 
 # These functions refuse symbolic sizes before a TorchFunctionMode sees the call.
 _FACTORIES = (
@@ -37,7 +35,7 @@ _HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
 class RecordEverything(TorchFunctionMode):
     """Sends the calls of PyTorch without stand-ins to a recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StandInTracer) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -56,9 +54,9 @@ def makes_tensor(function: Callable[..., Any]) -> bool:
 
 
 @contextmanager
-def modes_of(recorder: Recorder) -> Iterator[None]:
+def modes_of(recorder: StandInTracer, module: nn.Module) -> Iterator[None]:
     """Replace ``training`` of all modules by stand-ins."""
-    modules = [(m, name, m.training) for name, m in recorder._module.named_modules()]
+    modules = [(m, name, m.training) for name, m in module.named_modules()]
     try:
         for m, name, _ in modules:
             m.__dict__["training"] = Mode(recorder, name)
@@ -69,7 +67,7 @@ def modes_of(recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def patched(recorder: Recorder) -> Iterator[None]:
+def patched(recorder: StandInTracer) -> Iterator[None]:
     """Record functions that make tensors of unknown sizes, and allow ``self.buffer += 1``."""
 
     def patch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +114,7 @@ def patched(recorder: Recorder) -> Iterator[None]:
             setattr(home, name, function)
 
 
-def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
+def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: StandInTracer) -> bool:
     """Return whether `value` is the buffer of this name, after an in-place operator."""
     if not isinstance(value, Value) or name not in m._buffers:
         return False

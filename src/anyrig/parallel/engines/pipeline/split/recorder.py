@@ -48,6 +48,7 @@ from .side_effects import (
     restore_attributes,
     restore_random_state,
 )
+from .stand_in_tracer import StandInTracer
 from .stand_ins import State, Value, isinstance_of_stand_ins
 
 # PyTorch's forwards that only call their module's children, and are therefore traced.
@@ -61,7 +62,7 @@ _FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", 
 _FACT_PROPERTIES = {"shape", "ndim", "requires_grad", "is_leaf", "layout", "is_sparse", "is_nested"}
 
 
-class Recorder(fx.Tracer):
+class Recorder(StandInTracer):
     """Records one module in one mode."""
 
     def __init__(self, module: nn.Module, training: bool, device: torch.device) -> None:
@@ -71,8 +72,7 @@ class Recorder(fx.Tracer):
         self._tensor_names: dict[int, str] = {}
         named = [*module.named_buffers(), *module.named_parameters()]
         self._tensor_names.update({id(tensor): name for name, tensor in named})
-        # The stand-ins whose type `isinstance` is looking at, innermost last.
-        self.asked: list[Any] = [None]
+        self.asked = [None]
         self._has_ended = False
         self._total = sum(p.numel() for p in module.parameters()) or 1
         self._open: list[tuple[str, int]] = []
@@ -104,7 +104,7 @@ class Recorder(fx.Tracer):
         )
         with (
             torch.enable_grad(),
-            modes_of(self),
+            modes_of(self, self._module),
             patched(self),
             type_in_code_of(self._module),
             isinstance_of_stand_ins(),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
+from .own_losses import OwnLoss
 from .recorded_facts import RecordedFacts
-
-if TYPE_CHECKING:
-    from .own_losses import OwnLoss
 
 
 @dataclass

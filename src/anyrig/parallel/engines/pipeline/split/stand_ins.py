@@ -8,16 +8,14 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.proxy import Attribute
 
 from .refusal import CannotTraceError, find_caller, is_of_caller
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
+from .stand_in_tracer import StandInTracer
 
 IN_PLACE_OPERATORS = (
     *("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift"),
@@ -166,7 +164,7 @@ class ValueAttribute(Value, Attribute):
 class State(Value):
     """A parameter or buffer. Its shape is known; its values are read when the graph runs."""
 
-    def __init__(self, node: fx.Node, tracer: Recorder, tensor: Tensor) -> None:
+    def __init__(self, node: fx.Node, tracer: StandInTracer, tensor: Tensor) -> None:
         super().__init__(node, tracer)
         self.tensor = tensor
 
@@ -199,7 +197,7 @@ class State(Value):
 class Mode(fx.Proxy):
     """Stands for ``module.training``: operations read its value; branches take the assumed mode."""
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
+    def __init__(self, recorder: StandInTracer, name: str) -> None:
         self.tracer = recorder
         self.module_name = name
 
