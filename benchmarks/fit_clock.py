@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from anyrig import hardware
-from clock import card_fits, collectives, measurements, relatives, step_fits, training_programs
-from clock.card_rows import recorded_rows
+from clock import collectives, gpu_fits, measurements, relatives, step_fits, training_programs
 from clock.coefficient_file import Table, write_tables
 from clock.fitting import OVERHEAD, Coefficients, Part, Unknown, facts, fit, fit_loss
+from clock.gpu_rows import recorded_rows
 from clock.grouped_transposes import fit_transposes
 from clock.judgement import SAME_CHIP, Errors, judge_rows
 from clock.measurements import GPUS, Overhead
@@ -51,7 +51,7 @@ HOPPER_GPU = BFLOAT16_GPUS["hopper"]
 THROTTLED = ("turing", "volta")
 # What `fit_hopper` writes.
 HOPPER_TABLES = (
-    *((group, "hopper") for group in (*card_fits.ROWS, "product.tensor", "attention")),
+    *((group, "hopper") for group in (*gpu_fits.ROWS, "product.tensor", "attention")),
     ("product.tensor", "H100-PCIe"),
 )
 
@@ -79,7 +79,7 @@ H100_PCIE_SOURCE = "As `hopper`, slower by the best products in mag-/gpu_benchma
 
 # A log-softmax along 1024 columns of 16 x 1024 x 50304 elements took 57.1 ms on an H100, whose 132
 # multiprocessors run at 1.98 GHz, and its gradient 27.3 ms, in bfloat16 and float32: profiles of a
-# GPT in which measure_card.py normalizes along tokens.
+# GPT in which measure_gpu.py normalizes along tokens.
 ELEMENT_CYCLES = [132 * 1.98e9 * ms / (16e3 * 1024 * 50304) for ms in (57.1, 27.3)]
 
 # A column of a Cholesky factorization takes 0.75 us on an H100: pytorch/pytorch, pull request
@@ -242,15 +242,15 @@ class Fit:
         self.add("attention", "otherwise", values, source)
 
     def fit_hopper(self) -> None:
-        """Fit Hopper to the rows of `card_rows`, from what the tables `otherwise` say."""
-        card = recorded_rows()
+        """Fit Hopper to the rows of `gpu_rows`, from what the tables `otherwise` say."""
+        gpu = recorded_rows()
         memory = {
             "fraction": [0.9, *list(self.find("memory", "otherwise")["fraction"])[1:]],
             "softmax_column_element_cycles": ELEMENT_CYCLES,
         }
-        self.fit_card(card, "memory", memory)
+        self.fit_gpu(gpu, "memory", memory)
         for group in ("product.simt", "batched.simt"):
-            self.fit_card(card, group, self.slower(group, "tile_efficiency"))
+            self.fit_gpu(gpu, group, self.slower(group, "tile_efficiency"))
         self.fit_bfloat16_of("hopper")
         throttle = self.find("product.tensor", "hopper")["throttle"][0]
         self.derive(
@@ -259,16 +259,16 @@ class Fit:
         )  # fmt: skip
         group = "convolution.simt"
         slower = self.slower(group, "winograd_efficiency", "transformed_efficiency")
-        self.fit_card(card, group, slower)
-        self.fit_card(card, "convolution.tensor", {"planar_alignment_bytes": [16.0] * 3})
+        self.fit_gpu(gpu, group, slower)
+        self.fit_gpu(gpu, "convolution.tensor", {"planar_alignment_bytes": [16.0] * 3})
         rows = measurements.attention(self.folder, HOPPER_GPU)
         rows = replace(rows, overhead=Overhead(rows.floor_ms))
         base = self.base(GPUS[HOPPER_GPU], "hopper")
         base["attention.forward_efficiency"] = [0.42, 0.3, 0.9]
         base["attention.backward_efficiency"] = [63 / 73 * 0.42, 0.3, 0.8]
-        values = card_fits.fit_attention(card, Part(rows.to_fit(3)), base)
+        values = gpu_fits.fit_attention(gpu, Part(rows.to_fit(3)), base)
         source = (
-            f"{AICONFIGURATOR}, {HOPPER_GPU}, version 3 as cuDNN; {card_fits.SOURCE};"
+            f"{AICONFIGURATOR}, {HOPPER_GPU}, version 3 as cuDNN; {gpu_fits.SOURCE};"
             " version 2: arXiv 2407.08608, backward: arXiv 2307.08691, 63 of 73 %"
         )
         self.add("attention", "hopper", values, source)
@@ -277,13 +277,13 @@ class Fit:
         like = self.find(group, "otherwise")
         return {name: [HOPPER * each for each in like[name]] for name in names}
 
-    def fit_card(self, card: Sequence[card_fits.Row], group: str, changed: Values) -> None:
-        """Fit a group to the rows of `card`, from the values `otherwise` with those `changed`."""
+    def fit_gpu(self, gpu: Sequence[gpu_fits.Row], group: str, changed: Values) -> None:
+        """Fit a group to the rows of `gpu`, from the values `otherwise` with those `changed`."""
         like = self.find(group, "otherwise") | changed
         base = self.base(GPUS[HOPPER_GPU], "hopper")
         base |= {f"{group}.{name}": list(values) for name, values in like.items()}
-        values = card_fits.fit_group(card, group, base)
-        self.add(group, "hopper", values, f"{card_fits.SOURCE}; otherwise as the A100")
+        values = gpu_fits.fit_group(gpu, group, base)
+        self.add(group, "hopper", values, f"{gpu_fits.SOURCE}; otherwise as the A100")
 
     def fit_float32_convolutions(self) -> None:
         group = "convolution.simt"

@@ -6,7 +6,7 @@ whole programs, and takes half a minute. `write` writes what it judged to the fi
 the measurements that judge:
 
     steps                      `judge_steps.py`: whole steps, from their recorded work
-    kernels                    our own of an H100 (`measure_card.py`)
+    kernels                    our own of an H100 (`measure_gpu.py`)
     language models            `judge_language_models.py`, by the labels in its figures
     iterations                 `judge_iterations.py`; ResNet-50's only where timm is installed
 """
@@ -22,7 +22,7 @@ from dataclasses import asdict
 
 import judge_iterations
 import judge_language_models
-from clock import card_fits, card_rows
+from clock import gpu_fits, gpu_rows
 from clock.mean_errors import MOST_WORSE, MeanError, Ratio, lines_of_worse, mean_errors
 from judge_steps import FIGURES, judged_steps
 from workloads.figures import RESULTS, write_figures
@@ -35,9 +35,9 @@ def quick_ratios() -> Iterator[Ratio]:
         for row in judged_steps(name):
             kind = f"steps, {name}, {row.get('dtype', row['layout'])}"
             yield row["gpu"], kind, row["virtual_ms"] / row["ms"]
-    for group, ratios in card_fits.judged_ratios(card_rows.recorded_rows()).items():
+    for group, ratios in gpu_fits.judged_ratios(gpu_rows.recorded_rows()).items():
         for ratio in ratios:
-            yield card_rows.GPU, f"kernels, {group}", float(ratio)
+            yield gpu_rows.GPU, f"kernels, {group}", float(ratio)
 
 
 def slow_ratios() -> Iterator[Ratio]:

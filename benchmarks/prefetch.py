@@ -181,7 +181,7 @@ def report(rows: list[Row], device: str) -> dict[str, object]:
     Console().print(table)
     return {
         "benchmark": "prefetch",
-        "card": device,
+        "gpu": device,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "anyrig": anyrig.__version__,

@@ -1,7 +1,7 @@
 """Write the known errors of whole programs, from the figures in `results`, where anyrig reads them.
 
 `python benchmarks/state_program_errors.py write`, after `judge_steps.py`,
-`judge_language_models.py`, `judge_iterations.py` and `judge_card.py`.
+`judge_language_models.py`, `judge_iterations.py` and `judge_gpu.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEUSIGHT = "NeuSight (sitar-lab, 6945927d): scripts/asplos/label"
 TIMM = "timm (huggingface/pytorch-image-models, aa4b5850): torch 1.12, cuDNN 8.3"
 TIMM_INFERENCE = "timm (huggingface/pytorch-image-models, aa4b5850): torch {}"
 TORCHVISION = "MatrixSP/pytorch-gpu-benchmark (7aca8438): torch {}"
-OURS = "ours, of one H100: benchmarks/judge_card.py"
+OURS = "ours, of one H100: benchmarks/judge_gpu.py"
 # The fit has seen their softmax along tokens, half of their time.
 SEEN_BY_A_FIT = "GPT, "
 SOURCES = {
@@ -62,7 +62,7 @@ def compared_programs(results: Path) -> Iterator[tuple[str, str, str, float, flo
             row["virtual_ms"],
         )
 
-    for row in _rows(results / "card-h100-sxm.json"):
+    for row in _rows(results / "gpu-h100-sxm.json"):
         if row.get("kernel_ms") and not row["name"].startswith(SEEN_BY_A_FIT):
             kind = "kernels of training steps and forward passes"
             yield "H100-SXM", kind, OURS, row["kernel_ms"], row["virtual_kernel_ms"]

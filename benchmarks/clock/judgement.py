@@ -11,10 +11,10 @@ import numpy as np
 
 from anyrig.virtual.build import load_extension
 
-from . import card_fits, card_rows, measurements
-from .card_rows import recorded_rows
+from . import gpu_fits, gpu_rows, measurements
 from .collectives import Collectives
 from .fitting import LONGEST_OVERHEAD_MS, facts
+from .gpu_rows import recorded_rows
 from .measurements import GPUS, Overhead, Rows
 
 # Other versions of a measured GPU, which share its chip.
@@ -108,5 +108,5 @@ def judge_rows(folder: Path) -> Iterator[Errors]:
         rows = measurements.attention(folder, name)
         yield errors_of(gpu, "attention", ratios_of(rows, Overhead(rows.floor_ms)))
         yield errors_of(gpu, "collective", Collectives(folder, name, judges=True).ratios())
-    for group, ratios in card_fits.judged_ratios(recorded_rows()).items():
-        yield errors_of(card_rows.GPU, group, ratios)
+    for group, ratios in gpu_fits.judged_ratios(recorded_rows()).items():
+        yield errors_of(gpu_rows.GPU, group, ratios)

@@ -14,7 +14,7 @@ from anyrig.devices.rig import Rig
 from anyrig.hardware import spec_of_key
 
 GIB = 2**30
-CARD = Device(
+GPU = Device(
     "cuda",
     1,
     "Tesla T4",
@@ -25,7 +25,7 @@ CARD = Device(
     spec=spec_of_key("T4"),
 )
 READING = Reading(
-    CARD,
+    GPU,
     free_bytes=4 * GIB,
     own_bytes=GIB,
     others_bytes=10 * GIB,
@@ -46,12 +46,10 @@ def lines(*readings: Reading) -> list[str]:
     ("reading", "shown"),
     [
         (READING, "cuda:1 Tesla T4 4.00 GiB 15.00 GiB 36% 42 process 8 +1"),
-        (Reading(CARD), "cuda:1 Tesla T4 ? 15.00 GiB ? ? ?"),
-        (Reading(CARD, processes=()), "cuda:1 Tesla T4 ? 15.00 GiB ? ? nobody"),
+        (Reading(GPU), "cuda:1 Tesla T4 ? 15.00 GiB ? ? ?"),
+        (Reading(GPU, processes=()), "cuda:1 Tesla T4 ? 15.00 GiB ? ? nobody"),
         (
-            Reading(
-                CARD, utilization=0.0, temperature_celsius=0.0, processes=READING.processes[:1]
-            ),
+            Reading(GPU, utilization=0.0, temperature_celsius=0.0, processes=READING.processes[:1]),
             "cuda:1 Tesla T4 ? 15.00 GiB 0% 0 small 7",
         ),
         (Reading(Device("cpu", None, "EPYC")), "cpu EPYC ? ? ? ?"),
@@ -63,7 +61,7 @@ def test_a_row(reading: Reading, shown: str) -> None:
 
 def test_troubles_stand_below_all_rows() -> None:
     hidden = Device("cuda", None, "T4", uuid="GPU-2", error="hidden")
-    shown = lines(Reading(hidden, error="silent"), Reading(CARD, error="lost"), READING)
+    shown = lines(Reading(hidden, error="silent"), Reading(GPU, error="lost"), READING)
     assert [line.split()[0] for line in shown[:3]] == ["cuda", "cuda:1", "cuda:1"]
     assert shown[3:] == ["cuda (T4, GPU-2): hidden", "cuda:1 (Tesla T4): lost"]
 
@@ -95,7 +93,7 @@ def test_json_has_every_fact() -> None:
     known = {"device", "kind", "index", "name", "error"}
     assert {name for name, value in unknown.items() if value is not None} == known
     assert unknown["error"] == "broken"
-    assert device_facts(Reading(CARD, processes=()))["processes"] == []
+    assert device_facts(Reading(GPU, processes=()))["processes"] == []
 
 
 def test_a_file_has_80_columns_whatever_the_terminal_has(monkeypatch: pytest.MonkeyPatch) -> None:

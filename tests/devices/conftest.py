@@ -28,11 +28,11 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment_with_cards(
+def environment_with_gpus(
     driver_directory: Path, tmp_path: Path
 ) -> Callable[[str], dict[str, str]]:
     """Write a scenario (its words are in nvml_stand_in.cpp) and return the environment in which a
-    subprocess finds that driver: ``subprocess.run(…, env=environment_with_cards("card …"))``.
+    subprocess finds that driver: ``subprocess.run(…, env=environment_with_gpus("GPU …"))``.
     """
 
     def write(scenario: str) -> dict[str, str]:

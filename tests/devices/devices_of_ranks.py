@@ -71,7 +71,7 @@ def try_form(visible: str | None, device: str | None, each: int) -> Any:
 def main() -> None:
     for name in ("ANYRIG_DEVICE", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
-    assert nvml.cards()  # before the virtual rig brings a driver of its own
+    assert nvml.gpus()  # before the virtual rig brings a driver of its own
     anyrig.virtual.install(sys.argv[1])
     print(json.dumps([try_form(**form) for form in json.loads(sys.argv[2])]))
 

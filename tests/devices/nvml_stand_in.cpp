@@ -6,13 +6,13 @@
 // separated by spaces, "_" for a space inside a value.
 //
 //     driver init=0 log=/path          init: what nvmlInit returns; log: a line for each opening
-//     card uuid=GPU-1 bus=00000000:3B:00.0 name=NVIDIA_H200 total=.. free=.. used=..
+//     GPU uuid=GPU-1 bus=00000000:3B:00.0 name=NVIDIA_H200 total=.. free=.. used=..
 //          utilization=35 temperature=40 major=9 minor=0 generation=5 width=16 mig=0
-//     card error=15                    every question, the handle's too, gets this code
-//     card uuid=GPU-2 .. fails=15      there, but what can change gets this code
-//     mig uuid=MIG-1 name=.. total=..  an instance of the card above it
-//     process pid=7 used=1024 list=compute|graphics    of the card or instance above it
-//     nvlink to=00000000:86:00.0 version=6 mbps=26562  of the card above; to=switch for NVSwitch
+//     GPU error=15                    every question, the handle's too, gets this code
+//     GPU uuid=GPU-2 .. fails=15      there, but what can change gets this code
+//     mig uuid=MIG-1 name=.. total=..  an instance of the GPU above it
+//     process pid=7 used=1024 list=compute|graphics    of the GPU or instance above it
+//     nvlink to=00000000:86:00.0 version=6 mbps=26562  of the GPU above; to=switch for NVSwitch
 //
 // A key that is left out is "not supported". The codes are those of nvmlReturn_t in nvml.h.
 
@@ -34,11 +34,11 @@ constexpr int kSuccess = 0, kUninitialized = 1, kInvalidArgument = 2, kNotSuppor
 
 using Values = std::map<std::string, std::string>;
 
-struct Card {
+struct Gpu {
   Values values;
-  Card* whole = nullptr;  // of an instance
+  Gpu* whole = nullptr;  // of an instance
   std::vector<Values> processes, nvlinks;
-  std::vector<Card*> instances;
+  std::vector<Gpu*> instances;
 
   int code(const char* key) const {
     auto found = values.find(key);
@@ -67,15 +67,15 @@ struct Field {  // nvmlFieldValue_t
 
 int users = 0;
 Values driver;
-std::vector<std::unique_ptr<Card>> owned;
-std::vector<Card*> cards;
+std::vector<std::unique_ptr<Gpu>> owned;
+std::vector<Gpu*> gpus;
 
 void note(const char* what) {
   if (driver.count("log")) std::ofstream(driver["log"], std::ios::app) << what << "\n";
 }
 
 void read_scenario() {
-  owned.clear(), cards.clear(), driver.clear();
+  owned.clear(), gpus.clear(), driver.clear();
   std::ifstream file(std::getenv("NVML_STAND_IN") ? std::getenv("NVML_STAND_IN") : "");
   if (!file) driver["init"] = std::to_string(kDriverNotLoaded);
   for (std::string line; std::getline(file, line);) {
@@ -91,57 +91,57 @@ void read_scenario() {
       values[word.substr(0, equals)] = value;
     }
     if (kind == "driver") driver = values;
-    if (kind == "card" || kind == "mig") {
-      owned.push_back(std::make_unique<Card>());
-      Card* card = owned.back().get();
-      card->values = values;
+    if (kind == "gpu" || kind == "mig") {
+      owned.push_back(std::make_unique<Gpu>());
+      Gpu* gpu = owned.back().get();
+      gpu->values = values;
       if (kind == "mig") {
-        card->whole = cards.back();
-        cards.back()->instances.push_back(card);
+        gpu->whole = gpus.back();
+        gpus.back()->instances.push_back(gpu);
       } else {
-        cards.push_back(card);
+        gpus.push_back(gpu);
       }
     }
     if (kind == "process") owned.back()->processes.push_back(values);
-    if (kind == "nvlink") cards.back()->nvlinks.push_back(values);
+    if (kind == "nvlink") gpus.back()->nvlinks.push_back(values);
   }
 }
 
-// What stands in the way of a question to this card: closed, broken, or nothing.
-int trouble(Card* card, bool changing = false) {
+// What stands in the way of a question to this GPU: closed, broken, or nothing.
+int trouble(Gpu* gpu, bool changing = false) {
   if (users == 0) return kUninitialized;
-  if (int code = card->code("error")) return code;
-  return changing ? card->code("fails") : kSuccess;
+  if (int code = gpu->code("error")) return code;
+  return changing ? gpu->code("fails") : kSuccess;
 }
 
-int number(Card* card, const char* key, bool changing, unsigned long long* answer) {
-  if (int code = trouble(card, changing)) return code;
-  auto found = card->values.find(key);
-  if (found == card->values.end()) return kNotSupported;
+int number(Gpu* gpu, const char* key, bool changing, unsigned long long* answer) {
+  if (int code = trouble(gpu, changing)) return code;
+  auto found = gpu->values.find(key);
+  if (found == gpu->values.end()) return kNotSupported;
   *answer = std::stoull(found->second);
   return kSuccess;
 }
 
-int small(Card* card, const char* key, bool changing, unsigned* answer) {
+int small(Gpu* gpu, const char* key, bool changing, unsigned* answer) {
   unsigned long long wide = 0;
-  int code = number(card, key, changing, &wide);
+  int code = number(gpu, key, changing, &wide);
   if (code == kSuccess) *answer = static_cast<unsigned>(wide);
   return code;
 }
 
-int text(Card* card, const char* key, char* answer, unsigned length) {
-  if (int code = trouble(card)) return code;
-  auto found = card->values.find(key);
-  if (found == card->values.end()) return kNotSupported;
+int text(Gpu* gpu, const char* key, char* answer, unsigned length) {
+  if (int code = trouble(gpu)) return code;
+  auto found = gpu->values.find(key);
+  if (found == gpu->values.end()) return kNotSupported;
   std::snprintf(answer, length, "%s", found->second.c_str());
   return kSuccess;
 }
 
-int running(Card* card, const char* list, unsigned* count, Process* out) {
-  if (int code = trouble(card, true)) return code;
-  if (card->code("processes")) return card->code("processes");
+int running(Gpu* gpu, const char* list, unsigned* count, Process* out) {
+  if (int code = trouble(gpu, true)) return code;
+  if (gpu->code("processes")) return gpu->code("processes");
   std::vector<Process> found;
-  for (auto& values : card->processes)
+  for (auto& values : gpu->processes)
     if (values["list"] == list)
       found.push_back(
           {static_cast<unsigned>(std::stoul(values["pid"])),
@@ -154,10 +154,10 @@ int running(Card* card, const char* list, unsigned* count, Process* out) {
   return kSuccess;
 }
 
-int nvlink(Card* card, unsigned index, Values** answer) {
-  if (int code = trouble(card)) return code;
-  if (index >= card->nvlinks.size()) return kInvalidArgument;
-  *answer = &card->nvlinks[index];
+int nvlink(Gpu* gpu, unsigned index, Values** answer) {
+  if (int code = trouble(gpu)) return code;
+  if (index >= gpu->nvlinks.size()) return kInvalidArgument;
+  *answer = &gpu->nvlinks[index];
   return kSuccess;
 }
 
@@ -187,131 +187,131 @@ const char* nvmlErrorString(int) {
 
 int nvmlDeviceGetCount_v2(unsigned* count) {
   if (users == 0) return kUninitialized;
-  *count = cards.size();
+  *count = gpus.size();
   return kSuccess;
 }
 
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, Card** handle) {
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu** handle) {
   if (users == 0) return kUninitialized;
-  if (index >= cards.size()) return kInvalidArgument;
+  if (index >= gpus.size()) return kInvalidArgument;
   note("handle");
-  *handle = cards[index];
-  return trouble(cards[index]);
+  *handle = gpus[index];
+  return trouble(gpus[index]);
 }
 
-int nvmlDeviceGetUUID(Card* card, char* out, unsigned length) {
-  return text(card, "uuid", out, length);
+int nvmlDeviceGetUUID(Gpu* gpu, char* out, unsigned length) {
+  return text(gpu, "uuid", out, length);
 }
 
-int nvmlDeviceGetName(Card* card, char* out, unsigned length) {
-  return text(card, "name", out, length);
+int nvmlDeviceGetName(Gpu* gpu, char* out, unsigned length) {
+  return text(gpu, "name", out, length);
 }
 
-int nvmlDeviceGetPciInfo_v3(Card* card, Pci* pci) {
+int nvmlDeviceGetPciInfo_v3(Gpu* gpu, Pci* pci) {
   *pci = Pci{};
-  return text(card, "bus", pci->bus_id, sizeof pci->bus_id);
+  return text(gpu, "bus", pci->bus_id, sizeof pci->bus_id);
 }
 
-int nvmlDeviceGetMemoryInfo(Card* card, unsigned long long* total_free_used) {
+int nvmlDeviceGetMemoryInfo(Gpu* gpu, unsigned long long* total_free_used) {
   const char* keys[] = {"total", "free", "used"};
   for (int i = 0; i < 3; ++i)
-    if (int code = number(card, keys[i], true, &total_free_used[i])) return code;
+    if (int code = number(gpu, keys[i], true, &total_free_used[i])) return code;
   return kSuccess;
 }
 
-int nvmlDeviceGetMemoryInfo_v2(Card* card, unsigned long long* version_total_reserved_free_used) {
+int nvmlDeviceGetMemoryInfo_v2(Gpu* gpu, unsigned long long* version_total_reserved_free_used) {
   unsigned long long* out = version_total_reserved_free_used;
   out[2] = 0;
-  if (int code = number(card, "total", true, &out[1])) return code;
-  if (int code = number(card, "free", true, &out[3])) return code;
-  return number(card, "used", true, &out[4]);
+  if (int code = number(gpu, "total", true, &out[1])) return code;
+  if (int code = number(gpu, "free", true, &out[3])) return code;
+  return number(gpu, "used", true, &out[4]);
 }
 
-int nvmlDeviceGetCudaComputeCapability(Card* card, unsigned* major, unsigned* minor) {
-  if (int code = small(card, "major", false, major)) return code;
-  return small(card, "minor", false, minor);
+int nvmlDeviceGetCudaComputeCapability(Gpu* gpu, unsigned* major, unsigned* minor) {
+  if (int code = small(gpu, "major", false, major)) return code;
+  return small(gpu, "minor", false, minor);
 }
 
-int nvmlDeviceGetUtilizationRates(Card* card, unsigned* gpu_and_memory) {
+int nvmlDeviceGetUtilizationRates(Gpu* gpu, unsigned* gpu_and_memory) {
   gpu_and_memory[1] = 0;
-  return small(card, "utilization", true, &gpu_and_memory[0]);
+  return small(gpu, "utilization", true, &gpu_and_memory[0]);
 }
 
-int nvmlDeviceGetTemperature(Card* card, unsigned, unsigned* celsius) {
-  return small(card, "temperature", true, celsius);
+int nvmlDeviceGetTemperature(Gpu* gpu, unsigned, unsigned* celsius) {
+  return small(gpu, "temperature", true, celsius);
 }
 
-int nvmlDeviceGetMaxPcieLinkGeneration(Card* card, unsigned* generation) {
-  return small(card, "generation", false, generation);
+int nvmlDeviceGetMaxPcieLinkGeneration(Gpu* gpu, unsigned* generation) {
+  return small(gpu, "generation", false, generation);
 }
 
-int nvmlDeviceGetCurrPcieLinkWidth(Card* card, unsigned* width) {
-  return small(card, "width", false, width);
+int nvmlDeviceGetCurrPcieLinkWidth(Gpu* gpu, unsigned* width) {
+  return small(gpu, "width", false, width);
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(Card* card, unsigned* count, Process* out) {
-  return running(card, "compute", count, out);
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu* gpu, unsigned* count, Process* out) {
+  return running(gpu, "compute", count, out);
 }
 
-int nvmlDeviceGetGraphicsRunningProcesses_v3(Card* card, unsigned* count, Process* out) {
-  return running(card, "graphics", count, out);
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu* gpu, unsigned* count, Process* out) {
+  return running(gpu, "graphics", count, out);
 }
 
-int nvmlDeviceGetMigMode(Card* card, unsigned* current, unsigned* pending) {
-  int code = small(card, "mig", false, current);
+int nvmlDeviceGetMigMode(Gpu* gpu, unsigned* current, unsigned* pending) {
+  int code = small(gpu, "mig", false, current);
   *pending = *current;
   return code;
 }
 
-int nvmlDeviceGetMaxMigDeviceCount(Card* card, unsigned* count) {
+int nvmlDeviceGetMaxMigDeviceCount(Gpu* gpu, unsigned* count) {
   *count = 7;
-  return trouble(card);
+  return trouble(gpu);
 }
 
-int nvmlDeviceGetMigDeviceHandleByIndex(Card* card, unsigned index, Card** instance) {
-  if (int code = trouble(card)) return code;
-  if (index >= card->instances.size()) return kNotFound;
-  *instance = card->instances[index];
+int nvmlDeviceGetMigDeviceHandleByIndex(Gpu* gpu, unsigned index, Gpu** instance) {
+  if (int code = trouble(gpu)) return code;
+  if (index >= gpu->instances.size()) return kNotFound;
+  *instance = gpu->instances[index];
   return kSuccess;
 }
 
-int nvmlDeviceGetNvLinkState(Card* card, unsigned index, unsigned* active) {
+int nvmlDeviceGetNvLinkState(Gpu* gpu, unsigned index, unsigned* active) {
   Values* found;
-  if (int code = nvlink(card, index, &found)) return code;
+  if (int code = nvlink(gpu, index, &found)) return code;
   *active = (*found)["to"] != "nothing";
   return kSuccess;
 }
 
-int nvmlDeviceGetNvLinkRemoteDeviceType(Card* card, unsigned index, unsigned* type) {
+int nvmlDeviceGetNvLinkRemoteDeviceType(Gpu* gpu, unsigned index, unsigned* type) {
   Values* found;
-  if (int code = nvlink(card, index, &found)) return code;
+  if (int code = nvlink(gpu, index, &found)) return code;
   *type = (*found)["to"] == "switch" ? 2 : 0;
   return kSuccess;
 }
 
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(Card* card, unsigned index, Pci* pci) {
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu* gpu, unsigned index, Pci* pci) {
   Values* found;
-  if (int code = nvlink(card, index, &found)) return code;
+  if (int code = nvlink(gpu, index, &found)) return code;
   *pci = Pci{};
   std::snprintf(pci->bus_id, sizeof pci->bus_id, "%s", (*found)["to"].c_str());
   return kSuccess;
 }
 
-int nvmlDeviceGetNvLinkVersion(Card* card, unsigned index, unsigned* version) {
+int nvmlDeviceGetNvLinkVersion(Gpu* gpu, unsigned index, unsigned* version) {
   Values* found;
-  if (int code = nvlink(card, index, &found)) return code;
+  if (int code = nvlink(gpu, index, &found)) return code;
   if (!found->count("version")) return kNotSupported;
   *version = std::stoul((*found)["version"]);
   return kSuccess;
 }
 
-int nvmlDeviceGetFieldValues(Card* card, int count, Field* fields) {
-  if (int code = trouble(card)) return code;
+int nvmlDeviceGetFieldValues(Gpu* gpu, int count, Field* fields) {
+  if (int code = trouble(gpu)) return code;
   for (int i = 0; i < count; ++i) {
     fields[i].result = kNotSupported;
-    if (fields[i].field == 90 && !card->nvlinks.empty() && card->nvlinks[0].count("mbps")) {
+    if (fields[i].field == 90 && !gpu->nvlinks.empty() && gpu->nvlinks[0].count("mbps")) {
       fields[i].result = kSuccess;
-      fields[i].value = std::stoull(card->nvlinks[0]["mbps"]);
+      fields[i].value = std::stoull(gpu->nvlinks[0]["mbps"]);
     }
   }
   return kSuccess;

@@ -18,6 +18,6 @@ def test_a_device_comes_back_with_what_other_processes_can_use() -> None:
     assert read_device(write_device(cpu)) == cpu
 
 
-def test_a_card_that_only_the_other_process_knows() -> None:
+def test_a_gpu_that_only_the_other_process_knows() -> None:
     with pytest.raises(UnknownHardwareError, match="X900"):
         read_device(b'["cuda", "X", null, "X900"]')

@@ -19,8 +19,8 @@ GIB = 2**30
 A, B, C = (f"GPU-{letter * 4}0000-0000-0000-0000-000000000000" for letter in "abc")
 
 
-def card(uuid: str, free_gib: int, utilization: int, process: int | None = None) -> str:
-    lines = f"card uuid={uuid} name=NVIDIA_A100 total={80 * GIB} free={free_gib * GIB} "
+def gpu(uuid: str, free_gib: int, utilization: int, process: int | None = None) -> str:
+    lines = f"gpu uuid={uuid} name=NVIDIA_A100 total={80 * GIB} free={free_gib * GIB} "
     lines += f"used={(80 - free_gib) * GIB} utilization={utilization} major=8 minor=0 "
     lines += f"bus=00000000:{uuid[4:6].upper()}:00.0\n"
     if process is not None:
@@ -28,8 +28,8 @@ def card(uuid: str, free_gib: int, utilization: int, process: int | None = None)
     return lines
 
 
-EQUAL = card(A, 80, 0) + card(B, 80, 0)
-UNEQUAL = card(A, 20, 0) + card(B, 70, 90, process=4194305) + card(C, 70, 10)
+EQUAL = gpu(A, 80, 0) + gpu(B, 80, 0)
+UNEQUAL = gpu(A, 20, 0) + gpu(B, 70, 90, process=4194305) + gpu(C, 70, 10)
 
 # torch.device("cuda:0") is a name; nothing here starts CUDA.
 PRELUDE = f"""
@@ -37,7 +37,7 @@ import json, sys, time
 from anyrig.devices.device import Device
 from anyrig.devices.choice import choose
 from anyrig.errors import NoDeviceError
-cards = [
+gpus = [
     Device(kind="cuda", index=index, name="NVIDIA A100", uuid=uuid, total_bytes=80 * 2**30)
     for index, uuid in enumerate({[A, B, C]!r})
 ]
@@ -58,8 +58,8 @@ def ask(environment: Mapping[str, str], call: str) -> tuple[list[str], dict[str,
     return chosen, reasons
 
 
-def test_the_most_free_memory_then_the_least_work(environment_with_cards: Environment) -> None:
-    chosen, reasons = ask(environment_with_cards(UNEQUAL), "choose(2, devices=cards)")
+def test_the_most_free_memory_then_the_least_work(environment_with_gpus: Environment) -> None:
+    chosen, reasons = ask(environment_with_gpus(UNEQUAL), "choose(2, devices=gpus)")
     assert chosen == ["cuda:2", "cuda:1"]
     assert reasons["cuda:2"] == "70.00 GiB free, 10% busy"
     assert reasons["cuda:0"] == "2 wanted, and others have more free memory or less work"
@@ -75,49 +75,49 @@ def test_the_most_free_memory_then_the_least_work(environment_with_cards: Enviro
     ],
 )
 def test_thresholds(
-    threshold: str, chosen: list[str], reason_of_1: str, environment_with_cards: Environment
+    threshold: str, chosen: list[str], reason_of_1: str, environment_with_gpus: Environment
 ) -> None:
-    environment = environment_with_cards(UNEQUAL)
-    answer, reasons = ask(environment, f"choose(2, devices=cards, {threshold})")
+    environment = environment_with_gpus(UNEQUAL)
+    answer, reasons = ask(environment, f"choose(2, devices=gpus, {threshold})")
     assert answer == chosen
     assert reasons["cuda:1"] == reason_of_1
 
 
-def test_idle_devices_meet_a_threshold_of_no_work(environment_with_cards: Environment) -> None:
-    scenario = card(A, 80, 0) + card(B, 80, 1) + card(C, 20, 0)
+def test_idle_devices_meet_a_threshold_of_no_work(environment_with_gpus: Environment) -> None:
+    scenario = gpu(A, 80, 0) + gpu(B, 80, 1) + gpu(C, 20, 0)
     chosen, reasons = ask(
-        environment_with_cards(scenario), "choose(2, devices=cards, max_utilization=0)"
+        environment_with_gpus(scenario), "choose(2, devices=gpus, max_utilization=0)"
     )
     assert chosen == ["cuda:0", "cuda:2"]
     assert reasons["cuda:1"] == "1% busy, at most 0% wanted"
 
 
 def test_a_choice_that_fails_keeps_nothing(
-    environment_with_cards: Environment, tmp_path: Path
+    environment_with_gpus: Environment, tmp_path: Path
 ) -> None:
-    # The first choice takes leases on two cards, and finds that the third does not qualify. The
+    # The first choice takes leases on two GPUs, and finds that the third does not qualify. The
     # second takes two, and cannot lock the file of the third.
     program = (
-        "try:\n    choose(3, devices=cards, min_free_bytes=30 * 2**30)\n"
+        "try:\n    choose(3, devices=gpus, min_free_bytes=30 * 2**30)\n"
         "except NoDeviceError:\n    pass\n"
         "import os\n"
         "from anyrig.devices.lease import acquire_lease\n"
         "from anyrig.devices.lease_file import lease_directory\n"
         "from anyrig.errors import LeaseDirectoryError\n"
-        "trap = lease_directory() / (cards[0].uuid + '.lock')\n"
+        "trap = lease_directory() / (gpus[0].uuid + '.lock')\n"
         "trap.mkdir()\n"
-        "try:\n    choose(3, devices=cards)\n"
+        "try:\n    choose(3, devices=gpus)\n"
         "except LeaseDirectoryError:\n    trap.rmdir()\n"
-        "print([acquire_lease(card.uuid)._count for card in cards], flush=True)\n"
+        "print([acquire_lease(gpu.uuid)._count for gpu in gpus], flush=True)\n"
     )
-    environment = environment_with_cards(UNEQUAL) | {"ANYRIG_LEASE_DIRECTORY": str(tmp_path / "l")}
+    environment = environment_with_gpus(UNEQUAL) | {"ANYRIG_LEASE_DIRECTORY": str(tmp_path / "l")}
     done = run_forked("-c", PRELUDE + program, timeout=60, **environment)
     assert done.stdout == "[1, 1, 1]\n", done.stderr
 
 
-def test_too_few_is_an_error_with_every_reason(environment_with_cards: Environment) -> None:
-    environment = environment_with_cards(UNEQUAL)
-    _, reasons = ask(environment, "choose(2, devices=cards, min_free_bytes=75 * 2**30)")
+def test_too_few_is_an_error_with_every_reason(environment_with_gpus: Environment) -> None:
+    environment = environment_with_gpus(UNEQUAL)
+    _, reasons = ask(environment, "choose(2, devices=gpus, min_free_bytes=75 * 2**30)")
     assert reasons["error"] == (
         "2 devices wanted, 0 suitable: "
         "cuda:2 (NVIDIA A100): not taken, 70.00 GiB free, 75.00 GiB wanted; "
@@ -128,25 +128,25 @@ def test_too_few_is_an_error_with_every_reason(environment_with_cards: Environme
 
 
 def test_a_device_that_does_not_tell_does_not_meet_a_threshold(
-    environment_with_cards: Environment,
+    environment_with_gpus: Environment,
 ) -> None:
-    silent = card(A, 80, 0).replace(" utilization=0", "")
+    silent = gpu(A, 80, 0).replace(" utilization=0", "")
     _, reasons = ask(
-        environment_with_cards(silent), "choose(1, devices=cards[:1], max_utilization=0.9)"
+        environment_with_gpus(silent), "choose(1, devices=gpus[:1], max_utilization=0.9)"
     )
     assert "it does not report its utilization" in reasons["error"]
 
 
-def test_two_processes_at_the_same_moment_get_different_cards(
-    environment_with_cards: Environment,
+def test_two_processes_at_the_same_moment_get_different_gpus(
+    environment_with_gpus: Environment,
 ) -> None:
     # Each waits for the word, so that both choose at once; then they hold until they are killed.
     program = PRELUDE + (
         "print('ready', flush=True); sys.stdin.readline()\n"
-        "choice = choose(1, devices=cards[:2])\n"
+        "choice = choose(1, devices=gpus[:2])\n"
         "print(choice.rig.lead.text, flush=True); time.sleep(60)\n"
     )
-    environment = environment_with_cards(EQUAL)
+    environment = environment_with_gpus(EQUAL)
     command = [sys.executable, "-c", program]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
@@ -158,14 +158,14 @@ def test_two_processes_at_the_same_moment_get_different_cards(
             process.stdin.flush()
         chosen = {process.stdout.readline().strip() for process in processes}
         assert chosen == {"cuda:0", "cuda:1"}
-        _, reasons = ask(environment, "choose(1, devices=cards[:2])")
+        _, reasons = ask(environment, "choose(1, devices=gpus[:2])")
         assert reasons["error"].count("leased by") == 2
         assert all(str(process.pid) in reasons["error"] for process in processes)
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    chosen, _ = ask(environment, "choose(2, devices=cards[:2])")
+    chosen, _ = ask(environment, "choose(2, devices=gpus[:2])")
     assert sorted(chosen) == ["cuda:0", "cuda:1"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # What a CUDA build of PyTorch has and a CPU build lacks, so that the rest, all of it Python, runs.
-# The queue holds PyTorch's own checks of the card too, which need one.
+# The queue holds PyTorch's own checks of the GPU too, which need one.
 CUDA_BUILD = """
 import torch
 torch._C._cuda_getDeviceCount = lambda: 1

@@ -25,10 +25,10 @@ Environment = Callable[[str], dict[str, str]]
 GIB = 2**30
 A = "GPU-aaaa0000-0000-0000-0000-000000000000"
 SERVER = f"""\
-card uuid={A} bus=00000000:3B:00.0 name=NVIDIA_H200 total={140 * GIB} free={100 * GIB} \
+gpu uuid={A} bus=00000000:3B:00.0 name=NVIDIA_H200 total={140 * GIB} free={100 * GIB} \
 used={39 * GIB} utilization=35 temperature=41 major=9 minor=0
 process pid=4194305 used={30 * GIB} list=compute
-card error=15
+gpu error=15
 """
 
 needs_no_gpu = pytest.mark.skipif(
@@ -52,20 +52,20 @@ def test_json_is_one_object_with_integers_and_nulls() -> None:
     assert cpu["index"] is cpu["uuid"] is cpu["capability"] is None
 
 
-def test_the_table_fits_80_columns(environment_with_cards: Environment) -> None:
-    table = devices(environment=environment_with_cards(SERVER))
+def test_the_table_fits_80_columns(environment_with_gpus: Environment) -> None:
+    table = devices(environment=environment_with_gpus(SERVER))
     first, *_ = table.splitlines()
     assert first.split() == ["device", "name", "free", "total", "busy", "°C", "used", "by"]
     assert max(len(line) for line in table.splitlines()) <= 80
 
 
 def test_only_names_and_users_are_cut_where_columns_are_full(
-    environment_with_cards: Environment,
+    environment_with_gpus: Environment,
 ) -> None:
     full = SERVER.replace("H200", "H200_with_a_name_that_is_long").replace("=35", "=100")
-    first, card, *_ = devices(environment=environment_with_cards(full)).splitlines()
+    first, gpu, *_ = devices(environment=environment_with_gpus(full)).splitlines()
     assert first.split() == ["device", "name", "free", "total", "busy", "°C", "used", "by"]
-    assert "100.00 GiB  140.00 GiB  100%  41  process" in card
+    assert "100.00 GiB  140.00 GiB  100%  41  process" in gpu
 
 
 def test_json_tells_why_a_sound_device_could_not_be_read() -> None:
@@ -88,42 +88,42 @@ def test_the_largest_process_is_named_and_the_others_are_counted() -> None:
 
 
 @needs_no_gpu
-def test_cards_that_pytorch_cannot_use_are_shown_with_the_reason(
-    environment_with_cards: Environment,
+def test_gpus_that_pytorch_cannot_use_are_shown_with_the_reason(
+    environment_with_gpus: Environment,
 ) -> None:
-    answer = json.loads(devices("--json", environment=environment_with_cards(SERVER)))
-    card, lost, cpu = answer["devices"]
-    assert card["uuid"] == A
-    assert card["name"] == "NVIDIA H200"
-    assert card["spec"] == "H200-SXM"
-    assert card["capability"] == [9, 0]
-    assert card["total_bytes"] == 140 * GIB
-    assert card["free_bytes"] == 100 * GIB
-    assert card["utilization"] == 0.35
-    assert card["temperature_celsius"] == 41
-    assert card["processes"] == [{"pid": 4194305, "name": None, "used_bytes": 30 * GIB}]
-    assert card["own_bytes"] == 0
-    assert card["others_bytes"] == 39 * GIB
-    assert card["index"] is None
-    assert card["error"]
+    answer = json.loads(devices("--json", environment=environment_with_gpus(SERVER)))
+    gpu, lost, cpu = answer["devices"]
+    assert gpu["uuid"] == A
+    assert gpu["name"] == "NVIDIA H200"
+    assert gpu["spec"] == "H200-SXM"
+    assert gpu["capability"] == [9, 0]
+    assert gpu["total_bytes"] == 140 * GIB
+    assert gpu["free_bytes"] == 100 * GIB
+    assert gpu["utilization"] == 0.35
+    assert gpu["temperature_celsius"] == 41
+    assert gpu["processes"] == [{"pid": 4194305, "name": None, "used_bytes": 30 * GIB}]
+    assert gpu["own_bytes"] == 0
+    assert gpu["others_bytes"] == 39 * GIB
+    assert gpu["index"] is None
+    assert gpu["error"]
     assert lost["error"]
-    assert lost["error"] != card["error"]
+    assert lost["error"] != gpu["error"]
     assert cpu["error"] is None
 
 
 @needs_no_gpu
-def test_hidden_cards_name_the_variable(environment_with_cards: Environment) -> None:
-    environment = {**environment_with_cards(SERVER), "CUDA_VISIBLE_DEVICES": ""}
-    card = json.loads(devices("--json", environment=environment))["devices"][0]
+def test_hidden_gpus_name_the_variable(environment_with_gpus: Environment) -> None:
+    environment = {**environment_with_gpus(SERVER), "CUDA_VISIBLE_DEVICES": ""}
+    gpu = json.loads(devices("--json", environment=environment))["devices"][0]
     hidden = "hidden by CUDA_VISIBLE_DEVICES=''"
     expected = hidden if BUILT_FOR_GPUS else "is built without CUDA"
-    assert expected in card["error"]
+    assert expected in gpu["error"]
 
 
 @needs_no_gpu
-def test_the_rig_says_what_it_could_not_use(environment_with_cards: Environment) -> None:
+def test_the_rig_says_what_it_could_not_use(environment_with_gpus: Environment) -> None:
     code = "import anyrig; print(anyrig.Rig.detect().reason)"
-    done = run_forked("-c", code, timeout=60, **environment_with_cards(SERVER))
+    done = run_forked("-c", code, timeout=60, **environment_with_gpus(SERVER))
     assert done.stdout.startswith("no working accelerator, so the CPU (cuda (NVIDIA H200, GPU-aaaa")
 
 

@@ -18,7 +18,7 @@ Environment = Callable[[str], dict[str, str]]
 
 HERE = Path(__file__).parent
 RIG = "2xT4+A100-80GB+L4"
-T0, T1, A, L = (card.uuid for card in VirtualRig.parse(RIG).devices_of_node(0))
+T0, T1, A, L = (gpu.uuid for gpu in VirtualRig.parse(RIG).devices_of_node(0))
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() and not torch.__version__.endswith("+cpu"),
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def card(uuid: str, more: str = "") -> str:
-    return f"card uuid={uuid} name=Card total={2**34} free={2**34} used=0 major=8 minor=0 {more}\n"
+def gpu(uuid: str, more: str = "") -> str:
+    return f"gpu uuid={uuid} name=Gpu total={2**34} free={2**34} used=0 major=8 minor=0 {more}\n"
 
 
-# NVML counts along the PCI bus, here from the last card on.
-SOUND = "".join(map(card, (L, A, T1, T0)))
-BROKEN = card(L) + card(A) + card(T1, "fails=15") + card(T0) + "card error=15\n"
-MIG = f"{card('GPU-in-mig-mode', 'mig=1')}mig uuid=MIG-1 name=i total=1\n{SOUND}"
+# NVML counts along the PCI bus, here from the last GPU on.
+SOUND = "".join(map(gpu, (L, A, T1, T0)))
+BROKEN = gpu(L) + gpu(A) + gpu(T1, "fails=15") + gpu(T0) + "gpu error=15\n"
+MIG = f"{gpu('GPU-in-mig-mode', 'mig=1')}mig uuid=MIG-1 name=i total=1\n{SOUND}"
 
 FORMS = {
     # The shell's CUDA_VISIBLE_DEVICES, --device, --nproc-per-device: each rank's device.
@@ -71,12 +71,12 @@ def devices_of_ranks(
 
 
 @pytest.mark.parametrize("scenario", [SOUND, MIG], ids=["reordered", "mig"])
-def test_every_form(scenario: str, environment_with_cards: Environment) -> None:
-    assert devices_of_ranks(environment_with_cards(scenario)) == FORMS
+def test_every_form(scenario: str, environment_with_gpus: Environment) -> None:
+    assert devices_of_ranks(environment_with_gpus(scenario)) == FORMS
 
 
-def test_every_form_beside_broken_cards(environment_with_cards: Environment) -> None:
-    found = devices_of_ranks(environment_with_cards(BROKEN))
+def test_every_form_beside_broken_gpus(environment_with_gpus: Environment) -> None:
+    found = devices_of_ranks(environment_with_gpus(BROKEN))
     for form, devices in FORMS.items():
         device = form[1]
         if T1 not in devices:
@@ -91,7 +91,7 @@ def test_every_form_beside_broken_cards(environment_with_cards: Environment) -> 
             assert "the GPU is lost" in found[form]
 
 
-def test_instances_of_a_card_are_named_by_uuid() -> None:
+def test_instances_of_a_gpu_are_named_by_uuid() -> None:
     instances = [Device("cuda", index, "i", uuid=f"MIG-{index}") for index in range(2)]
     assert environments_of_ranks(instances, 4) == [
         {"CUDA_VISIBLE_DEVICES": "MIG-0,MIG-1", "ANYRIG_DEVICE": uuid}
@@ -100,5 +100,5 @@ def test_instances_of_a_card_are_named_by_uuid() -> None:
 
 
 def test_a_kind_without_a_variable_of_its_own_is_named_by_index() -> None:
-    cards = [Device("xpu", index, "Arc") for index in (2, 0)]
-    assert environments_of_ranks(cards) == [{"ANYRIG_DEVICE": "xpu:2"}, {"ANYRIG_DEVICE": "xpu:0"}]
+    gpus = [Device("xpu", index, "Arc") for index in (2, 0)]
+    assert environments_of_ranks(gpus) == [{"ANYRIG_DEVICE": "xpu:2"}, {"ANYRIG_DEVICE": "xpu:0"}]

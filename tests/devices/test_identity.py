@@ -1,4 +1,4 @@
-"""The texts by which one card is known."""
+"""The texts by which one GPU is known."""
 
 import pytest
 

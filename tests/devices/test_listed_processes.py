@@ -1,4 +1,4 @@
-"""What `torch.cuda.list_gpu_processes` writes, read where NVML does not know a card."""
+"""What `torch.cuda.list_gpu_processes` writes, read where NVML does not know a GPU."""
 
 import os
 

@@ -13,7 +13,7 @@ from forked_programs import run_forked
 
 CPU = torch.device("cpu")
 RIG = Rig.parse("cpu")
-BROKEN = Device("cuda", 0, "Some Card", error="it has fallen off the bus")
+BROKEN = Device("cuda", 0, "Some Gpu", error="it has fallen off the bus")
 
 
 @pytest.mark.parametrize("place", ["cpu", CPU, RIG, RIG.lead, [CPU], ("cpu",), iter([RIG])])

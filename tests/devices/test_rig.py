@@ -19,9 +19,9 @@ from anyrig.hardware import spec_of_key
 CPU = Device(kind="cpu", index=None, name="EPYC")
 
 
-def card(index: int, key: str | None = None, **more: object) -> Device:
+def gpu(index: int, key: str | None = None, **more: object) -> Device:
     spec = spec_of_key(key) if key else None
-    return Device(kind="cuda", index=index, name=key or "card", spec=spec, **more)
+    return Device(kind="cuda", index=index, name=key or "gpu", spec=spec, **more)
 
 
 def test_detect_always_finds_a_rig_and_says_why() -> None:
@@ -62,13 +62,13 @@ def test_parse_cpu() -> None:
 
 
 def test_the_fastest_leads_where_rates_are_known_for_all() -> None:
-    ordered, reason = order_by_strength((card(0, "T4"), card(1, "A100-80GB"), card(2, "RTX-4090")))
+    ordered, reason = order_by_strength((gpu(0, "T4"), gpu(1, "A100-80GB"), gpu(2, "RTX-4090")))
     assert [device.index for device in ordered] == [1, 2, 0]
     assert reason == "the fastest first by published FLOP/s, then memory"
 
 
 def test_all_puts_the_strongest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    present = (card(0, "T4"), card(1, "A100-80GB"), CPU)
+    present = (gpu(0, "T4"), gpu(1, "A100-80GB"), CPU)
     monkeypatch.setattr(rig_module, "survey", lambda: present)
     assert Rig.parse("all").devices == (present[1], present[0])
 
@@ -83,23 +83,23 @@ def test_the_cpu_s_others_are_all_processes_but_this_one() -> None:
 
 def test_a_rate_known_for_some_only_decides_nothing() -> None:
     devices = (
-        card(0, "A100-80GB", capability=(8, 0), total_bytes=80),
-        card(1, capability=(9, 0), total_bytes=10),
-        card(2, capability=(9, 0), total_bytes=20),
+        gpu(0, "A100-80GB", capability=(8, 0), total_bytes=80),
+        gpu(1, capability=(9, 0), total_bytes=10),
+        gpu(2, capability=(9, 0), total_bytes=20),
     )
     ordered, reason = order_by_strength(devices)
     assert [device.index for device in ordered] == [2, 1, 0]
     assert reason == "the highest compute capability first, then memory"
 
 
-def test_of_equally_fast_cards_the_larger_leads() -> None:
-    cards = [card(index, "T4", total_bytes=size) for index, size in enumerate((None, 8, 16))]
-    ordered, _ = order_by_strength(tuple(cards))
+def test_of_equally_fast_gpus_the_larger_leads() -> None:
+    gpus = [gpu(index, "T4", total_bytes=size) for index, size in enumerate((None, 8, 16))]
+    ordered, _ = order_by_strength(tuple(gpus))
     assert [device.index for device in ordered] == [2, 1, 0]
 
 
 def test_equals_keep_their_order() -> None:
-    ordered, _ = order_by_strength(tuple(card(index, "T4") for index in range(4)))
+    ordered, _ = order_by_strength(tuple(gpu(index, "T4") for index in range(4)))
     assert [device.index for device in ordered] == [0, 1, 2, 3]
 
 
@@ -107,11 +107,11 @@ def test_a_rig_is_valid_or_is_not_made() -> None:
     with pytest.raises(NoDeviceError, match="a rig needs at least one device"):
         Rig(())
     with pytest.raises(DeviceTextError, match="each device only once; got cuda:0, cuda:0"):
-        Rig((card(0), card(0)))
+        Rig((gpu(0), gpu(0)))
     with pytest.raises(DeviceTextError, match="devices of one kind only; got cuda:0, cpu"):
-        Rig((card(0), CPU))
-    with pytest.raises(DeviceFailedError, match=r"cuda:0 \(card\) cannot be used: fell off"):
-        Rig((card(0, error="fell off the bus"),))
+        Rig((gpu(0), CPU))
+    with pytest.raises(DeviceFailedError, match=r"cuda:0 \(gpu\) cannot be used: fell off"):
+        Rig((gpu(0, error="fell off the bus"),))
     with pytest.raises(DeviceTextError, match=r"got device\(type='cpu'\). To name devices"):
         Rig((torch.device("cpu"),))  # type: ignore[arg-type]
     with pytest.raises(DeviceTextError, match=r"got 'cuda:0'. To name devices, write Rig\.parse"):
@@ -180,18 +180,18 @@ def test_a_containers_limit_counts_where_it_is_lower_than_the_hosts_memory(
 
 
 def test_what_a_notebook_shows_is_a_line() -> None:
-    cards = [card(index, "A100-80GB", total_bytes=80 * 2**30) for index in range(8)]
-    assert repr(cards[0]) == "<Device cuda:0: A100-80GB, 80.00 GiB>"
-    assert repr(card(1, error="it fell")) == "<Device cuda:1: card, ?, cannot be used: it fell>"
-    assert repr(Rig(tuple(cards))) == (
+    gpus = [gpu(index, "A100-80GB", total_bytes=80 * 2**30) for index in range(8)]
+    assert repr(gpus[0]) == "<Device cuda:0: A100-80GB, 80.00 GiB>"
+    assert repr(gpu(1, error="it fell")) == "<Device cuda:1: gpu, ?, cannot be used: it fell>"
+    assert repr(Rig(tuple(gpus))) == (
         "<Rig cuda:0, cuda:1, …, cuda:7 (8 x A100-80GB, 80.00 GiB): given>"
     )
     for count, shown in ((1, "0"), (4, "0, cuda:1, cuda:2, cuda:3"), (5, "0, cuda:1, …, cuda:4")):
         times = "" if count == 1 else f"{count} x "
-        assert repr(Rig(tuple(cards[:count]))) == (
+        assert repr(Rig(tuple(gpus[:count]))) == (
             f"<Rig cuda:{shown} ({times}A100-80GB, 80.00 GiB): given>"
         )
-    unequal = Rig((cards[0], cards[1], card(2, "T4", total_bytes=16 * 2**30)), "asked")
+    unequal = Rig((gpus[0], gpus[1], gpu(2, "T4", total_bytes=16 * 2**30)), "asked")
     assert repr(unequal) == (
         "<Rig cuda:0, cuda:1 (2 x A100-80GB, 80.00 GiB); cuda:2 (T4, 16.00 GiB): asked>"
     )
@@ -199,9 +199,9 @@ def test_what_a_notebook_shows_is_a_line() -> None:
 
 
 def test_a_uuid_names_only_what_has_no_index() -> None:
-    assert str(card(1, uuid="GPU-1")) == "cuda:1 (card)"
-    assert str(Device("cuda", None, "card", uuid="GPU-1")) == "cuda (card, GPU-1)"
-    assert str(Device("cuda", None, "card")) == "cuda (card)"
+    assert str(gpu(1, uuid="GPU-1")) == "cuda:1 (gpu)"
+    assert str(Device("cuda", None, "gpu", uuid="GPU-1")) == "cuda (gpu, GPU-1)"
+    assert str(Device("cuda", None, "gpu")) == "cuda (gpu)"
 
 
 def test_a_rank_has_the_only_device_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,14 @@ from anyrig.devices.text import select_devices
 from anyrig.errors import DeviceTextError
 
 CPU = Device(kind="cpu", index=None, name="EPYC")
-CARDS = tuple(
+GPUS = tuple(
     Device(kind="cuda", index=index, name="A100", uuid=f"GPU-{letter * 8}-0000")
     for index, letter in enumerate("abc")
 )
 HIDDEN = Device(kind="cuda", index=None, name="T4", uuid="GPU-dddddddd-0000", error="hidden")
-SERVER = (*CARDS, HIDDEN, CPU)
+SERVER = (*GPUS, HIDDEN, CPU)
 LAPTOP = (CPU,)
-MIXED = (*CARDS, *(Device(kind="xpu", index=index, name="Arc") for index in range(2)), CPU)
+MIXED = (*GPUS, *(Device(kind="xpu", index=index, name="Arc") for index in range(2)), CPU)
 APPLE = (Device(kind="mps", index=0, name="M3"), CPU)
 
 
@@ -46,7 +46,7 @@ def test_named(text: str, present: tuple[Device, ...], expected: str) -> None:
     assert [device.text for device in select_devices(text, present)] == expected.split()
 
 
-def test_a_hidden_card_is_found_by_uuid_with_its_error() -> None:
+def test_a_hidden_gpu_is_found_by_uuid_with_its_error() -> None:
     assert select_devices("GPU-dd", SERVER) == (HIDDEN,)
 
 
@@ -116,7 +116,7 @@ def test_without_gpus_the_way_to_virtual_ones_is_named(text: str) -> None:
     ("present", "examples"),
     [
         (SERVER, "'auto', 'all', 'cpu', 'cuda:0' or 'cuda:0,cuda:1'"),
-        ((CARDS[2], HIDDEN, CPU), "'auto', 'all', 'cpu' or 'cuda:2'"),
+        ((GPUS[2], HIDDEN, CPU), "'auto', 'all', 'cpu' or 'cuda:2'"),
         (LAPTOP, "'auto' or 'cpu'"),
     ],
 )

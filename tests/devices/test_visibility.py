@@ -158,13 +158,13 @@ def test_other_names_are_no_misspelling(name: str) -> None:
     assert read_visibility({name: "1"}).text is None
 
 
-def card(uuid: str | None) -> Device:
-    return Device("cuda", 0, "Some Card", uuid=uuid)
+def gpu(uuid: str | None) -> Device:
+    return Device("cuda", 0, "Some Gpu", uuid=uuid)
 
 
 def test_devices_are_written_by_uuid_in_their_order() -> None:
     environ: dict[str, str] = {}
-    found = write_visibility([card("GPU-2"), card("1"), "GPU-2"], environ)
+    found = write_visibility([gpu("GPU-2"), gpu("1"), "GPU-2"], environ)
     assert environ == {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1"}
     assert found.uuids == ("GPU-2", "GPU-1")
     assert hide_all(environ).hides_all
@@ -176,8 +176,8 @@ def test_devices_are_written_by_uuid_in_their_order() -> None:
     [
         ([], "no device is named; to hide every device, call hide_all()"),
         (
-            [card("GPU-1"), card(None)],
-            "cuda:0 (Some Card) has no UUID for CUDA_VISIBLE_DEVICES; only CUDA devices have one",
+            [gpu("GPU-1"), gpu(None)],
+            "cuda:0 (Some Gpu) has no UUID for CUDA_VISIBLE_DEVICES; only CUDA devices have one",
         ),
         (
             ["GPU-1", "MIG-2"],

@@ -3,7 +3,7 @@ from anyrig.hardware import driver_memory_of, spec_of_key, specs
 MIB = 2**20
 
 
-def test_every_card_takes_something_and_has_its_sources() -> None:
+def test_every_gpu_takes_something_and_has_its_sources() -> None:
     for spec in specs().values():
         taken = driver_memory_of(spec)
         assert 200 * MIB < taken.context_bytes < 1500 * MIB
@@ -13,7 +13,7 @@ def test_every_card_takes_something_and_has_its_sources() -> None:
         assert all(taken.sources)
 
 
-def test_a_card_has_its_own_figure_then_its_architecture_then_the_others() -> None:
+def test_a_gpu_has_its_own_figure_then_its_architecture_then_the_others() -> None:
     assert driver_memory_of(spec_of_key("V100-16GB")).context_bytes == 1341 * MIB
     assert driver_memory_of(spec_of_key("V100-32GB")).context_bytes == 1341 * MIB
     assert driver_memory_of(spec_of_key("RTX-3090")).context_bytes == 256 * MIB

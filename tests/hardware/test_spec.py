@@ -7,7 +7,7 @@ from anyrig.errors import UnknownHardwareError
 from anyrig.hardware import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 
 
-def test_figures_of_one_card() -> None:
+def test_figures_of_one_gpu() -> None:
     a100 = spec_of_key("A100-80GB")
     assert a100.capability == (8, 0)
     assert a100.memory_bytes == int(79.15 * 2**30)
@@ -38,7 +38,7 @@ def test_what_no_source_gives_is_absent() -> None:
 
 
 @pytest.mark.parametrize("key", specs())
-def test_every_card_is_plausible_and_has_its_source(key: str) -> None:
+def test_every_gpu_is_plausible_and_has_its_source(key: str) -> None:
     spec = spec_of_key(key)
     assert spec.names
     assert spec.source
@@ -109,7 +109,7 @@ def test_rates_follow_from_cores_and_clock(key: str) -> None:
         )
 
 
-def test_cards_can_stand_in_a_set() -> None:
+def test_gpus_can_stand_in_a_set() -> None:
     assert len({*specs().values(), spec_of_key("T4")}) == len(specs())
 
 
@@ -175,7 +175,7 @@ def test_no_two_models_read_the_same() -> None:
         ("6000", "'6000' names 3 GPUs; write RTX-6000-Ada or RTX-PRO-6000 or RTX-PRO-6000-Max-Q"),
     ],
 )
-def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -> None:
+def test_a_name_that_several_gpus_share_lists_them(shared: str, message: str) -> None:
     assert not is_key(shared)
     with pytest.raises(UnknownHardwareError) as refusal:
         spec_of_key(shared)
@@ -190,7 +190,7 @@ def test_a_rate_of_zero_is_refused() -> None:
     assert isinstance(spec_of_key("T4"), Spec)
 
 
-def test_a_card_goes_to_another_process_and_back() -> None:
+def test_a_gpu_goes_to_another_process_and_back() -> None:
     spec = spec_of_key("A100-80GB")
     copied = pickle.loads(pickle.dumps(spec))
     assert copied == spec

@@ -49,7 +49,7 @@ class Entry:
             yield sample.noncontiguous() if self.variant.form == "noncontiguous" else sample
 
     @property
-    def kernel_on_card(self) -> bool:
+    def kernel_on_gpu(self) -> bool:
         """Whether CUDA has the kernel, by the dtypes that the database lists."""
         return self.dtype in self.op.supported_dtypes("cuda")
 
@@ -109,5 +109,5 @@ def _check_samples(entry: Entry, outcome: Outcome, most_samples: int | None) -> 
             outcome.fail(f"sample {number}: {error}")
         except Exception as error:
             outcome.fail(f"sample {number}: {describe(error)}")
-    if not entry.kernel_on_card and outcome.refused == 0:
-        outcome.fail(f"a card refuses {entry.dtype}, and the device takes every sample")
+    if not entry.kernel_on_gpu and outcome.refused == 0:
+        outcome.fail(f"a GPU refuses {entry.dtype}, and the device takes every sample")

@@ -32,7 +32,7 @@ OTHER_STRIDES = {
     # CUDA returns contiguous results: aten/src/ATen/native/cuda/MaxUnpooling.cu.
     "nn.functional.max_unpool2d",
 }
-_ANY_CARD = torch.device("cuda")
+_ANY_GPU = torch.device("cuda")
 
 
 @dataclass
@@ -70,22 +70,22 @@ class Sample:
 
     def check(self) -> None:
         pristine = mirror_on_cpu(self.arguments)
-        host, card = _Side(mirror(pristine)), _Side(mirror(self.arguments))
+        host, gpu = _Side(mirror(pristine)), _Side(mirror(self.arguments))
         host.run(self.call)
-        card.run(self.call)
-        if card.error is not None and not self.entry.kernel_on_card:
+        gpu.run(self.call)
+        if gpu.error is not None and not self.entry.kernel_on_gpu:
             self.outcome.refused += 1
             return
         if host.error is not None:
-            if card.error is not None:
-                self.compare_refusals(host.error, card.error)
+            if gpu.error is not None:
+                self.compare_refusals(host.error, gpu.error)
                 return
             host = self.widen(pristine)
-        elif card.error is not None:
-            raise card.error
-        self.compare_results(host, card, pristine)
+        elif gpu.error is not None:
+            raise gpu.error
+        self.compare_results(host, gpu, pristine)
         if self.entry.has_backward:
-            self.compare_gradients(host, card)
+            self.compare_gradients(host, gpu)
         self.outcome.identical += self.identical
         self.outcome.widened += self.widened
         self.outcome.random |= not self.values
@@ -99,11 +99,11 @@ class Sample:
             return [op(input_, *args, **kwargs, out=out) for out in _outs(expected)]
         return op(input_, *args, **kwargs)
 
-    def compare_refusals(self, host: Exception, card: Exception) -> None:
-        if self.entry.kernel_on_cpu and type(host) is not type(card):
-            raise Mismatch(f"the CPU raises {describe(host)}, the device {describe(card)}")
+    def compare_refusals(self, host: Exception, gpu: Exception) -> None:
+        if self.entry.kernel_on_cpu and type(host) is not type(gpu):
+            raise Mismatch(f"the CPU raises {describe(host)}, the device {describe(gpu)}")
         if not self.entry.kernel_on_cpu:
-            raise card
+            raise gpu
         self.outcome.refused += 1
 
     def widen(self, pristine: Any) -> _Side:
@@ -122,36 +122,36 @@ class Sample:
         self.atol = self.rtol * max(1.0, largest_magnitude(side.results))
         return side
 
-    def compare_results(self, host: _Side, card: _Side, pristine: Any) -> None:
-        devices = self.result_devices(card)
+    def compare_results(self, host: _Side, gpu: _Side, pristine: Any) -> None:
+        devices = self.result_devices(gpu)
         try:
-            self.compare(host.results, card.results, devices)
+            self.compare(host.results, gpu.results, devices)
         except Mismatch:
             if not self.values or not self.is_random(pristine):
                 raise
             self.values = False
-            self.compare(host.results, card.results, devices)
+            self.compare(host.results, gpu.results, devices)
         if self.widened:
             return
         expected = aliases(host.results, host.tensors)
-        actual = aliases(card.results, card.tensors)
+        actual = aliases(gpu.results, gpu.tensors)
         if expected != actual:
             raise Mismatch(f"results share storage with operands {expected} and {actual}")
         # Operands that the call writes to, such as running statistics.
-        for mine, theirs in zip(host.tensors, card.tensors, strict=True):
+        for mine, theirs in zip(host.tensors, gpu.tensors, strict=True):
             self.compare(mine, theirs, [theirs.device])
 
-    def compare_gradients(self, host: _Side, card: _Side) -> None:
-        for side in (host, card):
+    def compare_gradients(self, host: _Side, gpu: _Side) -> None:
+        for side in (host, gpu):
             try:
                 side.gradients = _gradients(self.process(side.results), side.tensors)
             except Exception as error:
                 side.error = error
-        if host.error is not None and card.error is not None:
-            self.compare_refusals(host.error, card.error)
+        if host.error is not None and gpu.error is not None:
+            self.compare_refusals(host.error, gpu.error)
             return
-        if card.error is not None:
-            raise card.error
+        if gpu.error is not None:
+            raise gpu.error
         if host.error is not None:
             raise Mismatch(f"the CPU refuses the backward: {describe(host.error)}")
         if host.gradients is None:
@@ -159,7 +159,7 @@ class Sample:
         if self.widened:
             host.gradients = narrow(host.gradients, self.entry.dtype)
         try:
-            self.compare(host.gradients, card.gradients, self.result_devices(card))
+            self.compare(host.gradients, gpu.gradients, self.result_devices(gpu))
         except Mismatch as error:
             raise Mismatch(f"gradient: {error}") from None
         self.outcome.backward += 1
@@ -175,17 +175,17 @@ class Sample:
             atol=self.atol,
         )
 
-    def result_devices(self, card: _Side) -> list[torch.device]:
+    def result_devices(self, gpu: _Side) -> list[torch.device]:
         """The devices where results belong: a device among the arguments, else the operands'."""
-        leaves = tree_flatten(card.arguments)[0]
+        leaves = tree_flatten(gpu.arguments)[0]
         named = [torch.device(leaf) for leaf in leaves if _names_device(leaf)]
         if named:
             return [
-                torch.device("cuda", torch.cuda.current_device()) if d == _ANY_CARD else d
+                torch.device("cuda", torch.cuda.current_device()) if d == _ANY_GPU else d
                 for d in named
             ]
-        on_card = any(tensor.device == self.entry.device for tensor in card.tensors)
-        return [self.entry.device if on_card else torch.device("cpu")]
+        on_gpu = any(tensor.device == self.entry.device for tensor in gpu.tensors)
+        return [self.entry.device if on_gpu else torch.device("cpu")]
 
     def is_random(self, pristine: Any) -> bool:
         """Return whether the call draws random numbers, which CUDA draws differently."""

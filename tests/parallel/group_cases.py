@@ -871,7 +871,7 @@ def case_nothing_is_measured_unless_asked() -> None:
         assert {count for rows in loader.samples_of_batches[:-1] for count in rows} == {12}
 
 
-def case_unequal_cards_that_are_unknown_share_evenly() -> None:
+def case_unequal_gpus_that_are_unknown_share_evenly() -> None:
     loader = anyrig.distribute(DataLoader(numbers(40), 10))
     assert loader.shares.held
     assert loader.shares.reason.startswith("even: the devices differ, and the rates of "), loader
@@ -906,7 +906,7 @@ def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
     return loader.samples_of_batches[-1]
 
 
-def case_cards_learn_shares_by_speed() -> None:
+def case_gpus_learn_shares_by_speed() -> None:
     torch.empty(2**29, dtype=torch.uint8, device=device())
     torch.cuda.empty_cache()
     peak = torch.cuda.max_memory_allocated()
@@ -916,7 +916,7 @@ def case_cards_learn_shares_by_speed() -> None:
     assert torch.cuda.max_memory_allocated() == peak  # measuring has not reset it
 
 
-def case_cards_learn_shares_by_memory() -> None:
+def case_gpus_learn_shares_by_memory() -> None:
     """A sample takes 32 MiB. GPU 0 has 2 GiB, half of them taken; GPU 1 has 1 GiB."""
     ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
     torch.cuda.reset_peak_memory_stats()
@@ -962,7 +962,7 @@ def case_training_is_that_of_the_global_batches() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def case_cards_with_a_default_device() -> None:
+def case_gpus_with_a_default_device() -> None:
     samples = 6 * ranks() + 1
     torch.set_default_device("cuda")
     try:

@@ -857,7 +857,7 @@ def case_the_module_shows_through() -> None:
     assert "CrossEntropyLoss: summed over all parts" in text
 
 
-def case_a_module_on_another_card_stays_there() -> None:
+def case_a_module_on_another_gpu_stays_there() -> None:
     own = anyrig.Rig.detect().lead.torch_device
     if own.type == "cpu":
         return

@@ -43,15 +43,15 @@ class Devices:
 
     count: int
     shares: tuple[float, ...] | None = None
-    cards: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def rig(self) -> anyrig.Rig:
         rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(self.count)))
-        if not self.cards:
+        if not self.gpus:
             return rig
-        devices = zip(rig, self.cards, strict=True)
+        devices = zip(rig, self.gpus, strict=True)
         return anyrig.Rig(
-            tuple(replace(one, name=card, spec=spec_of_key(card)) for one, card in devices)
+            tuple(replace(one, name=gpu, spec=spec_of_key(gpu)) for one, gpu in devices)
         )
 
 

@@ -10,7 +10,7 @@ from on_ranks import World, run_cases
 
 NAMES = [name for name in vars(group_cases) if name.startswith("case_")]
 # With NCCL, the path of tensors, prefetching and the measuring of steps differ.
-WORDS = ("mean", "gather", "prefetch", "cards")
+WORDS = ("mean", "gather", "prefetch", "gpus")
 ON_GPUS = [
     *(name for name in NAMES if any(word in name for word in WORDS)),
     "case_training_is_that_of_the_global_batches",

@@ -37,7 +37,7 @@ WEIGHTS = st.lists(
 ROUND = WARM_UP_STEPS + MEASURED_STEPS
 
 
-def cards(*keys: str) -> list[Device]:
+def gpus(*keys: str) -> list[Device]:
     return [
         Device(
             "cuda",
@@ -214,18 +214,18 @@ def test_a_limit_passes_its_surplus_to_the_others_by_their_weights() -> None:
 )
 def test_what_is_no_share(weights: Sequence[float] | str, message: str) -> None:
     with pytest.raises(SharesError, match=message):
-        choose_shares(weights, cards("T4", "T4"))
+        choose_shares(weights, gpus("T4", "T4"))
 
 
 def test_by_default_equal_devices_have_equal_shares() -> None:
-    alike = choose_shares("auto", cards("T4", "T4"))
+    alike = choose_shares("auto", gpus("T4", "T4"))
     assert alike.held
     assert alike.split(5) == (3, 2)
     assert str(alike) == "50.0%, 50.0%: even: the devices are alike"
 
 
 def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measured() -> None:
-    unlike = choose_shares("auto", cards("A100-80GB", "T4"))
+    unlike = choose_shares("auto", gpus("A100-80GB", "T4"))
     assert unlike.held
     assert unlike.split(100)[0] > 75
     assert unlike.measured([StepMeasure(50, 1.0), StepMeasure(50, 9.0)]) is unlike
@@ -235,35 +235,35 @@ def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measure
 
 
 def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_why() -> None:
-    shares = choose_shares("auto", [*cards("T4"), Device("cuda", 1, "Card X")])
+    shares = choose_shares("auto", [*gpus("T4"), Device("cuda", 1, "Gpu X")])
     assert shares.held
     assert shares.split(10) == (5, 5)
     assert shares.reason == (
-        'even: the devices differ, and the rates of Card X are unknown; shares="speed" measures '
+        'even: the devices differ, and the rates of Gpu X are unknown; shares="speed" measures '
         "them, or give a number per device"
     )
 
 
 def test_by_default_devices_of_which_nothing_is_known_share_evenly() -> None:
-    shares = choose_shares("auto", [torch.device("cuda", 0), cards("A100-80GB")[0]])
+    shares = choose_shares("auto", [torch.device("cuda", 0), gpus("A100-80GB")[0]])
     assert (shares.split(10), shares.reason) == ((5, 5), "even")
 
 
 def test_memory_begins_evenly_if_a_size_is_unknown() -> None:
-    sized = choose_shares("memory", cards("A100-80GB", "A100-40GB"))
+    sized = choose_shares("memory", gpus("A100-80GB", "A100-40GB"))
     assert sized.split(9) == (6, 3)
-    assert choose_shares("memory", [*cards("T4"), Device("cuda", 1, "Card X")]).split(10) == (5, 5)
+    assert choose_shares("memory", [*gpus("T4"), Device("cuda", 1, "Gpu X")]).split(10) == (5, 5)
 
 
 def test_given_and_even_shares_stay_whatever_is_measured() -> None:
     for wanted in ("even", (3, 1)):
-        shares = choose_shares(wanted, cards("A100-80GB", "T4"))
+        shares = choose_shares(wanted, gpus("A100-80GB", "T4"))
         assert shares.held
         assert shares.measured([StepMeasure(1, 1.0), StepMeasure(1, 9.0)]) is shares
 
 
-def test_unknown_cards_begin_evenly_and_are_measured() -> None:
-    devices = [Device("cuda", index, f"Card {index}") for index in range(2)]
+def test_unknown_gpus_begin_evenly_and_are_measured() -> None:
+    devices = [Device("cuda", index, f"Gpu {index}") for index in range(2)]
     shares = choose_shares("speed", devices)
     assert shares.split(10) == (5, 5)
     assert shares.reason == "by speed: even to begin with, until the first steps' times are known"
@@ -272,7 +272,7 @@ def test_unknown_cards_begin_evenly_and_are_measured() -> None:
 
 def test_speed_excludes_the_warm_up_step_and_is_held_with_its_reason() -> None:
     # A warm-up step that is slow on all devices would not matter; here, one device is slow.
-    shares = choose_shares("speed", cards("T4", "T4"))
+    shares = choose_shares("speed", gpus("T4", "T4"))
     shares = shares.measured([StepMeasure(50, 100.0), StepMeasure(50, 1.0)])
     for _ in range(MEASURED_STEPS):
         assert shares.split(100) == (50, 50)
@@ -283,7 +283,7 @@ def test_speed_excludes_the_warm_up_step_and_is_held_with_its_reason() -> None:
 
 
 def test_the_fastest_measured_step_counts() -> None:
-    shares = choose_shares("speed", cards("T4", "T4"))
+    shares = choose_shares("speed", gpus("T4", "T4"))
     for seconds in (0.001, 5.0, 2.0):  # the warm-up, a delayed step, a normal step
         shares = shares.measured([StepMeasure(50, seconds), StepMeasure(50, 1.0)])
     assert shares.split(75) == (25, 50)
@@ -300,7 +300,7 @@ def test_the_fastest_measured_step_counts() -> None:
 def test_measured_times_come_out_equal(
     speeds: list[float], fixed_seconds: float, rows: int
 ) -> None:
-    devices = [Device("cuda", index, f"Card {index}") for index in range(len(speeds))]
+    devices = [Device("cuda", index, f"Gpu {index}") for index in range(len(speeds))]
     fixed = [fixed_seconds] * len(speeds)
     history = train(choose_shares("speed", devices), rows, speeds, fixed)
     assert history[ROUND * SPEED_ROUNDS].held
@@ -315,7 +315,7 @@ def test_measured_times_come_out_equal(
 
 
 def test_a_device_without_rows_keeps_its_ratio() -> None:
-    shares = choose_shares("speed", cards("A100-80GB", "T4", "T4"))
+    shares = choose_shares("speed", gpus("A100-80GB", "T4", "T4"))
     before = shares.weights
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(8, 0.2), StepMeasure(1, 0.1), StepMeasure(0)])
@@ -324,7 +324,7 @@ def test_a_device_without_rows_keeps_its_ratio() -> None:
 
 
 def test_what_a_device_needs_without_rows_is_told_by_the_second_round() -> None:
-    devices = [Device("cuda", index, f"Card {index}") for index in range(2)]
+    devices = [Device("cuda", index, f"Gpu {index}") for index in range(2)]
     # The second device waits half a second for its parameters, whatever its samples.
     history = train(choose_shares("speed", devices), 1000, [800.0, 400.0], (0.0, 0.5))
     assert history[ROUND].split(1000) == (737, 263)  # as if its samples took that time
@@ -364,7 +364,7 @@ def test_all_who_get_rows_reach_the_level(lines: list[tuple[float, float]], rows
 
 
 def test_without_times_speed_is_held_as_begun() -> None:
-    shares = choose_shares("speed", cards("A100-80GB", "T4"))
+    shares = choose_shares("speed", gpus("A100-80GB", "T4"))
     begun = shares.split(100)
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(80), StepMeasure(20)])
@@ -389,7 +389,7 @@ def use(rows: Sequence[int], lead_extra: int, row_bytes: int, base: int) -> list
 
 
 def test_memory_makes_the_lead_as_full_as_the_others() -> None:
-    shares = choose_shares("memory", cards("T4", "T4", "T4", "T4"))
+    shares = choose_shares("memory", gpus("T4", "T4", "T4", "T4"))
     for _ in range(ROUND):
         shares = shares.measured(
             use(shares.split(64), lead_extra=160 * MIB, row_bytes=10 * MIB, base=500 * MIB)
@@ -421,7 +421,7 @@ def test_memory_fills_unequal_devices_to_the_same_fraction() -> None:
 
 
 def test_memory_without_peaks_is_held_as_begun() -> None:
-    shares = choose_shares("memory", cards("A100-80GB", "T4"))
+    shares = choose_shares("memory", gpus("A100-80GB", "T4"))
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(1), StepMeasure(1)])
     assert shares.held
@@ -429,7 +429,7 @@ def test_memory_without_peaks_is_held_as_begun() -> None:
 
 
 def test_a_step_below_the_peak_of_an_earlier_one_is_known_by_that_one() -> None:
-    shares = choose_shares("memory", cards("T4", "T4"))
+    shares = choose_shares("memory", gpus("T4", "T4"))
     first = use((16, 16), lead_extra=80 * MIB, row_bytes=10 * MIB, base=500 * MIB)
     for step in [first] + [[StepMeasure(16, 1.0, 500 * MIB)] * 2] * (ROUND - 1):
         assert not shares.held
@@ -456,7 +456,7 @@ def test_what_two_marks_tell_of_a_step() -> None:
 
 
 def test_speed_is_bounded_by_memory() -> None:
-    devices = cards("T4", "T4")
+    devices = gpus("T4", "T4")
     total = devices[0].total_bytes or 0
     row_bytes = total // 100
     shares = choose_shares("speed", devices)
@@ -474,7 +474,7 @@ def test_speed_is_bounded_by_memory() -> None:
 
 
 def test_speed_is_bounded_by_the_peaks_of_all_rounds() -> None:
-    devices = cards("T4", "T4")
+    devices = gpus("T4", "T4")
     total = devices[0].total_bytes or 0
     row_bytes = total // 100
     shares = choose_shares("speed", devices)
@@ -503,7 +503,7 @@ def test_a_device_at_its_limit_is_not_over_it() -> None:
 def test_shares_at_the_limit_of_what_is_good_enough_are_held(
     slowest_seconds: float, held: bool
 ) -> None:
-    shares = choose_shares([1.0, 4.0], cards("T4", "T4"))
+    shares = choose_shares([1.0, 4.0], gpus("T4", "T4"))
     trial = Trial("speed", (None, None))
     shares = replace(shares, trial=trial)
     for _ in range(ROUND):  # 1.025 s are 1.02 times the time of devices that end together

@@ -22,7 +22,7 @@ CASES = [
     *(
         f"group_cases.{case}"
         for case in vars(group_cases)
-        if case.startswith("case_") and "cards" not in case
+        if case.startswith("case_") and "gpus" not in case
     ),
 ]
 

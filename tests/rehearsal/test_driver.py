@@ -1,4 +1,4 @@
-"""NVML and `nvidia-smi` in a rehearsal: the same cards, and the same bytes, as `torch.cuda` has."""
+"""NVML and `nvidia-smi` in a rehearsal: the same GPUs, and the same bytes, as `torch.cuda` has."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_energy_is_what_the_power_adds_up_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", [None, 0, 1, 2])
-def test_nvml_shows_the_cards_of_the_own_node(node: int | None, tmp_path: Path) -> None:
+def test_nvml_shows_the_gpus_of_the_own_node(node: int | None, tmp_path: Path) -> None:
     rig = VirtualRig.parse("2x(T4+A100-40GB)+(L4)")
     words = {} if node is None else {"GROUP_RANK": str(node)}
     # All of them: NVML does not know CUDA_VISIBLE_DEVICES.
@@ -100,8 +100,8 @@ def test_nvml_shows_the_cards_of_the_own_node(node: int | None, tmp_path: Path) 
         "           n.nvmlDeviceGetMemoryInfo(h).total,\n"
         "           list(n.nvmlDeviceGetCudaComputeCapability(h))] for h in handles]",
     ) == [
-        [card.uuid, card.name, card.memory_bytes, list(card.capability)]
-        for card in rig.devices_of_node(node or 0)
+        [gpu.uuid, gpu.name, gpu.memory_bytes, list(gpu.capability)]
+        for gpu in rig.devices_of_node(node or 0)
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_rig_of_one_node_is_the_machine_of_every_process(tmp_path: Path) -> No
     assert ask(environment, "answer = n.nvmlDeviceGetCount()") == 2
 
 
-def test_a_card_is_found_by_whatever_names_it(tmp_path: Path) -> None:
+def test_a_gpu_is_found_by_whatever_names_it(tmp_path: Path) -> None:
     assert ask(
         inside("3xT4", tmp_path),
         "h = n.nvmlDeviceGetHandleByIndex(2)\n"
@@ -122,7 +122,7 @@ def test_a_card_is_found_by_whatever_names_it(tmp_path: Path) -> None:
     ) == [2, 2, 2, 2]
 
 
-def test_what_a_card_does_not_have_and_what_no_driver_has(tmp_path: Path) -> None:
+def test_what_a_gpu_does_not_have_and_what_no_driver_has(tmp_path: Path) -> None:
     assert ask(
         inside("T4", tmp_path),
         "def error(question, *words):\n"
@@ -194,7 +194,7 @@ def test_installed_in_python(children: bool) -> None:
     assert (done.stdout, done.stderr) == (f"True 2 {children}\n", "")
 
 
-def test_torch_takes_no_virtual_card_for_a_real_one(tmp_path: Path) -> None:
+def test_torch_takes_no_virtual_gpu_for_a_real_one(tmp_path: Path) -> None:
     done = run(
         [sys.executable, "-m", "anyrig", "rehearse", "--rig", "3xT4", str(PROGRAMS / "counts.py")],
         {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_VISIBLE_DEVICES": "2,0"},
@@ -202,7 +202,7 @@ def test_torch_takes_no_virtual_card_for_a_real_one(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True 2 [2, 0]\nTrue 2 [2, 0]\n", "")
 
 
-def test_smi_lists_the_cards(tmp_path: Path) -> None:
+def test_smi_lists_the_gpus(tmp_path: Path) -> None:
     first, second = VirtualRig.parse("A100-80GB+T4").devices
     environment = inside("A100-80GB+T4", tmp_path)
     assert smi(environment, "-L").splitlines() == [
@@ -221,7 +221,7 @@ def test_smi_is_asked_as_gputil_asks_it(tmp_path: Path) -> None:
     text = smi(inside("2xT4", tmp_path), f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     assert text.endswith("\n")
     rows = [line.split(", ") for line in text.splitlines()]
-    uuids = [card.uuid for card in VirtualRig.parse("2xT4").devices]
+    uuids = [gpu.uuid for gpu in VirtualRig.parse("2xT4").devices]
     assert [row[:8] for row in rows] == [
         [str(i), uuids[i], "0", "14909", "0", "14909", "580.95.05", "Tesla T4"] for i in range(2)
     ]
@@ -248,7 +248,7 @@ def test_the_table_of_smi_is_as_wide_as_nvidias(tmp_path: Path) -> None:
     assert "        Total                             : 81049 MiB\n" in asked
 
 
-def test_smi_shows_what_joins_the_cards(tmp_path: Path) -> None:
+def test_smi_shows_what_joins_the_gpus(tmp_path: Path) -> None:
     rows = smi(inside("2xA100-80GB+T4", tmp_path), "topo", "-m").splitlines()[1:4]
     assert [row.split("\t")[1:4] for row in rows] == [
         [" X ", "NV12", "PHB"],
@@ -277,4 +277,4 @@ def test_smi_refuses_as_nvidias_does(
 
 
 def test_a_large_rig_fits_into_a_variable() -> None:
-    assert len(facts_of(VirtualRig.parse("1024x(64xH100-SXM)"), "/tmp/cards")) < 500
+    assert len(facts_of(VirtualRig.parse("1024x(64xH100-SXM)"), "/tmp/gpus")) < 500

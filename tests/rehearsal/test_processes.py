@@ -1,4 +1,4 @@
-"""Every process of a rehearsal has its rig, all share the cards, and nothing of it stays behind."""
+"""Every process of a rehearsal has its rig, all share the GPUs, and nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_processes_started_in_every_way_find_the_rig(environment: dict[str, str]
 @pytest.mark.parametrize(
     ("mode", "allocator"), [([], ""), (["--shape-only"], "expandable_segments:True")]
 )
-def test_a_card_that_two_processes_do_not_fit_on(
+def test_a_gpu_that_two_processes_do_not_fit_on(
     mode: list[str], allocator: str, environment: dict[str, str]
 ) -> None:
     environment["PYTORCH_ALLOC_CONF"] = allocator
@@ -99,7 +99,7 @@ def test_ranks_of_torchrun(tmp_path: Path, environment: dict[str, str]) -> None:
     assert sorted(lines) == ["0 2 2.0 ['--lr', '1']", "1 2 2.0 ['--lr', '1']"]
 
 
-def test_ranks_of_anyrig_run_on_some_of_the_cards(
+def test_ranks_of_anyrig_run_on_some_of_the_gpus(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     script = tmp_path / "train.py"

@@ -113,11 +113,11 @@ def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processe
 def test_torchruns_flags_place_ranks_on_every_node(
     flags: dict[str, object], rig: str, owners: list[int]
 ) -> None:
-    cards = VirtualRig.parse(rig).devices
+    gpus = VirtualRig.parse(rig).devices
     placement, options = plan_ranks(VirtualRig.parse(rig), GroupFlags(**flags))
     assert options.processes == placement.processes == len(owners)
     own = [placement.environment_of(rank)["ANYRIG_DEVICE"] for rank in range(len(owners))]
-    assert own == [cards[owner].uuid for owner in owners]
+    assert own == [gpus[owner].uuid for owner in owners]
 
 
 def test_flags_of_local_ranks_hide_streams_on_every_node() -> None:
@@ -142,19 +142,19 @@ def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
 
 
 @pytest.mark.parametrize("text", ["L4+A100-80GB", "1GiB+2GiB", "T4+8GiB"])
-def test_a_placement_orders_as_a_rank_with_these_cards_would(text: str) -> None:
-    cards = VirtualRig.parse(text).devices
+def test_a_placement_orders_as_a_rank_with_these_gpus_would(text: str) -> None:
+    gpus = VirtualRig.parse(text).devices
     devices = tuple(
         Device(
             "cuda",
             index,
-            card.name,
-            uuid=card.uuid,
-            capability=card.capability,
-            total_bytes=card.memory_bytes,
-            spec=card.spec,
+            gpu.name,
+            uuid=gpu.uuid,
+            capability=gpu.capability,
+            total_bytes=gpu.memory_bytes,
+            spec=gpu.spec,
         )
-        for index, card in enumerate(cards)
+        for index, gpu in enumerate(gpus)
     )
     ordered, _ = order_by_strength(devices)
     placed = Placement.on(VirtualRig.parse(text), environment={}).environment_of(0)
@@ -172,14 +172,14 @@ def test_the_cpu_of_each_node() -> None:
     assert placement.environment_of(3)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_cards_that_are_hidden_have_no_ranks() -> None:
+def test_gpus_that_are_hidden_have_no_ranks() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
     (t4, a100), (l4_0, l4_1) = rig.devices_of_node(0), rig.devices_of_node(1)
 
     def place(device: str, visible: str, each: int = 1) -> list[str]:
         environment = {"CUDA_VISIBLE_DEVICES": visible}
         placement = Placement.on(
-            rig, device, lambda cards: each * len(cards), nodes=2, environment=environment
+            rig, device, lambda gpus: each * len(gpus), nodes=2, environment=environment
         )
         found = [placement.environment_of(rank) for rank in range(placement.processes)]
         return [variables["ANYRIG_DEVICE"] for variables in found]
@@ -200,7 +200,7 @@ def test_cards_that_are_hidden_have_no_ranks() -> None:
         )
 
 
-def test_a_rank_is_on_the_card_that_the_shell_shows(tmp_path: Path) -> None:
+def test_a_rank_is_on_the_gpu_that_the_shell_shows(tmp_path: Path) -> None:
     script = tmp_path / "show.py"
     script.write_text(
         "import anyrig, torch\n"

@@ -192,7 +192,7 @@ def test_without_timelines_there_are_no_intervals_and_no_paths() -> None:
     assert facts.intervals == Intervals()
     assert [step.path for step in facts.steps] == [()]
     assert facts.typical_step is not None
-    assert {error.card for error in facts.clock_errors} == {"A100-80GB"}
+    assert {error.gpu for error in facts.clock_errors} == {"A100-80GB"}
 
 
 def test_a_path_prefers_the_work_of_its_own_rank_and_of_a_device() -> None:
@@ -247,7 +247,7 @@ def test_the_memory_of_a_device_in_its_facts() -> None:
     first = MemorySample(1.0, 10, 2, 3, 400, 0, 0)
     device = UsedDevice(1, "T4", 1000, MemoryCurve(peak, (first, peak), {"parameters": 7}))
     facts = device.facts(3, Occupation(0.5, 0.25, 0.25))
-    assert (facts.index, facts.rank, facts.card) == (1, 3, "T4")
+    assert (facts.index, facts.rank, facts.gpu) == (1, 3, "T4")
     assert facts.peak.total_bytes == 561
     assert facts.peak.context_bytes == 406
     assert facts.peak.collective_bytes == 5

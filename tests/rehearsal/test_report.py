@@ -84,7 +84,7 @@ def check_facts(facts: dict[str, Any]) -> None:
     (device,) = facts["devices"]
     shares = device["busy_share"] + device["waiting_share"] + device["idle_share"]
     assert shares == pytest.approx(1)
-    assert device["card"] == "A100-80GB"
+    assert device["gpu"] == "A100-80GB"
     (memory,) = facts["memory"]
     assert max(memory["tensor_bytes"]) >= device["peak"]["tensor_bytes"] > 0
 

@@ -177,7 +177,7 @@ def test_a_fault_of_the_build_is_no_skip(
     done.stdout.fnmatch_lines(["*BuildError*XDG_CACHE_HOME*"])
 
 
-def test_a_rig_of_no_known_card_stops_pytest(pytester: pytest.Pytester) -> None:
+def test_a_rig_of_no_known_gpu_stops_pytest(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_subprocess("--rig", "4xA1000")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*--rig 4xA1000: no GPU is called 'A1000'*A100*"])

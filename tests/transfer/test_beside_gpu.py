@@ -48,7 +48,7 @@ def test_values_arrive(source: torch.device, target: torch.device) -> None:
 @pytest.mark.gpus(2)
 def test_the_source_goes_on_while_it_is_copied_and_the_target_waits() -> None:
     x = big(FIRST)
-    copy_beside(x, SECOND)  # makes the stream, and peer access on real cards
+    copy_beside(x, SECOND)  # makes the stream, and peer access on real GPUs
     torch.cuda.synchronize(FIRST)
     torch.cuda.synchronize(SECOND)
     source, target = Stopwatch(FIRST), Stopwatch(SECOND)

@@ -20,7 +20,7 @@ from anyrig.virtual.compiler import Compiler, _header_flags, compile_flags
 PACKAGE = Path(anyrig.__file__).parent
 PAGE = PACKAGE / "virtual" / "csrc" / "README.md"
 
-USES_CARD = """
+USES_GPU = """
 import anyrig.virtual
 anyrig.virtual.install("2xFictitious-24GB")
 import torch
@@ -84,10 +84,10 @@ def output_in(folder: Path, *arguments: str, **environment: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_a_card_is_one_table(copied_package: Path) -> None:
+def test_a_gpu_is_one_table(copied_package: Path) -> None:
     with (copied_package / "anyrig/hardware/specs.toml").open("a") as file:
         file.write("\n" + block_of_page("toml"))
-    assert output_in(copied_package, USES_CARD) == [
+    assert output_in(copied_package, USES_GPU) == [
         "NVIDIA Fictitious 24GB 64 (8, 6)",
         "True",
         "True",

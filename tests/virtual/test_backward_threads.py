@@ -77,7 +77,7 @@ def test_nodes_of_pytorch_compute_in_the_callers_thread_while_one_device_is_in_u
     assert lines == ["1", "2"]
 
 
-def test_a_backward_that_runs_out_of_memory_leaves_nothing_on_the_card() -> None:
+def test_a_backward_that_runs_out_of_memory_leaves_nothing_on_the_gpu() -> None:
     lines = output_of_lines(
         """
         from anyrig.virtual import install

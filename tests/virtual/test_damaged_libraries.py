@@ -127,7 +127,7 @@ def test_a_full_folder_for_temporary_files_is_an_error(tmp_path: Path) -> None:
     in_a_mount = ["unshare", "--mount", "--", "/bin/sh", "-c"]
     if shutil.which("unshare") is None or subprocess.run([*in_a_mount, mount]).returncode != 0:
         pytest.skip("this user may not mount a small file system")
-    # A page is left, so that Python takes the folder for usable, and 512 cards need two.
+    # A page is left, so that Python takes the folder for usable, and 512 GPUs need two.
     fill = f"{mount} && head -c 60K /dev/zero > {place}/filler"
     rehearse = f"{sys.executable} -m anyrig rehearse --rig '8x(64x1GiB)' script.py"
     done = subprocess.run(

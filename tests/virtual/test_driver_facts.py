@@ -15,7 +15,7 @@ from anyrig.virtual.extras.driver.facts import facts_of
 from anyrig.virtual.rig import UUID_NAMESPACE, VirtualRig
 
 HEAD = (
-    "ledger\t/tmp/x/cards\n"
+    "ledger\t/tmp/x/gpus\n"
     "driver\t580.95.05\t13000\n"
     "idle\t0\t30\t50000\t1410\n"
     f"uuids\t{UUID_NAMESPACE.hex}\n"
@@ -30,28 +30,28 @@ PLAIN = "Virtual GPU 16GiB\t17179869184\t8\t0\t108\t7\t400000\t12\t4\t25000\t4"
 @pytest.mark.parametrize(
     ("rig", "lines"),
     [
-        ("2xT4", ["nodes\t1", f"cards\t2\t{T4}"]),
+        ("2xT4", ["nodes\t1", f"gpus\t2\t{T4}"]),
         (
             "T4+V100-32GB+2xT4",
-            ["nodes\t1", *(f"cards\t{c}" for c in (f"1\t{T4}", f"1\t{V100}", f"2\t{T4}"))],
+            ["nodes\t1", *(f"gpus\t{c}" for c in (f"1\t{T4}", f"1\t{V100}", f"2\t{T4}"))],
         ),
-        ("3x(8xH100-SXM)", ["nodes\t3", f"cards\t8\t{H100}"]),
+        ("3x(8xH100-SXM)", ["nodes\t3", f"gpus\t8\t{H100}"]),
         (
             "(A100-80GB)+2x(16GiB)+(A100-80GB)",
             [
-                *("nodes\t1", f"cards\t1\t{A100}"),
-                *("nodes\t2", f"cards\t1\t{PLAIN}"),
-                *("nodes\t1", f"cards\t1\t{A100}"),
+                *("nodes\t1", f"gpus\t1\t{A100}"),
+                *("nodes\t2", f"gpus\t1\t{PLAIN}"),
+                *("nodes\t1", f"gpus\t1\t{A100}"),
             ],
         ),
     ],
 )
 def test_the_facts_of_a_rig(rig: str, lines: list[str]) -> None:
-    text = facts_of(VirtualRig.parse(rig), "/tmp/x/cards")
+    text = facts_of(VirtualRig.parse(rig), "/tmp/x/gpus")
     assert text == HEAD + "".join(f"{line}\n" for line in lines)
 
 
-def test_every_card_has_facts() -> None:
+def test_every_gpu_has_facts() -> None:
     for key, architecture in (("L4", 8), ("B200", 10), ("RTX-4090", 8)):
         (line,) = facts_of(VirtualRig.parse(key), "x").splitlines()[5:]
         assert line.split("\t")[7] == str(architecture)

@@ -1,4 +1,4 @@
-"""What the CUDA context and NCCL take counts on the card, but not as memory of tensors."""
+"""What the CUDA context and NCCL take counts on the GPU, but not as memory of tensors."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
         # The environment of a process of another rehearsal, started with -I.
         names = ("shape_only", "assume_values", "lone_rank", "without_kernels")
         modes = {**dict.fromkeys(names, False), "clock": True}
-        other = {"rig": "8xL4", **modes, "cards": "/absent/cards", "started": 1.0}
+        other = {"rig": "8xL4", **modes, "gpus": "/absent/gpus", "started": 1.0}
         os.environ["ANYRIG_REHEARSAL"] = json.dumps(other)
         for name in ("TORCH_SYMMMEM_IMPLICIT_POOL", "TRITON_INTERPRET"):
             os.environ.pop(name, None)  # set by a rig that another test installed in pytest
@@ -50,7 +50,7 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
         install("2xT4", children=False)
         print({name: value for name, value in os.environ.items() if before.get(name) != value})
         print(inheritance().arguments == {"rig": "2xT4", **modes}, torch.cuda.device_count())
-        print(os.path.exists(inheritance().cards), inheritance().started > 1e9)
+        print(os.path.exists(inheritance().gpus), inheritance().started > 1e9)
         """
     ) == [
         "{'TORCH_SYMMMEM_IMPLICIT_POOL': '0', 'TRITON_INTERPRET': '1'}",
@@ -173,7 +173,7 @@ def test_children_forked_by_a_member_of_a_group_make_a_group() -> None:
     ) == ["0 2.0", "1 2.0"]
 
 
-def test_asking_whether_there_are_cards_is_a_use_unless_nvml_is_asked() -> None:
+def test_asking_whether_there_are_gpus_is_a_use_unless_nvml_is_asked() -> None:
     assert output_of_lines(
         """
         import multiprocessing

@@ -17,7 +17,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_on_eight_cards(arguments: list[str]) -> None:
+def test_on_eight_gpus(arguments: list[str]) -> None:
     finished = run_pytest(*arguments, watches_tests=True, ANYRIG_TEST_RIG="8xA100-80GB")
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
 

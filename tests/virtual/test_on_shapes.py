@@ -8,10 +8,10 @@ from forked_programs import run_pytest
 
 FOLDER = Path(__file__).parent / "on_shapes"
 
-# Two nodes; on the first also cards that have no NVLink.
+# Two nodes; on the first also GPUs that have no NVLink.
 RIG = "(8xA100-80GB+2xT4)+(8xA100-80GB)"
 
 
-def test_on_cards_without_data() -> None:
+def test_on_gpus_without_data() -> None:
     finished = run_pytest(str(FOLDER), watches_tests=True, ANYRIG_TEST_SHAPES_RIG=RIG)
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]

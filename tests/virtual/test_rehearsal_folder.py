@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are
 def left_behind(folder: Path) -> Path:
     (folder / "leases").mkdir(parents=True)
     (folder / "leases" / "GPU-a.lock").touch()
-    (folder / "cards").touch()
+    (folder / "gpus").touch()
     folder.chmod(0o700)
     return folder
 
@@ -32,7 +32,7 @@ def test_a_link_to_another_folder_is_not_followed(tmp_path: Path) -> None:
     link.symlink_to(precious)
     remove_unless_used(link)
     assert (precious / "leases" / "GPU-a.lock").exists()
-    assert (precious / "cards").exists()
+    assert (precious / "gpus").exists()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
@@ -40,7 +40,7 @@ def test_a_folder_that_others_can_write_to_is_left_alone(mode: int, tmp_path: Pa
     folder = left_behind(tmp_path / "anyrig-rehearsal")
     folder.chmod(mode)
     remove_unless_used(folder)
-    assert (folder / "cards").exists()
+    assert (folder / "gpus").exists()
 
 
 @pytest.mark.skipif(
@@ -50,4 +50,4 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     folder = left_behind(tmp_path / "anyrig-rehearsal")
     os.chown(folder, 12345, 12345)
     remove_unless_used(folder)
-    assert (folder / "cards").exists()
+    assert (folder / "gpus").exists()

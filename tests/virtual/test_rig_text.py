@@ -16,7 +16,7 @@ from anyrig.virtual.rig import MOST_DEVICES, MOST_NODES, NETWORK_BYTES_PER_SECON
 CUDA_KEYS = [key for key, spec in specs().items() if spec.capability is not None]
 
 
-def test_a_count_and_a_card() -> None:
+def test_a_count_and_a_gpu() -> None:
     rig = VirtualRig.parse("4xA100-80GB")
     assert len(rig.devices) == 4
     first = rig.devices[0]
@@ -27,12 +27,12 @@ def test_a_count_and_a_card() -> None:
     assert first.spec is first.rates is spec_of_key("A100-80GB")
 
 
-def test_unequal_cards_are_numbered_from_left_to_right() -> None:
+def test_unequal_gpus_are_numbered_from_left_to_right() -> None:
     rig = VirtualRig.parse("A100-40GB + 2xT4")
     assert [device.key for device in rig.devices] == ["A100-40GB", "T4", "T4"]
 
 
-def test_a_plain_card_has_its_size_and_is_otherwise_like_an_a100() -> None:
+def test_a_plain_gpu_has_its_size_and_is_otherwise_like_an_a100() -> None:
     first, second = VirtualRig.parse("2x16GiB").devices
     assert first.memory_bytes == 16 * 2**30
     assert first.name == "Virtual GPU 16GiB"
@@ -57,7 +57,7 @@ groups = st.tuples(st.integers(1, 8), st.sampled_from(CUDA_KEYS) | sizes)
 
 @given(st.lists(groups, min_size=1, max_size=8))
 def test_the_text_of_a_rig_names_the_same_rig(parts: list[tuple[int, str]]) -> None:
-    rig = VirtualRig.parse("+".join(f"{count}x{card}" for count, card in parts))
+    rig = VirtualRig.parse("+".join(f"{count}x{gpu}" for count, gpu in parts))
     assert len(rig.devices) == sum(count for count, _ in parts)
     assert VirtualRig.parse(str(rig)) == rig
 
@@ -71,7 +71,7 @@ def test_the_text_of_a_rig_of_several_nodes_names_the_same_rig(
     parts: list[tuple[int, list[tuple[int, str]]]], rate: str | None
 ) -> None:
     layout = "+".join(
-        f"{count}x({'+'.join(f'{c}x{card}' for c, card in node)})" for count, node in parts
+        f"{count}x({'+'.join(f'{c}x{gpu}' for c, gpu in node)})" for count, node in parts
     )
     rig = VirtualRig.parse(layout if rate is None else f"{layout}@{rate}")
     assert rig.node_count == sum(count for count, _ in parts)
@@ -162,30 +162,30 @@ def test_a_number_without_a_unit_is_told_its_unit() -> None:
         VirtualRig.parse("2x16")
 
 
-def test_a_card_too_small_for_the_allocator_is_refused() -> None:
+def test_a_gpu_too_small_for_the_allocator_is_refused() -> None:
     with pytest.raises(DeviceTextError, match=r"is too small: .* at least 2\.00 MiB"):
         VirtualRig.parse("1MiB")
 
 
-def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
+def test_an_unknown_gpu_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(UnknownHardwareError, match=r"'A1000'; the nearest are .*A100-80GB"):
         VirtualRig.parse("8xA1000")
     with pytest.raises(UnknownHardwareError, match="'A100' names 4 GPUs; write A100-40GB or A100"):
         VirtualRig.parse("8xA100")
 
 
-def test_a_card_that_cuda_does_not_drive_is_refused() -> None:
+def test_a_gpu_that_cuda_does_not_drive_is_refused() -> None:
     with pytest.raises(UnknownHardwareError, match="MI300X is not a CUDA GPU"):
         VirtualRig.parse("8xMI300X")
 
 
 @pytest.mark.parametrize("text", ["1x20000000000GiB", "2x1025TiB", f"{'9' * 400}B"])
-def test_a_card_too_large_to_count_is_refused(text: str) -> None:
+def test_a_gpu_too_large_to_count_is_refused(text: str) -> None:
     with pytest.raises(DeviceTextError, match=r"at most 1024\.00 TiB|more than 300 digits"):
         VirtualRig.parse(text)
 
 
-def test_only_cards_that_a_rig_can_have_are_offered() -> None:
+def test_only_gpus_that_a_rig_can_have_are_offered() -> None:
     with pytest.raises(UnknownHardwareError) as refused:
         VirtualRig.parse("MI300")
     offered = str(refused.value).rpartition("All of them: ")[2].split(", ")

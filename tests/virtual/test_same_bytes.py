@@ -36,7 +36,7 @@ def test_single_calls_agree_in_layouts_and_bytes(called: dict[str, dict[str, Any
 
 
 # Shape and strides of the result on CUDA.
-ON_A_CARD = {
+ON_A_GPU = {
     "convolution, channels last": [[2, 16, 4, 4], [256, 1, 64, 16]],
     "convolution, weight channels last": [[2, 16, 4, 4], [256, 1, 64, 16]],
     "transposed convolution of volumes": [[2, 3, 5, 5, 5], [375, 1, 75, 15, 3]],
@@ -46,12 +46,12 @@ ON_A_CARD = {
 }
 
 
-@pytest.mark.parametrize("name", ON_A_CARD)
-def test_layouts_are_a_cards(called: dict[str, dict[str, Any]], name: str) -> None:
-    assert called["compute"][name]["results"] == [ON_A_CARD[name]]
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_layouts_are_a_gpus(called: dict[str, dict[str, Any]], name: str) -> None:
+    assert called["compute"][name]["results"] == [ON_A_GPU[name]]
 
 
-def test_results_that_a_card_leaves_empty_take_no_memory(
+def test_results_that_a_gpu_leaves_empty_take_no_memory(
     called: dict[str, dict[str, Any]],
 ) -> None:
     # The result alone; the result, each index's bag and each bag's size.

@@ -51,9 +51,9 @@ def test_what_is_refused(shape_only: bool) -> None:
 
 
 @pytest.mark.parametrize("shape_only", [False, True])
-@pytest.mark.parametrize("card", ["B200", "H100-SXM", "L4"])
-def test_scales_of_rows_blocks_and_groups(card: str, shape_only: bool) -> None:
-    rehearse = ("-m", "anyrig", "rehearse", "--rig", f"1x{card}")
+@pytest.mark.parametrize("gpu", ["B200", "H100-SXM", "L4"])
+def test_scales_of_rows_blocks_and_groups(gpu: str, shape_only: bool) -> None:
+    rehearse = ("-m", "anyrig", "rehearse", "--rig", f"1x{gpu}")
     program = str(PROGRAMS / "scaled_products.py")
     command = ("--shape-only", program, "shapes") if shape_only else (program,)
     assert output_of(*rehearse, *command).endswith("multiplied\n")

@@ -19,15 +19,15 @@ SEEN = (
 OF_THE_DRIVER = {"ANYRIG_DRIVER", "LD_LIBRARY_PATH"} if sys.platform == "linux" else set()
 
 
-def handed_down(cards: Path) -> dict[str, str]:
+def handed_down(gpus: Path) -> dict[str, str]:
     """The environment of a process of a rehearsal."""
-    with Inheritance({"rig": "2xT4"}, str(cards)).handed_down():
+    with Inheritance({"rig": "2xT4"}, str(gpus)).handed_down():
         return dict(os.environ)
 
 
 @pytest.fixture
 def inside(tmp_path: Path) -> dict[str, str]:
-    return handed_down(tmp_path / "cards")
+    return handed_down(tmp_path / "gpus")
 
 
 def run(source: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -125,8 +125,8 @@ def test_another_python_without_anyrig_goes_on_until_it_imports_torch(
             "='yes' is not what a rehearsal passes on to its processes (JSONDecodeError: "
             "Expecting value: line 1 column 1 (char 0)); unset it\n",
         ),
-        ("{}", "(KeyError: 'cards'); unset it\n"),
-        ('{"rig": "2xT4", "cards": "/tmp/x"}', "use one version of anyrig in all processes"),
+        ("{}", "(KeyError: 'gpus'); unset it\n"),
+        ('{"rig": "2xT4", "gpus": "/tmp/x"}', "use one version of anyrig in all processes"),
     ],
 )
 def test_a_word_that_cannot_be_read_ends_the_process_at_its_import_of_torch(

@@ -24,10 +24,10 @@ from .nvml_session import (
 from .process import DeviceProcess, process_name
 
 __all__ = [
-    "NvmlCard",
+    "NvmlGpu",
     "NvmlLink",
     "NvmlMoment",
-    "cards",
+    "gpus",
     "link",
     "moment",
     "session",
@@ -45,7 +45,7 @@ _PROCESS_LISTS = (
 
 
 @dataclass(frozen=True)
-class NvmlCard:
+class NvmlGpu:
     """One GPU or MIG instance: the facts that do not change while the driver is loaded.
 
     Attributes:
@@ -112,14 +112,14 @@ def unavailable_reason() -> str | None:
         return str(unavailable)
 
 
-def cards() -> tuple[NvmlCard, ...]:
+def gpus() -> tuple[NvmlGpu, ...]:
     """Return every GPU in the order of the PCI bus, each followed by its MIG instances.
 
     Empty if NVML cannot be used; `unavailable_reason` says why.
     """
     try:
         with session() as opened:
-            return tuple(card for card, _ in _walk(opened))
+            return tuple(gpu for gpu, _ in _walk(opened))
     except NvmlUnavailableError:
         return ()
 
@@ -158,7 +158,7 @@ def link(uuid_a: str, uuid_b: str) -> NvmlLink | None:
         return None
 
 
-def _walk(opened: Session) -> Iterator[tuple[NvmlCard, _Handle | None]]:
+def _walk(opened: Session) -> Iterator[tuple[NvmlGpu, _Handle | None]]:
     """Yield every GPU and instance with its handle.
 
     GPUs are opened by index, because `nvmlDeviceGetHandleByUUID` fails for a working GPU if another
@@ -172,26 +172,26 @@ def _walk(opened: Session) -> Iterator[tuple[NvmlCard, _Handle | None]]:
         try:
             own = opened.call("nvmlDeviceGetHandleByIndex", index)
         except opened.nvml.NVMLError as error:
-            yield NvmlCard(None, None, None, None, None, words_for(error)), None
+            yield NvmlGpu(None, None, None, None, None, words_for(error)), None
             continue
-        card = _card(opened, _Handle(own, own))
-        yield card, _Handle(own, own)
-        if card.mig_enabled:
-            yield from _instances(opened, card, own)
+        gpu = _gpu(opened, _Handle(own, own))
+        yield gpu, _Handle(own, own)
+        if gpu.mig_enabled:
+            yield from _instances(opened, gpu, own)
 
 
 def _instances(
-    opened: Session, parent: NvmlCard, whole: Any
-) -> Iterator[tuple[NvmlCard, _Handle | None]]:
+    opened: Session, parent: NvmlGpu, whole: Any
+) -> Iterator[tuple[NvmlGpu, _Handle | None]]:
     questions = Questions(opened)
     for index in range(questions.ask("nvmlDeviceGetMaxMigDeviceCount", whole) or 0):
         own = questions.ask("nvmlDeviceGetMigDeviceHandleByIndex", whole, index)
         if own is not None:  # an index without an instance is "not found"
             handle = _Handle(own, whole)
-            yield _card(opened, handle, parent.uuid), handle
+            yield _gpu(opened, handle, parent.uuid), handle
 
 
-def _card(opened: Session, handle: _Handle, parent_uuid: str | None = None) -> NvmlCard:
+def _gpu(opened: Session, handle: _Handle, parent_uuid: str | None = None) -> NvmlGpu:
     questions = Questions(opened)
     uuid = questions.ask("nvmlDeviceGetUUID", handle.own)
     pci = questions.ask("nvmlDeviceGetPciInfo", handle.whole)
@@ -199,7 +199,7 @@ def _card(opened: Session, handle: _Handle, parent_uuid: str | None = None) -> N
     memory = _memory(questions, handle)
     capability = questions.ask("nvmlDeviceGetCudaComputeCapability", handle.whole)
     mig_mode = None if handle.is_instance else questions.ask("nvmlDeviceGetMigMode", handle.own)
-    return NvmlCard(
+    return NvmlGpu(
         uuid=None if uuid is None else normalise_uuid(uuid),
         pci_bus_id=None if pci is None else normalise_pci_bus_id(pci.busId),
         name=name,
@@ -214,8 +214,8 @@ def _card(opened: Session, handle: _Handle, parent_uuid: str | None = None) -> N
 def _find(opened: Session, uuid: str) -> _Handle | None:
     if opened.handles is None:
         walked = list(_walk(opened))
-        opened.silent = [card.error for card, _ in walked if card.uuid is None and card.error]
-        opened.handles = {bare_uuid(card.uuid): handle for card, handle in walked if card.uuid}
+        opened.silent = [gpu.error for gpu, _ in walked if gpu.uuid is None and gpu.error]
+        opened.handles = {bare_uuid(gpu.uuid): handle for gpu, handle in walked if gpu.uuid}
     found: _Handle | None = opened.handles.get(bare_uuid(uuid))
     return found
 

@@ -65,7 +65,7 @@ class DeviceFacts:
     Attributes:
         index: the CUDA index in the rank.
         rank: the rank; 0 in a program of one process.
-        card: the name of the GPU in a rig, such as ``A100-80GB``.
+        GPU: the name of the GPU in a rig, such as ``A100-80GB``.
         capacity_bytes: the memory that a program can use.
         peak: its memory when most of it was in use.
         busy_share: the part of the typical steps in which a kernel ran.
@@ -78,7 +78,7 @@ class DeviceFacts:
 
     index: int
     rank: int
-    card: str
+    gpu: str
     capacity_bytes: int
     peak: PeakMemory
     busy_share: float | None
@@ -91,12 +91,12 @@ class ClockError:
     """How far the predicted times of a GPU's kernels, or of whole programs, are known to be off.
 
     Attributes:
-        card: the name of the GPU in a rig.
+        GPU: the name of the GPU in a rig.
         family: the kind of work, such as ``products``.
         median_error: the median of the relative error where measured; None if none is known.
     """
 
-    card: str
+    gpu: str
     family: str
     median_error: float | None
 

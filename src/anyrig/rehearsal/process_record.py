@@ -74,9 +74,9 @@ def record_of_process(
     for index, device in enumerate(seen):
         curve = read_memory_curve(index)
         if curve is not None:
-            card = installed.rig.devices[device.position]
+            gpu = installed.rig.devices[device.position]
             memory = _since(host_begin, curve)
-            devices.append(UsedDevice(index, card.key, card.memory_bytes, memory))
+            devices.append(UsedDevice(index, gpu.key, gpu.memory_bytes, memory))
     return ProcessRecord(
         rank,
         read_record(),

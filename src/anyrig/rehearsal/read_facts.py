@@ -62,7 +62,7 @@ def _path_reader(record: Record, texts: RecordTexts) -> PathReader:
 
 def _clock_errors(rig: VirtualRig) -> tuple[ClockError, ...]:
     return tuple(
-        ClockError(card, family, share)
-        for card, shares in error_shares(rig).items()
+        ClockError(gpu, family, share)
+        for gpu, shares in error_shares(rig).items()
         for family, share in shares.items()
     )

@@ -213,7 +213,7 @@ class Rehearsal:
             yield
         finally:
             if inherited is not None:
-                remove_unless_used(Path(inherited.cards))
+                remove_unless_used(Path(inherited.gpus))
 
     @contextmanager
     def of_ranks(self) -> Iterator[Callable[[RanksEnd], None]]:

@@ -178,18 +178,18 @@ def _describe_choice(steps: Sequence[StepFacts]) -> str:
 
 
 def _describe_errors(errors: Iterable[ClockError]) -> list[str]:
-    cards = dict.fromkeys(error.card for error in errors)
-    if not cards:
+    gpus = dict.fromkeys(error.gpu for error in errors)
+    if not gpus:
         return ["the times of a GPU that is given by its size alone predict nothing"]
     texts = []
-    for card in cards:
+    for gpu in gpus:
         known = [
             f"{error.family} {100 * error.median_error:.3g} %"
             for error in errors
-            if error.card == card and error.median_error is not None
+            if error.gpu == gpu and error.median_error is not None
         ]
         measured = ", ".join(known) or "unknown, as none of its kernels was measured"
-        texts.append(f"of {card}'s times, median where measured: {measured}")
+        texts.append(f"of {gpu}'s times, median where measured: {measured}")
     return texts
 
 

@@ -15,13 +15,13 @@ class UsedDevice:
 
     Attributes:
         index: the CUDA index in the process.
-        card: the name of the GPU in a rig.
+        GPU: the name of the GPU in a rig.
         capacity_bytes: the memory that a program can use.
         memory: its memory over time.
     """
 
     index: int
-    card: str
+    gpu: str
     capacity_bytes: int
     memory: MemoryCurve
 
@@ -31,7 +31,7 @@ class UsedDevice:
         return DeviceFacts(
             index=self.index,
             rank=rank,
-            card=self.card,
+            gpu=self.gpu,
             capacity_bytes=self.capacity_bytes,
             peak=PeakMemory(
                 total_bytes=peak.total_bytes,

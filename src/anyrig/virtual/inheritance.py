@@ -4,7 +4,7 @@ Three variables give a Python process the virtual GPUs:
 
 - ``ANYRIG_REHEARSAL``: JSON with the arguments of `install` and the folder through which the
   processes share the GPUs:
-  ``{"rig": "4xA100-80GB", "shape_only": false, …, "cards": "/tmp/…", "started": 1764…}``.
+  ``{"rig": "4xA100-80GB", "shape_only": false, …, "gpus": "/tmp/…", "started": 1764…}``.
 - ``PYTHONPATH``: begins with the folder `startup`, whose `sitecustomize` Python runs at its start.
 - ``ANYRIG_LEASE_DIRECTORY``: a folder of the rehearsal, because the GPUs of two rehearsals can have
   the same UUIDs.
@@ -35,7 +35,7 @@ from .scratch import Scratch
 VARIABLE = "ANYRIG_REHEARSAL"
 STARTUP = Path(__file__).parent / "startup"
 
-_CARDS = "cards"
+_GPUS = "gpus"
 _STARTED = "started"
 
 
@@ -45,18 +45,18 @@ class Inheritance:
 
     Attributes:
         arguments: the arguments of `install`, with the rig as text.
-        cards: the folder through which the processes share the GPUs.
+        GPUs: the folder through which the processes share the GPUs.
         started: when the rehearsal started, in seconds since 1970.
     """
 
     arguments: Mapping[str, object]
-    cards: str
+    gpus: str
     started: float = field(default_factory=time.time)
 
     @functools.cached_property
     def scratch(self) -> Scratch:
         """The scratch folder of a shape-only rehearsal."""
-        return Scratch.for_rehearsal(self.cards, self.started)
+        return Scratch.for_rehearsal(self.gpus, self.started)
 
     @classmethod
     def read(cls) -> Inheritance | None:
@@ -70,9 +70,9 @@ class Inheritance:
             return None
         try:
             arguments = dict(json.loads(text))
-            cards = str(arguments.pop(_CARDS))
+            gpus = str(arguments.pop(_GPUS))
             started = float(arguments.pop(_STARTED, time.time()))
-            return cls(arguments, cards, started)
+            return cls(arguments, gpus, started)
         except (ValueError, TypeError, KeyError) as error:
             raise VirtualRigError(
                 f"{VARIABLE}={text!r} is not what a rehearsal passes on to its processes "
@@ -93,7 +93,7 @@ class Inheritance:
 
     @property
     def _ledger(self) -> str:
-        return str(Path(self.cards) / "cards")
+        return str(Path(self.gpus) / "gpus")
 
     @contextmanager
     def handed_down(self) -> Iterator[None]:
@@ -114,8 +114,8 @@ class Inheritance:
         path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         others = [entry for entry in path if entry not in ("", str(STARTUP))]
         return {
-            VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards, _STARTED: self.started}),
+            VARIABLE: json.dumps({**self.arguments, _GPUS: self.gpus, _STARTED: self.started}),
             "PYTHONPATH": os.pathsep.join([str(STARTUP), *others]),
-            LEASE_VARIABLE: str(Path(self.cards) / "leases"),
+            LEASE_VARIABLE: str(Path(self.gpus) / "leases"),
             **extras.environment(self._rig, self._ledger),
         }

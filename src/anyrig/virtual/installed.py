@@ -182,7 +182,7 @@ def leave_gpus() -> None:
     if _installation is not None and _inheritance is not None:
         from .rehearsal_folder import remove_unless_used
 
-        remove_unless_used(Path(_inheritance.cards))
+        remove_unless_used(Path(_inheritance.gpus))
 
 
 def write_own_files() -> AbstractContextManager[None]:
@@ -247,7 +247,7 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
     inherited.load_nvml()
     node = node_of_process(wanted.rig)
     try:
-        core.share_cards(inherited.cards, len(wanted.rig.devices))
+        core.share_gpus(inherited.gpus, len(wanted.rig.devices))
     except RuntimeError as error:
         raise VirtualRigError(f"{error}; set TMPDIR to a writable folder") from None
     core.install(

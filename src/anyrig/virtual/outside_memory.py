@@ -33,4 +33,4 @@ def memory_outside_allocator(index: int = 0) -> OutsideMemory:
     """
     if installation() is None:
         raise VirtualRigError("this process has no virtual GPUs; call anyrig.virtual.install first")
-    return OutsideMemory(*load_extension().card_memory(index))
+    return OutsideMemory(*load_extension().gpu_memory(index))

@@ -3,7 +3,7 @@
 ::
 
     /tmp/anyrig-rehearsal-1000-5f0c…/     user id and a random name
-        cards                             memory held by each process: csrc/memory/card_ledger.h
+        GPUs                             memory held by each process: csrc/memory/gpu_ledger.h
         leases/                           leases of `anyrig.choose` and `anyrig.devices`
 
 The first process that imports torch creates the folder, and the last process to end removes it. If
@@ -50,7 +50,7 @@ def _remove(folder: Path) -> None:
     if not _is_ours(folder):
         return
     try:
-        file = os.open(folder / "cards", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(folder / "gpus", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         folder.rmdir()  # the first process was killed before it created the file
         return
@@ -61,7 +61,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder / "leases", ignore_errors=True)
         # Delete the two names in this order, not the tree: a process that starts now may create a
         # new file in the folder, and `rmdir` then fails.
-        (folder / "cards").unlink()
+        (folder / "gpus").unlink()
         folder.rmdir()
     finally:
         os.close(file)

@@ -47,9 +47,9 @@ class Scratch:
         self._new: set[tuple[int, int]] = set()
 
     @classmethod
-    def for_rehearsal(cls, cards: str, started: float) -> Scratch:
-        """Return the scratch folder of the rehearsal whose shared folder is `cards`."""
-        place, name = os.path.split(cards)
+    def for_rehearsal(cls, gpus: str, started: float) -> Scratch:
+        """Return the scratch folder of the rehearsal whose shared folder is `gpus`."""
+        place, name = os.path.split(gpus)
         name = name.removeprefix("anyrig-rehearsal-")
         return cls(os.path.join(os.path.realpath(place), f"anyrig-scratch-{name}"), started)
 

@@ -45,7 +45,7 @@ def patch(core: ModuleType) -> None:
         holders = [
             f"process {os.getpid() if pid is None else pid:>10d} uses "
             f"{used_bytes / 2**20:>12.3f} MB GPU memory"
-            for pid, used_bytes in core.card_processes(index)
+            for pid, used_bytes in core.gpu_processes(index)
             if used_bytes > 0
         ]
         return "\n".join([f"GPU:{index}", *(holders or ["no processes are running"])])

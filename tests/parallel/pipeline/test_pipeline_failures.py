@@ -292,10 +292,10 @@ def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
 
 
 def test_stages_on_unequal_devices_follow_published_rates() -> None:
-    cards = ("A100-80GB", "T4")
+    gpus = ("A100-80GB", "T4")
     devices = [
-        replace(device, name=card, spec=spec_of_key(card))
-        for device, card in zip(rig_of(2), cards, strict=True)
+        replace(device, name=gpu, spec=spec_of_key(gpu))
+        for device, gpu in zip(rig_of(2), gpus, strict=True)
     ]
     module = perceptron(12, 64)
     example = ((torch.randn(32, 64),), {})
@@ -314,21 +314,21 @@ def test_without_published_rates_every_device_gets_as_many_bytes() -> None:
     example = ((torch.randn(32, 64),), {})
     model = anyrig.spread(
         perceptron(12, 64),
-        anyrig.Rig(tuple(replace(device, name="Card", spec=None) for device in rig_of(4)), "test"),
+        anyrig.Rig(tuple(replace(device, name="Gpu", spec=None) for device in rig_of(4)), "test"),
         plan=Pipeline(example=example),
         loss=LOSS,
     )
     plan = anyrig.explain(model).pipeline
     assert plan is not None
     assert [len(stage.blocks) for stage in plan.stages] == [3, 3, 3, 3]
-    assert "by the bytes of parameters, as no rates of Card are published" in str(plan)
+    assert "by the bytes of parameters, as no rates of Gpu are published" in str(plan)
 
 
 def test_micro_batches_are_counted_for_the_devices_that_are_used() -> None:
-    cards = ("A100-80GB", "T4")
+    gpus = ("A100-80GB", "T4")
     devices = [
-        replace(device, name=card, spec=spec_of_key(card))
-        for device, card in zip(rig_of(2), cards, strict=True)
+        replace(device, name=gpu, spec=spec_of_key(gpu))
+        for device, gpu in zip(rig_of(2), gpus, strict=True)
     ]
     model = anyrig.spread(
         perceptron(2, 64),

@@ -114,8 +114,8 @@ def test_the_page(reported: tuple[dict[str, Any], str, str]) -> None:
     assert "How far the times are known to be off" not in page
 
 
-def device(index: int, card: str, has_works: bool = True) -> MeasuredDevice:
-    return MeasuredDevice(index, card, 80 * GIB, 3 * GIB, 2 * GIB, has_works)
+def device(index: int, gpu: str, has_works: bool = True) -> MeasuredDevice:
+    return MeasuredDevice(index, gpu, 80 * GIB, 3 * GIB, 2 * GIB, has_works)
 
 
 def measurement_of(folder: Path, ranks: int, *processes: ProcessRecord) -> tuple[str, Any, Any]:

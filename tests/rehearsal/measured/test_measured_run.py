@@ -107,7 +107,7 @@ def test_a_training_on_virtual_gpus(tmp_path: Path, place: str) -> None:
     facts, done = measure(tmp_path, place, write_script(tmp_path, before=before))
     assert done.returncode == 0
     (device,) = facts["devices"]
-    assert (device["card"], facts["rig"]) == ("Tesla T4", "Tesla T4")
+    assert (device["gpu"], facts["rig"]) == ("Tesla T4", "Tesla T4")
     # The profiler sees no work of virtual GPUs; what it cannot see is unknown, and not zero.
     assert device["busy_share"] is None
     assert device["peak"]["total_bytes"] >= device["peak"]["tensor_bytes"] > 0

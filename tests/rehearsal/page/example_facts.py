@@ -118,8 +118,8 @@ def make_facts(
             _device(rank, max(total for _, total in curves[rank])) for rank in range(devices)
         ],
         "clock_errors": [
-            {"card": "A100-80GB", "family": "products", "median_error": 0.08},
-            {"card": "A100-80GB", "family": "attention", "median_error": None},
+            {"gpu": "A100-80GB", "family": "products", "median_error": 0.08},
+            {"gpu": "A100-80GB", "family": "attention", "median_error": None},
         ],
         "steps": step_facts,
         "typical_step": {
@@ -359,7 +359,7 @@ def _device(rank: int, peak: int) -> dict[str, Any]:
     return {
         "index": rank,
         "rank": rank,
-        "card": "A100-80GB",
+        "gpu": "A100-80GB",
         "capacity_bytes": 79 * GIB,
         "peak": {
             "total_bytes": peak + int(1.6 * GIB),

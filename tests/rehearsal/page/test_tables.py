@@ -169,7 +169,7 @@ def test_the_forty_longest_are_listed() -> None:
 def device(index: int, rank: int, busy: float | None, total: int) -> dict[str, Any]:
     peak = {f"{part}_bytes": None for part in ("workspace", "context", "collective", "cached")}
     return {
-        "index": index, "rank": rank, "card": "T4", "capacity_bytes": 16 * GIB,
+        "index": index, "rank": rank, "gpu": "T4", "capacity_bytes": 16 * GIB,
         "busy_share": busy, "waiting_share": busy, "idle_share": None,
         "peak": {**peak, "total_bytes": total, "tensor_bytes": GIB, "headroom_bytes": 0},
     }  # fmt: skip

@@ -150,9 +150,9 @@ def hostile_facts() -> dict[str, Any]:
     facts["error"] = {"kind": HOSTILE, "text": HOSTILE, "line": HOSTILE}
     facts["tracks"] = [{**track, "title": HOSTILE} for track in facts["tracks"]]
     for device in facts["devices"]:
-        device["card"] = HOSTILE
+        device["gpu"] = HOSTILE
     for error in facts["clock_errors"]:
-        error |= {"card": HOSTILE, "family": HOSTILE}
+        error |= {"gpu": HOSTILE, "family": HOSTILE}
     for finding in facts["findings"]:
         finding |= dict.fromkeys(("code", "title", "line", "text", "remedy"), HOSTILE)
     return facts

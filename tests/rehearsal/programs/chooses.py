@@ -1,6 +1,6 @@
-"""Chooses a card, and says which; with an argument, has others choose meanwhile.
+"""Chooses a GPU, and says which; with an argument, has others choose meanwhile.
 
-Another process of the rehearsal gets another card; another rehearsal has cards of its own.
+Another process of the rehearsal gets another GPU; another rehearsal has GPUs of its own.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Two processes hold memory of one card, and NVML is asked in each way: see test_driver.py."""
+"""Two processes hold memory of one GPU, and NVML is asked in each way: see test_driver.py."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Two processes take 60 % of a card each: the second cannot, until the first is killed."""
+"""Two processes take 60 % of a GPU each: the second cannot, until the first is killed."""
 
 import subprocess
 import sys

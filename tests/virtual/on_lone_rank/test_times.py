@@ -13,14 +13,14 @@ from anyrig.virtual import clock
 
 pytestmark = pytest.mark.usefixtures("group")
 
-CARD = spec_of_key("H100-SXM")
-VALUES = {name: values[0] for name, values in values_of(coefficients_of(CARD)).items()}
+GPU = spec_of_key("H100-SXM")
+VALUES = {name: values[0] for name, values in values_of(coefficients_of(GPU)).items()}
 BYTES = 2**30
 # Each of a node's eight GPUs carries an eighth of the data over its share of the network.
 NETWORK = 8 * 25e9 * VALUES["copy.network_fraction"] * VALUES["collective.bandwidth_fraction"]
-assert CARD.link_bytes_per_second is not None
+assert GPU.link_bytes_per_second is not None
 NVLINK = (
-    CARD.link_bytes_per_second
+    GPU.link_bytes_per_second
     * VALUES["copy.link_fraction"]
     * VALUES["collective.bandwidth_fraction"]
 )

@@ -1,5 +1,5 @@
 // A library of operators as one that is built for CUDA brings it: kernels for the CPU, and for CUDA
-// kernels that need a real card.
+// kernels that need a real GPU.
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
@@ -22,7 +22,7 @@ at::Tensor start_a_kernel(const at::Tensor& /*tensor*/) {
 
 TORCH_LIBRARY(anyrig_library_for_cuda, library) {
   library.def("twice(Tensor tensor) -> Tensor");
-  library.def("only_on_cards(Tensor tensor) -> Tensor");
+  library.def("only_on_gpus(Tensor tensor) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(anyrig_library_for_cuda, CPU, library) {
@@ -31,7 +31,7 @@ TORCH_LIBRARY_IMPL(anyrig_library_for_cuda, CPU, library) {
 
 TORCH_LIBRARY_IMPL(anyrig_library_for_cuda, CUDA, library) {
   library.impl("twice", &start_a_kernel);
-  library.impl("only_on_cards", &start_a_kernel);
+  library.impl("only_on_gpus", &start_a_kernel);
 }
 
 } // namespace

@@ -119,22 +119,22 @@ def test_reducing_and_broadcasting_in_one_process() -> None:
     def inputs() -> list[torch.Tensor]:
         return [torch.tensor([1.0, 2.0, 6.0]) * (i + 1) for i in range(3)]
 
-    def on_cards() -> list[torch.Tensor]:
+    def on_gpus() -> list[torch.Tensor]:
         return [part.to(f"cuda:{i}") for i, part in enumerate(inputs())]
 
     stacked = torch.stack(inputs())
     totals = stacked.sum(0), stacked.prod(0), stacked.amax(0), stacked.amin(0), stacked.mean(0)
     for op, expected in enumerate(totals):  # in the order of ncclRedOp_t
-        tensors = on_cards()
+        tensors = on_gpus()
         nccl.all_reduce(tensors, op=op)
         assert [tensor.tolist() for tensor in tensors] == [expected.tolist()] * 3, op
         output = torch.empty(3, device="cuda:1")
-        nccl.reduce(on_cards(), output, root=1, op=op)
+        nccl.reduce(on_gpus(), output, root=1, op=op)
         assert output.tolist() == expected.tolist(), op
     parts = [torch.empty(1, device=i) for i in range(3)]
-    nccl.reduce_scatter(on_cards(), parts)
+    nccl.reduce_scatter(on_gpus(), parts)
     assert [part.item() for part in parts] == stacked.sum(0).tolist()
-    tensors = on_cards()
+    tensors = on_gpus()
     nccl.broadcast(tensors, root=2)
     assert [tensor.tolist() for tensor in tensors] == [inputs()[2].tolist()] * 3
 
@@ -252,18 +252,18 @@ def test_collectives_take_the_time_of_their_bytes() -> None:
         torch.cuda.synchronize(1)
         return clock().devices[1].collective_seconds - before
 
-    def on_cards(elements: int) -> list[torch.Tensor]:
+    def on_gpus(elements: int) -> list[torch.Tensor]:
         return [torch.zeros(elements, device=i) for i in range(4)]
 
     whole, part = 2**22, 2**20
-    both_ways = seconds(nccl.all_reduce, on_cards(whole))
-    gathering = seconds(nccl.all_gather, on_cards(part), on_cards(whole))
-    scattering = seconds(nccl.reduce_scatter, on_cards(whole), on_cards(part))
+    both_ways = seconds(nccl.all_reduce, on_gpus(whole))
+    gathering = seconds(nccl.all_gather, on_gpus(part), on_gpus(whole))
+    scattering = seconds(nccl.reduce_scatter, on_gpus(whole), on_gpus(part))
     assert gathering == pytest.approx(scattering, rel=0.01)
     assert gathering == pytest.approx(both_ways / 2, rel=0.3)
-    assert seconds(nccl.all_reduce, on_cards(part)) < 0.5 * both_ways
-    one_way = seconds(nccl.broadcast, on_cards(whole))
-    assert seconds(nccl.reduce, on_cards(whole)) == pytest.approx(one_way, rel=0.01)
+    assert seconds(nccl.all_reduce, on_gpus(part)) < 0.5 * both_ways
+    one_way = seconds(nccl.broadcast, on_gpus(whole))
+    assert seconds(nccl.reduce, on_gpus(whole)) == pytest.approx(one_way, rel=0.01)
 
 
 def test_the_host_does_not_wait_for_parts_scattered_into_tensors() -> None:

@@ -103,7 +103,7 @@ def test_threads_and_shared_memory_are_those_of_the_programming_guide(
 ) -> None:
     major, minor = capability
     facts = SimpleNamespace(
-        name="card",
+        name="gpu",
         capability_major=major,
         capability_minor=minor,
         memory_bytes=2**30,
@@ -119,7 +119,7 @@ def test_threads_and_shared_memory_are_those_of_the_programming_guide(
     assert (properties.warp_size, properties.regs_per_multiprocessor) == (32, 65536)
     assert (properties.shared_memory_per_block, properties.pci_bus_id) == (48 * 1024, 5)
     assert repr(properties) == (
-        f"_CudaDeviceProperties(name='card', major={capability[0]}, minor={capability[1]}, "
+        f"_CudaDeviceProperties(name='gpu', major={capability[0]}, minor={capability[1]}, "
         "total_memory=1024MB, multi_processor_count=1, "
         "uuid=00000000-0000-0000-0000-000000000000, pci_bus_id=5, pci_device_id=0, "
         "pci_domain_id=0)"

@@ -36,7 +36,7 @@ def test_a_loaded_library_runs_its_kernel_for_the_cpu(library: Path) -> None:
     assert doubled.device == x.device
     assert doubled.tolist() == [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]
     with pytest.raises(RuntimeError, match="no CUDA-capable device"):
-        torch.ops.anyrig_library_for_cuda.only_on_cards(x)
+        torch.ops.anyrig_library_for_cuda.only_on_gpus(x)
 
 
 def test_a_kernel_for_cuda_written_in_python_stays() -> None:

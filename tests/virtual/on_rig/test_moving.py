@@ -27,7 +27,7 @@ def test_pinned_memory() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_memory_that_is_not_of_a_card_is_not_sent_as_such(device: str) -> None:
+def test_memory_that_is_not_of_a_gpu_is_not_sent_as_such(device: str) -> None:
     storage = torch.empty(3, device=device).untyped_storage()
     with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
         storage._share_cuda_()
@@ -69,7 +69,7 @@ def test_saving_and_loading(map_location: Any, device: str) -> None:
     assert torch.equal(loaded.cpu(), saved.cpu())
 
 
-def test_a_file_of_a_card_that_is_not_here() -> None:
+def test_a_file_of_a_gpu_that_is_not_here() -> None:
     file = io.BytesIO()
     torch.save(torch.ones(1, device=DEVICE), file)
     data = file.getvalue().replace(DEVICE.encode(), b"cuda:9")
@@ -110,7 +110,7 @@ def test_views_share_memory() -> None:
     )
 
 
-def test_between_cards_and_types() -> None:
+def test_between_gpus_and_types() -> None:
     x = torch.arange(6.0).view(2, 3)
     there = x.t().to("cuda:1", dtype=torch.float64)
     back = there.to("cuda:2").half().to("cpu", non_blocking=True)

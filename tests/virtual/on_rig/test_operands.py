@@ -23,7 +23,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         "Expected all tensors to be on the same device, but found at least two devices, "
         "cuda:1 and cpu!",
     ),
-    "iterator, with another card": (
+    "iterator, with another GPU": (
         lambda x: x + x.to("cuda:2"),
         "but found at least two devices, cuda:1 and cuda:2!",
     ),
@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: x.index_put_((torch.tensor([0]),), torch.ones(3)),
         "but found at least two devices, cuda:1 and cpu!",
     ),
-    "a value for an index, of another card": (
+    "a value for an index, of another GPU": (
         lambda x: x.index_put_((torch.tensor([0]),), torch.ones(1, device="cuda:2")),
         "but found at least two devices, cuda:1 and cuda:2!",
     ),
@@ -120,7 +120,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2)),
         r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\) should be",
     ),
-    "a convolution, with another card": (
+    "a convolution, with another GPU": (
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2, device="cuda:2")),
         r"but got weight is on cuda:2, .* wrapper_CUDA__cudnn_convolution\)",
     ),
@@ -159,7 +159,7 @@ def test_a_cpu_scalar_may_be_an_operand(here: Tensor) -> None:
     assert here.sum().item() == 21
 
 
-def test_a_number_of_a_card_is_written_to_the_host_and_to_other_cards(here: Tensor) -> None:
+def test_a_number_of_a_gpu_is_written_to_the_host_and_to_other_gpus(here: Tensor) -> None:
     number = torch.tensor(5.0, device="cuda:2")
     index = torch.tensor([1])
     for target in (torch.zeros(3), torch.zeros(3, device=DEVICE)):

@@ -47,7 +47,7 @@ def test_a_profile_that_names_no_activities_is_of_cuda_too() -> None:
     assert product.device_time_total > 0
 
 
-def test_the_profiler_sees_memory_as_the_card_gives_it() -> None:
+def test_the_profiler_sees_memory_as_the_gpu_gives_it() -> None:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:

@@ -34,7 +34,7 @@ def test_allocators_are_refused() -> None:
         ("_CUDAGreenContext", "a partition of multiprocessors needs a real GPU"),
     ],
 )
-def test_what_needs_a_card_says_why(name: str, reason: str) -> None:
+def test_what_needs_a_gpu_says_why(name: str, reason: str) -> None:
     words = f"CUDA error: virtual GPUs do not support {name}: {reason}"
     with pytest.raises(RuntimeError, match=words):
         getattr(torch._C, name)(1, key=2)

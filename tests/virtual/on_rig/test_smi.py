@@ -88,7 +88,7 @@ def test_a_long_name_of_a_process_keeps_its_end(monkeypatch: pytest.MonkeyPatch)
         assert line.endswith("      3MiB |")
 
 
-def test_the_report_has_every_part_of_a_card(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_every_part_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     text = smi(capsys, "-q", "-i", str(DEVICE))
     values = [
         tuple(part.strip() for part in line.split(": ", 1))
@@ -263,7 +263,7 @@ def test_help_and_what_is_not_understood(capsys: pytest.CaptureFixture[str]) -> 
     assert smi(capsys, "-L", "-i", "8", status=6) == "No devices were found\n"
 
 
-def test_a_card_is_meant_by_every_form_of_its_bus_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_is_meant_by_every_form_of_its_bus_id(capsys: pytest.CaptureFixture[str]) -> None:
     uuid = f"GPU-{torch.cuda.get_device_properties(6).uuid}"
     names = ("6", uuid, uuid.upper(), "00000000:07:00.0", "0000:07:00.0", "07:00.0")
     for name in names:
@@ -271,7 +271,7 @@ def test_a_card_is_meant_by_every_form_of_its_bus_id(capsys: pytest.CaptureFixtu
         assert line == f"GPU 6: NVIDIA A100-SXM4-80GB (UUID: {uuid})"
 
 
-def test_the_links_of_some_cards(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_links_of_some_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     text = smi(capsys, "topo", "-m", "-i", "1,3")
     rows = [line.split("\t") for line in text.splitlines()[:3]]
     assert [row[0] for row in rows] == ["", "GPU1", "GPU3"]

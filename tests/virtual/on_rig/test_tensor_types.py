@@ -67,7 +67,7 @@ def test_every_old_type_makes_tensors_of_its_dtype() -> None:
             assert not isinstance(tensor, sparse)
 
 
-def test_classes_of_their_own_are_made_as_ever_while_the_default_is_on_a_card() -> None:
+def test_classes_of_their_own_are_made_as_ever_while_the_default_is_on_a_gpu() -> None:
     class Own(torch.Tensor):
         pass
 

@@ -40,7 +40,7 @@ def test_a_program_may_choose_not_to_interpret(monkeypatch: pytest.MonkeyPatch) 
     assert importlib.import_module("os").environ["TRITON_INTERPRET"] == "0"
 
 
-def test_the_driver_knows_the_limits_of_a_card() -> None:
+def test_the_driver_knows_the_limits_of_a_gpu() -> None:
     driver = SimpleNamespace(CudaUtils=None, CudaDriver=SimpleNamespace(get_benchmarker=None))
     triton_api._replace_driver(driver)
     utilities: Any = driver.CudaUtils

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from card_rates import (
+from gpu_rates import (
     COPY_LAUNCH_SECONDS,
     COPY_START_SECONDS,
     LAUNCH_SECONDS,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from card_rates import COPY_LAUNCH_SECONDS, VALUES, product_gpu_seconds, seconds
+from gpu_rates import COPY_LAUNCH_SECONDS, VALUES, product_gpu_seconds, seconds
 
 from anyrig.virtual import clock, record_reading
 from anyrig.virtual.clock_reading import DeviceReading

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from card_rates import LAUNCH_SECONDS
+from gpu_rates import LAUNCH_SECONDS
 from torch import Tensor
 
 from anyrig.virtual import clock

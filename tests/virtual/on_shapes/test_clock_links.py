@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from card_rates import (
+from gpu_rates import (
     COPY_LAUNCH_SECONDS,
     MEMORY_COPY,
     NETWORK,
@@ -61,8 +61,8 @@ def copy_seconds(*copies: tuple[Tensor, Tensor]) -> float:
 
 
 def test_two_copies_over_one_link_follow_each_other(host: tuple[Tensor, Tensor]) -> None:
-    to_card = copy_seconds((on_gpu(0), host[0]), (on_gpu(0), host[1]))
-    assert to_card == close(2 * COPIED_BYTES / PCIE)
+    to_gpu = copy_seconds((on_gpu(0), host[0]), (on_gpu(0), host[1]))
+    assert to_gpu == close(2 * COPIED_BYTES / PCIE)
 
 
 def test_the_directions_of_a_link_are_independent(host: tuple[Tensor, Tensor]) -> None:

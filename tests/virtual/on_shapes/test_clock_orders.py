@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from card_rates import LAUNCH_SECONDS, memory_gpu_seconds, seconds
+from gpu_rates import LAUNCH_SECONDS, memory_gpu_seconds, seconds
 from torch import Tensor
 
 from anyrig.virtual import clock

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from card_rates import ACCESSES, core
+from gpu_rates import ACCESSES, core
 from torch.nn.functional import interpolate
 
 Fields = dict[str, float]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from card_rates import BACKWARD_LAUNCH_SECONDS, LAUNCH_SECONDS, PRECISIONS, VALUES, gpu_seconds
+from gpu_rates import BACKWARD_LAUNCH_SECONDS, LAUNCH_SECONDS, PRECISIONS, VALUES, gpu_seconds
 from torch import Tensor, nn
 
 from anyrig.virtual import clock

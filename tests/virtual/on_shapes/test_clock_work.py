@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from card_rates import (
+from gpu_rates import (
     LAUNCH_SECONDS,
     PRECISIONS,
     gpu_seconds,

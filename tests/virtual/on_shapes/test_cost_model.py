@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from card_rates import ACCESSES, FAMILIES, GPU, PRECISIONS, core
+from gpu_rates import ACCESSES, FAMILIES, GPU, PRECISIONS, core
 
 US = 1e-6
 TILE = 2 * 128 * 128 * 1000 / 1e12  # seconds

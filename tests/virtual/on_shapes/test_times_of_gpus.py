@@ -7,7 +7,7 @@ model or of a coefficient that is not judged again by the measurements shows her
 from __future__ import annotations
 
 import pytest
-from card_rates import FAMILIES, PRECISIONS, core
+from gpu_rates import FAMILIES, PRECISIONS, core
 
 from anyrig.hardware import spec_of_key
 from anyrig.virtual.gpu_facts import gpu_facts_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from card_rates import (
+from gpu_rates import (
     COPY_START_SECONDS,
     LAUNCH_SECONDS,
     NVLINK,

@@ -30,13 +30,13 @@ class CudaProbe:
     kind = "cuda"
 
     def find(self) -> tuple[Device, ...]:
-        cards = nvml.cards()
-        by_bare_uuid = {bare_uuid(card.uuid): card for card in cards if card.uuid}
+        gpus = nvml.gpus()
+        by_bare_uuid = {bare_uuid(gpu.uuid): gpu for gpu in gpus if gpu.uuid}
         reachable, trouble = _reachable(by_bare_uuid)
         seen = {device.uuid for device in reachable}
         return (
             *reachable,
-            *(_unreachable(card, trouble) for card in cards if card.uuid not in seen),
+            *(_unreachable(gpu, trouble) for gpu in gpus if gpu.uuid not in seen),
         )
 
     def read(self, device: Device) -> Reading:
@@ -64,7 +64,7 @@ class CudaProbe:
         return int(torch.cuda.max_memory_allocated(device.index))
 
 
-def _reachable(cards: Mapping[str, nvml.NvmlCard]) -> tuple[list[Device], str]:
+def _reachable(gpus: Mapping[str, nvml.NvmlGpu]) -> tuple[list[Device], str]:
     """Return the devices that torch lists, and why it does not list the others."""
     import torch
 
@@ -74,7 +74,7 @@ def _reachable(cards: Mapping[str, nvml.NvmlCard]) -> tuple[list[Device], str]:
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         except RuntimeError as error:
             return [], str(error)
-    devices = [_device(index, cards) for index in range(count)]
+    devices = [_device(index, gpus) for index in range(count)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if count == 0 and torch.version.cuda is None and torch.version.hip is None:
         return devices, f"PyTorch {torch.__version__} is built without CUDA"
@@ -85,7 +85,7 @@ def _reachable(cards: Mapping[str, nvml.NvmlCard]) -> tuple[list[Device], str]:
     return devices, "PyTorch does not list it"
 
 
-def _device(index: int, cards: Mapping[str, nvml.NvmlCard]) -> Device:
+def _device(index: int, gpus: Mapping[str, nvml.NvmlGpu]) -> Device:
     import torch
 
     try:
@@ -93,31 +93,31 @@ def _device(index: int, cards: Mapping[str, nvml.NvmlCard]) -> Device:
     except (RuntimeError, AssertionError) as error:
         return Device(kind="cuda", index=index, name="unknown", error=str(error))
     # PyTorch writes the UUID of a MIG instance like that of a whole GPU, without either's prefix.
-    card = cards.get(bare_uuid(str(properties.uuid)))
+    gpu = gpus.get(bare_uuid(str(properties.uuid)))
     return Device(
         kind="cuda",
         index=index,
         name=properties.name,
-        uuid=card.uuid if card else normalise_uuid(str(properties.uuid)),
-        pci_bus_id=card.pci_bus_id if card else None,
+        uuid=gpu.uuid if gpu else normalise_uuid(str(properties.uuid)),
+        pci_bus_id=gpu.pci_bus_id if gpu else None,
         capability=(properties.major, properties.minor),
         total_bytes=properties.total_memory,
         spec=find_spec(properties.name),
-        error=card.error if card else None,
+        error=gpu.error if gpu else None,
     )
 
 
-def _unreachable(card: nvml.NvmlCard, trouble: str) -> Device:
+def _unreachable(gpu: nvml.NvmlGpu, trouble: str) -> Device:
     return Device(
         kind="cuda",
         index=None,
-        name=card.name or "unknown",
-        uuid=card.uuid,
-        pci_bus_id=card.pci_bus_id,
-        capability=card.capability,
-        total_bytes=card.total_bytes,
-        spec=find_spec(card.name) if card.name else None,
-        error=card.error or (_IN_MIG_MODE if card.mig_enabled else trouble),
+        name=gpu.name or "unknown",
+        uuid=gpu.uuid,
+        pci_bus_id=gpu.pci_bus_id,
+        capability=gpu.capability,
+        total_bytes=gpu.total_bytes,
+        spec=find_spec(gpu.name) if gpu.name else None,
+        error=gpu.error or (_IN_MIG_MODE if gpu.mig_enabled else trouble),
     )
 
 

@@ -108,8 +108,8 @@ def compare_rig(
         cost_per_million_samples=_cost(price, 1 / rate if rate else None),
         cost_per_million_steps=_cost(price, seconds),
         clock_errors=tuple(
-            ClockError(card, family, share)
-            for card, shares in error_shares(rig).items()
+            ClockError(gpu, family, share)
+            for gpu, shares in error_shares(rig).items()
             for family, share in shares.items()
         ),
         facts=None if facts is None else _without_timelines(facts),

@@ -75,17 +75,17 @@ def describe_clock(errors: Iterable[ClockError]) -> str:
 
     If errors of whole programs are known, they are used, otherwise those of kernels.
     """
-    by_card: dict[str, dict[str, float]] = {}
+    by_gpu: dict[str, dict[str, float]] = {}
     for error in errors:
-        known = by_card.setdefault(error.card, {})
+        known = by_gpu.setdefault(error.gpu, {})
         if error.median_error is not None:
             known[error.family] = error.median_error
-    if not by_card:
+    if not by_gpu:
         return "times predict nothing"
-    texts = {card: _describe_known(known) for card, known in by_card.items()}
+    texts = {gpu: _describe_known(known) for gpu, known in by_gpu.items()}
     if len(texts) == 1:
         return next(iter(texts.values()))
-    return "; ".join(f"{card}: {text}" for card, text in texts.items())
+    return "; ".join(f"{gpu}: {text}" for gpu, text in texts.items())
 
 
 def _describe_known(known: dict[str, float]) -> str:

@@ -44,7 +44,7 @@ class Analysis:
         samples: the samples of a step; None if unknown.
         kernels: the work of each task that is a kernel, by the task's place; empty if unknown.
         layer_sizes: the sizes of the optimizer's matrices and filters.
-        cards: the used devices of the rig by (rank, CUDA index).
+        GPUs: the used devices of the rig by (rank, CUDA index).
         devices: the facts of the devices.
         lines: the names of the record's lines, such as ``train.py:31``.
     """
@@ -56,7 +56,7 @@ class Analysis:
     samples: int | None
     kernels: Mapping[int, Kernel]
     layer_sizes: frozenset[int]
-    cards: Mapping[tuple[int, int], VirtualDevice]
+    gpus: Mapping[tuple[int, int], VirtualDevice]
     devices: tuple[DeviceFacts, ...]
     lines: tuple[str, ...]
 
@@ -120,7 +120,7 @@ class Analysis:
         for device, places in by_device.items():
             distinct = {id(works[place]): works[place] for place in places}
             flat = [_fields_of(work) for one in distinct.values() for work in one]
-            predicted = iter(predict_works(self.cards[device], flat))
+            predicted = iter(predict_works(self.gpus[device], flat))
             sums = {key: sum(next(predicted) for _ in one) for key, one in distinct.items()}
             for place in places:
                 new = sums[id(works[place])]
@@ -148,7 +148,7 @@ def analyse(
     """
     if typical is None or steps[typical.of_steps[0] - 1].is_first:
         return None
-    cards = {
+    gpus = {
         (process.rank, index): rig.devices[position]
         for process in processes
         for index, position in enumerate(process.positions)
@@ -157,7 +157,7 @@ def analyse(
     begin = steps[first - 1].begin_seconds
     if begin < record.intervals.complete_from:
         return None
-    seconds_of_launch = max(map(launch_seconds, cards.values()), default=0.0)
+    seconds_of_launch = max(map(launch_seconds, gpus.values()), default=0.0)
     span = StepSpan(begin, {one.rank: _hosts_of(one)[first - 1 : last + 1] for one in processes})
     schedule = schedule_of(record, span, batches_of(kernels, seconds_of_launch))
     expected = typical_seconds_of([steps[number - 1].seconds for number in range(first, last + 1)])
@@ -165,7 +165,7 @@ def analyse(
     used = {(track.rank, track.device) for track in tracks if track.device is not None}
     scheduled = typical_seconds(schedule)
     is_off = abs(scheduled - expected) > _TOLERANCE * expected
-    if is_off or not used <= cards.keys():
+    if is_off or not used <= gpus.keys():
         return None
     return Analysis(
         record,
@@ -184,7 +184,7 @@ def analyse(
             if process.works is not None
             for size in process.works.layer_sizes
         ),
-        {device: card for device, card in cards.items() if device in used},
+        {device: gpu for device, gpu in gpus.items() if device in used},
         tuple(devices),
         tuple(name_lines(record.lines)),
     )

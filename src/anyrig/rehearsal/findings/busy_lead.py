@@ -49,7 +49,7 @@ class _LeadWork:
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter with the loss in the replicas."""
-    devices = sorted(analysis.cards)
+    devices = sorted(analysis.gpus)
     flops, shared = flops_by_device(analysis)
     if len({rank for rank, _ in devices}) != 1 or len(flops) < 2:
         return
@@ -137,7 +137,7 @@ def _divided(analysis: Analysis, works: list[_LeadWork], kernels: list[int], par
         for place in one.copies:
             device = analysis.device(place)
             assert device is not None
-            seconds[place] = copy_start_seconds(analysis.cards[device])
+            seconds[place] = copy_start_seconds(analysis.gpus[device])
     return Change(
         seconds=seconds, removed=frozenset(place for one in works for place in one.joining)
     )

@@ -32,7 +32,7 @@ _SIZES = ("m", "n", "k")
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if samples would take less time in a batch twice as large."""
-    if len(analysis.cards) != 1 or not analysis.kernels or len(analysis.devices) != 1:
+    if len(analysis.gpus) != 1 or not analysis.kernels or len(analysis.devices) != 1:
         return
     (device,) = analysis.devices
     if 2 * (device.peak.total_bytes or 0) > device.capacity_bytes or any(

@@ -45,7 +45,7 @@ def as_if_pinned(analysis: Analysis, copies: list[int]) -> Change:
 def _pinned_seconds(analysis: Analysis, place: int) -> float:
     device = analysis.device(place)
     assert device is not None
-    return predict_pinned_copy(analysis.cards[device], analysis.bytes(place))
+    return predict_pinned_copy(analysis.gpus[device], analysis.bytes(place))
 
 
 def line_of_most(analysis: Analysis, places: Iterable[int]) -> str | None:

@@ -194,7 +194,7 @@ def _slowed_down(
         last = each.kernels[-1]
         device = analysis.device(last)
         assert device is not None
-        share = multiprocessor_share(analysis.cards[device])
+        share = multiprocessor_share(analysis.gpus[device])
         slower = [*(one.gradient for one in each.reductions[1:]), last]
         for one, kernel in zip(each.reductions, slower, strict=True):
             together = min(one.seconds, ends[last] - (ends[one.place] - one.seconds))

@@ -48,7 +48,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
 def _in_tfloat32(analysis: Analysis, place: int, work: Work) -> Work | None:
     device = analysis.device(place)
     assert device is not None
-    if "tfloat32" not in analysis.cards[device].rates.flops_per_second:
+    if "tfloat32" not in analysis.gpus[device].rates.flops_per_second:
         return None
     if work["family"] not in (_PRODUCT, _CONVOLUTION) or work["precision"] != _FLOAT32:
         return None

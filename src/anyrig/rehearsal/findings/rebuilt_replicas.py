@@ -29,7 +29,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         for place in collectives
         if analysis.name(place) == "broadcast" and analysis.line(place) not in trained
     ]
-    if not broadcasts or len({rank for rank, _ in analysis.cards}) > 1:
+    if not broadcasts or len({rank for rank, _ in analysis.gpus}) > 1:
         return
     launches = {analysis.schedule.tasks[place].launch for place in broadcasts}
     removed = frozenset([*broadcasts, *(one for one in launches if one is not None)])

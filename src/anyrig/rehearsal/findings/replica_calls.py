@@ -18,7 +18,7 @@ def flops_by_device(analysis: Analysis) -> tuple[dict[tuple[int, int], float], l
     flops: dict[tuple[int, int], float] = defaultdict(float)
     shared = []
     for by_device in by_call.values():
-        if len(by_device) < len(analysis.cards):
+        if len(by_device) < len(analysis.gpus):
             continue
         for device, places in by_device.items():
             shared += places

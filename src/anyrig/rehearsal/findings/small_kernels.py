@@ -24,7 +24,7 @@ CODE = "R08"
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if a step on one device would be shorter as a CUDA graph."""
-    if len(analysis.cards) != 1:
+    if len(analysis.gpus) != 1:
         return
     tasks = analysis.schedule.tasks
     kernels = [
@@ -32,8 +32,8 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         for place in analysis.of_kind(IntervalKind.KERNEL)
         if tasks[place].launch is not None
     ]  # fmt: skip
-    (card,) = analysis.cards.values()
-    gap = graph_node_seconds(card)
+    (gpu,) = analysis.gpus.values()
+    gap = graph_node_seconds(gpu)
     captured = {place: tasks[place].seconds + gap for place in kernels}
     captured |= {launch: 0.0 for place in kernels if (launch := tasks[place].launch) is not None}
     remedied = (

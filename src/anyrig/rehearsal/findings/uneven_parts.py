@@ -31,7 +31,7 @@ _ROUNDING = 1e-6
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the devices get unequal parts."""
-    if len({card.key for card in analysis.cards.values()}) != 1 or len(analysis.cards) < 2:
+    if len({gpu.key for gpu in analysis.gpus.values()}) != 1 or len(analysis.gpus) < 2:
         return
     flops, shared = flops_by_device(analysis)
     if len(flops) < 2:

@@ -16,7 +16,7 @@ class MeasuredDevice:
 
     Attributes:
         index: the CUDA index in the process.
-        card: the name that the driver gives the device.
+        GPU: the name that the driver gives the device.
         capacity_bytes: the memory of the device.
         most_reserved_bytes: the most that PyTorch's allocator took, in the whole run.
         most_allocated_bytes: the most that it handed out, maybe at another moment.
@@ -27,7 +27,7 @@ class MeasuredDevice:
     """
 
     index: int
-    card: str
+    gpu: str
     capacity_bytes: int
     most_reserved_bytes: int
     most_allocated_bytes: int
@@ -51,7 +51,7 @@ class MeasuredDevice:
         return DeviceFacts(
             index=self.index,
             rank=rank,
-            card=self.card,
+            gpu=self.gpu,
             capacity_bytes=self.capacity_bytes,
             peak=PeakMemory(
                 total_bytes=self.most_reserved_bytes,

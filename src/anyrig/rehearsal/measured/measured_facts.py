@@ -61,7 +61,7 @@ def write_report(
 
 def _describe_devices(processes: Sequence[ProcessRecord]) -> str:
     """Return the devices of all ranks, such as ``2x NVIDIA A100-SXM4-80GB``."""
-    counts = Counter(device.card for one in processes for device in one.devices)
+    counts = Counter(device.gpu for one in processes for device in one.devices)
     parts = [name if count == 1 else f"{count}x {name}" for name, count in counts.items()]
     return " + ".join(parts) or "the CPU"
 

@@ -123,7 +123,7 @@ def list_devices(facts: Mapping[str, Any]) -> str:
             [
                 Cell(device_title(facts, device["index"], device["rank"])),
                 Cell(str(device["rank"])),
-                Cell(str(device["card"])),
+                Cell(str(device["gpu"])),
                 *(_share(device.get(f"{share}_share")) for share in ("busy", "waiting", "idle")),
                 _bytes(device.get("capacity_bytes")),
                 _bytes(peak.get("total_bytes")),
@@ -139,7 +139,7 @@ def list_clock_errors(facts: Mapping[str, Any]) -> str:
     """Return how far the virtual times are known to be off."""
     rows = [
         [
-            Cell(str(error["card"])),
+            Cell(str(error["gpu"])),
             Cell(str(error["family"])),
             Cell("not known")
             if error["median_error"] is None

@@ -20,7 +20,7 @@
 #include "graphs/recording_key.h"
 #include "hazards/saved_value.h"
 #include "memory/allocator_options.h"
-#include "memory/card_ledger.h"
+#include "memory/gpu_ledger.h"
 #include "memory/history_bindings.h"
 #include "memory/host_memory.h"
 #include "memory/memory.h"
@@ -301,9 +301,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("highest_priority") = kHighestPriority;
 
   m.def("memory_stats", &memory_stats);
-  m.def("share_cards", [](const std::string& folder, int cards) {
-    card_ledger().join(folder, cards);
-  });
+  m.def("share_gpus", [](const std::string& folder, int gpus) { gpu_ledger().join(folder, gpus); });
   m.def("change_allocator_options", [](const std::string& settings) {
     const auto options = change_allocator_options(settings);
     for (int device = 0; device < device_count(); ++device) {
@@ -314,13 +312,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_info_of_program", [](c10::DeviceIndex device) {
     return device_allocator()->getMemoryInfo(device);
   });
-  // Returns this process's bytes outside the caching allocator, in the order of CardUse.
-  m.def("card_memory", &card_memory);
+  // Returns this process's bytes outside the caching allocator, in the order of GpuUse.
+  m.def("gpu_memory", &gpu_memory);
   // Returns (process id, bytes) for each process that holds memory of the device; None is this
   // process.
-  m.def("card_processes", [](c10::DeviceIndex device) {
+  m.def("gpu_processes", [](c10::DeviceIndex device) {
     py::list holders;
-    for (const auto& [pid, bytes] : card_processes(device)) {
+    for (const auto& [pid, bytes] : gpu_processes(device)) {
       holders.append(py::make_tuple(pid, bytes));
     }
     return holders;

@@ -49,7 +49,7 @@ void NcclMemory::connect_peer(int peer, c10::DeviceIndex device) {
 void NcclMemory::reserve(int64_t channels, c10::DeviceIndex device) {
   const int64_t bytes = channels * devices()[device].driver_memory.connection_bytes;
   provide_context(device);
-  auto memory = CardMemory::try_reserve(device, static_cast<size_t>(bytes), CardUse::Communication);
+  auto memory = GpuMemory::try_reserve(device, static_cast<size_t>(bytes), GpuUse::Communication);
   TORCH_CHECK_WITH(
       DistBackendError, memory.has_value(),
       "NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"

@@ -2,7 +2,7 @@
 // exchanges data with, made at the first call that needs it and kept as long as the communicator.
 #pragma once
 
-#include "memory/card_memory.h"
+#include "memory/gpu_memory.h"
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -31,7 +31,7 @@ class NcclMemory {
   bool has_ring_ = false;
   std::set<int> peers_; // of messages; `kSharing` stands for all that share buffers
   std::vector<bool> sharing_;
-  std::vector<CardMemory> connections_;
+  std::vector<GpuMemory> connections_;
 };
 
 } // namespace anyrig::virtual_gpu

@@ -117,7 +117,7 @@ void settle_backward_threads() {
   }
 }
 
-std::thread::id thread_with_cards() noexcept {
+std::thread::id thread_with_gpus() noexcept {
   return is_in_backward() ? std::thread::id() : std::this_thread::get_id();
 }
 

@@ -41,6 +41,6 @@ void settle_backward_threads();
 // Returns the id of the thread that would run this call on real GPUs, or the empty id for a
 // device's backward thread. CUDA and PyTorch keep some state for each thread; where a backward runs
 // in its caller's thread, that state must be kept for the two threads separately.
-std::thread::id thread_with_cards() noexcept;
+std::thread::id thread_with_gpus() noexcept;
 
 } // namespace anyrig::virtual_gpu

@@ -199,7 +199,7 @@ void OperatorCall::provide_generators() {
           !plan_.record->draws_by_apply2,
           "CUDA_tensor_apply2: Expected tensors to have CUDA DeviceType, but got tensors with type "
           "cpu and cpu");
-      check_drawn_on_card(at::kCPU);
+      check_drawn_on_gpu(at::kCPU);
     }
     value =
         generator_of(given, device_.index()).take_host_generator(plan_.record->reserved_numbers);

@@ -93,14 +93,14 @@ void check_filled_mask(c10::ArrayRef<c10::IValue> arguments) {
 // TensorIterator accepts one CPU scalar, but addcmul_cuda_kernel accepts it only as tensor2.
 void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
   constexpr std::array<const char*, 3> kNames = {"self", "tensor1", "tensor2"};
-  bool on_card = false;
+  bool on_gpu = false;
   std::optional<size_t> scalar;
   for (size_t i = 0; i < kNames.size(); ++i) {
     const bool is_cpu = arguments[i].toTensor().is_cpu();
-    on_card |= !is_cpu;
+    on_gpu |= !is_cpu;
     scalar = is_cpu ? i : scalar;
   }
-  if (!on_card || !scalar.has_value()) {
+  if (!on_gpu || !scalar.has_value()) {
     return;
   }
   TORCH_CHECK(

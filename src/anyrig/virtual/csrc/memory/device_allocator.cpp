@@ -1,6 +1,6 @@
 // PyTorch's interface of the devices' memory: allocation, statistics, peaks.
 
-#include "memory/card_memory.h"
+#include "memory/gpu_memory.h"
 #include "memory/gpu_state.h"
 #include "memory/kept_host_memory.h"
 #include "memory/memory.h"

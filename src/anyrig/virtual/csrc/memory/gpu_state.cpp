@@ -82,15 +82,15 @@ std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
   return {driver.free_bytes(), driver.total_bytes()};
 }
 
-std::vector<ProcessMemory> card_processes(c10::DeviceIndex device) {
+std::vector<ProcessMemory> gpu_processes(c10::DeviceIndex device) {
   return gpu_state(device).driver.processes();
 }
 
-bool reserve_on_card(c10::DeviceIndex device, size_t bytes) {
+bool reserve_on_gpu(c10::DeviceIndex device, size_t bytes) {
   return gpu_state(device).driver.reserve(bytes);
 }
 
-void release_on_card(c10::DeviceIndex device, size_t bytes) {
+void release_on_gpu(c10::DeviceIndex device, size_t bytes) {
   gpu_state(device).driver.release(bytes);
 }
 

@@ -4,8 +4,8 @@
 
 #include "device/device.h"
 #include "memory/caching_allocator.h"
-#include "memory/card_ledger.h"
-#include "memory/card_memory.h"
+#include "memory/gpu_ledger.h"
+#include "memory/gpu_memory.h"
 #include "memory/freed_host_memory.h"
 #include "memory/pool_bytes.h"
 
@@ -32,7 +32,7 @@ class ClockEvents final : public StreamEvents {
 class CaptureGuardedDriver final : public Driver {
  public:
   CaptureGuardedDriver(const DeviceFacts& facts, c10::DeviceIndex device)
-      : gpu_(card_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
+      : gpu_(gpu_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
         device_(device) {}
 
   bool reserve(size_t bytes) override;

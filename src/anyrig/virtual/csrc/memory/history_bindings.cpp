@@ -87,7 +87,7 @@ py::list blocks_of(const SegmentSnapshot& segment, Frames& frames) {
     py::dict block;
     block["address"] = part.address;
     if (part.allocated && part.data_address != 0 && part.data_address != part.address) {
-      block["data_ptr"] = part.data_address; // a key of ours: on a card the two are equal
+      block["data_ptr"] = part.data_address; // a key of ours: on a GPU the two are equal
     }
     block["size"] = part.bytes;
     block["requested_size"] = part.requested_bytes;

@@ -140,14 +140,14 @@ using OutOfMemoryObserver = std::function<void(c10::DeviceIndex, const OutOfMemo
 void add_out_of_memory_observer(OutOfMemoryObserver observer);
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device);
-// Takes memory of a GPU for this process outside the caching allocator (card_memory.h), and returns
-// it. `reserve_on_card` returns false if the GPU is full.
-bool reserve_on_card(c10::DeviceIndex device, size_t bytes);
-void release_on_card(c10::DeviceIndex device, size_t bytes);
+// Takes memory of a GPU for this process outside the caching allocator (gpu_memory.h), and returns
+// it. `reserve_on_gpu` returns false if the GPU is full.
+bool reserve_on_gpu(c10::DeviceIndex device, size_t bytes);
+void release_on_gpu(c10::DeviceIndex device, size_t bytes);
 // Returns (free bytes, total bytes). Unlike cudaMemGetInfo, opens no context.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
 // Returns the processes that hold memory on the GPU.
-std::vector<ProcessMemory> card_processes(c10::DeviceIndex device);
+std::vector<ProcessMemory> gpu_processes(c10::DeviceIndex device);
 
 c10::DeviceAllocator* device_allocator();
 

@@ -1,7 +1,7 @@
 #include "memory/memory_curve.h"
 
 #include "device/device.h"
-#include "memory/card_memory.h"
+#include "memory/gpu_memory.h"
 #include "memory/memory.h"
 #include "memory/peak_kinds.h"
 #include "time/clock.h"
@@ -90,16 +90,16 @@ CurveOfDevice& curve_of(c10::DeviceIndex device) {
 
 MemorySample take_sample(c10::DeviceIndex device) {
   const auto [allocated, reserved] = caching_allocator(device).current_bytes();
-  const auto outside = card_memory(device);
+  const auto outside = gpu_memory(device);
   MemorySample sample;
   sample.seconds = Clock::get().record().latest_host_seconds();
   sample.workspace_bytes = workspaces_in_use()[device].load(std::memory_order_relaxed);
   sample.tensor_bytes = allocated - sample.workspace_bytes;
   sample.cached_bytes = reserved - allocated;
-  sample.context_bytes = static_cast<int64_t>(outside[static_cast<size_t>(CardUse::Context)]);
+  sample.context_bytes = static_cast<int64_t>(outside[static_cast<size_t>(GpuUse::Context)]);
   sample.collective_bytes =
-      static_cast<int64_t>(outside[static_cast<size_t>(CardUse::Communication)]);
-  sample.mapped_bytes = static_cast<int64_t>(outside[static_cast<size_t>(CardUse::Mapped)]);
+      static_cast<int64_t>(outside[static_cast<size_t>(GpuUse::Communication)]);
+  sample.mapped_bytes = static_cast<int64_t>(outside[static_cast<size_t>(GpuUse::Mapped)]);
   return sample;
 }
 

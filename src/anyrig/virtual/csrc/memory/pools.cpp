@@ -18,9 +18,8 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 PrivatePools::StreamFilter accepts_this_thread() {
-  return [thread = thread_with_cards()](StreamKey /*stream*/) {
-    return thread_with_cards() == thread;
-  };
+  return
+      [thread = thread_with_gpus()](StreamKey /*stream*/) { return thread_with_gpus() == thread; };
 }
 
 PrivatePools::StreamFilter accepts_this_stream(c10::DeviceIndex device) {

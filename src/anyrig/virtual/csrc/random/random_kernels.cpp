@@ -90,7 +90,7 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
   if (count == 0 || is_fake(iter.tensor_base(0))) {
     return;
   }
-  check_drawn_on_card(iter.device(0));
+  check_drawn_on_gpu(iter.device(0));
   if (C10_UNLIKELY(watches_writes())) {
     note_write(iter.tensor_base(0));
   }

@@ -144,7 +144,7 @@ at::Tensor& bernoulli_of_tensor(
     return self;
   }
   at::assert_no_internal_overlap(self);
-  check_drawn_on_card(self.device());
+  check_drawn_on_gpu(self.device());
   if (C10_UNLIKELY(watches_writes())) {
     note_write(self);
   }
@@ -203,7 +203,7 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
   if (n == 0 || is_fake(result)) {
     return result;
   }
-  check_drawn_on_card(result.device());
+  check_drawn_on_gpu(result.device());
   // Allocated on the device, so that the bytes are counted.
   const auto range = at::arange(n, result.options());
   const int bits = randperm_key_bits(n);
@@ -280,7 +280,7 @@ at::Tensor& multinomial_out(
   c10::impl::check_and_update_common_device(common, result, kWrapper, "out");
   c10::impl::check_and_update_common_device(common, self, kWrapper, "self");
   if (!is_fake(self)) {
-    check_drawn_on_card(self.device());
+    check_drawn_on_gpu(self.device());
   }
   const bool by_exponentials = draws_by_exponentials(draws, replacement);
   if (by_exponentials && !shape_only() && !is_fake(self)) {

@@ -34,7 +34,7 @@ Multiprocessors multiprocessors(c10::DeviceIndex device) {
 }
 
 // The message is that of check_generator in aten/src/ATen/core/Generator.h.
-void check_drawn_on_card(c10::Device device) {
+void check_drawn_on_gpu(c10::Device device) {
   TORCH_CHECK(
       device.type() == kDeviceType, "Expected a '", device.type(),
       "' device type for generator but found 'cuda'");

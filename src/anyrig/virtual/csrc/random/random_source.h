@@ -17,7 +17,7 @@ Multiprocessors multiprocessors(c10::DeviceIndex device);
 
 // Raises RuntimeError unless `device` is a virtual GPU. A CPU tensor reaches the random kernels
 // when its generator is a GPU's, since the dispatcher considers both.
-void check_drawn_on_card(c10::Device device);
+void check_drawn_on_gpu(c10::Device device);
 
 // Reserves the numbers of one launch in `generator`, or in the default generator of `device`, and
 // returns their start.

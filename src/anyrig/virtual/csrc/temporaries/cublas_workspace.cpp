@@ -2,7 +2,7 @@
 
 #include "device/backward_threads.h"
 #include "device/override.h"
-#include "memory/card_memory.h"
+#include "memory/gpu_memory.h"
 #include "memory/memory.h"
 #include "time/streams.h"
 
@@ -100,11 +100,11 @@ void reserve_handle(c10::DeviceIndex device) {
   if (bytes == 0) {
     return;
   }
-  auto memory = CardMemory::try_reserve(device, static_cast<size_t>(bytes), CardUse::Context);
+  auto memory = GpuMemory::try_reserve(device, static_cast<size_t>(bytes), GpuUse::Context);
   TORCH_CHECK(
       memory.has_value(),
       "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`");
-  new CardMemory(std::move(*memory));
+  new GpuMemory(std::move(*memory));
 }
 
 // The handles that a thread holds.
@@ -209,7 +209,7 @@ struct ThreadHandles {
 Handles& handles_of_caller() {
   static auto* of_backward_threads = new Handles(); // one entry for each device's backward thread
   static thread_local ThreadHandles of_thread;
-  const bool in_backward = thread_with_cards() == std::thread::id();
+  const bool in_backward = thread_with_gpus() == std::thread::id();
   return in_backward ? *of_backward_threads : of_thread.handles;
 }
 

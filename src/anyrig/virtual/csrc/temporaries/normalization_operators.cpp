@@ -32,10 +32,10 @@ Temporaries of_layer_norm_backward(const c10::FunctionSchema& schema, Arguments 
   const auto& input = arguments[1].toTensor();
   const int64_t columns = c10::multiply_integers(arguments[2].toDimVector());
   const int64_t rows = columns == 0 ? 0 : input.numel() / columns;
-  const Multiprocessors card = multiprocessors(input.device().index());
+  const Multiprocessors gpu = multiprocessors(input.device().index());
 
   Temporaries temporaries;
-  if (rows <= kManyRows || columns / kColumnsPerBlock >= int64_t{card.count} / 2) {
+  if (rows <= kManyRows || columns / kColumnsPerBlock >= int64_t{gpu.count} / 2) {
     return temporaries;
   }
   const int64_t across = (columns + kColumnsPerBlock - 1) / kColumnsPerBlock;

@@ -135,17 +135,17 @@ Split split_of(
   }
   input_step *= height;
 
-  const Multiprocessors card = multiprocessors(device);
-  const int64_t blocks_on_card = card.count == std::numeric_limits<uint32_t>::max()
+  const Multiprocessors gpu = multiprocessors(device);
+  const int64_t blocks_on_gpu = gpu.count == std::numeric_limits<uint32_t>::max()
       ? std::numeric_limits<int32_t>::max()
-      : int64_t{card.count} * (card.max_threads / (width * height));
+      : int64_t{gpu.count} * (gpu.max_threads / (width * height));
   const int64_t groups = divide_up(results / vector, result_step);
-  if (values_per_thread() < kMaxValuesPerThread || groups > blocks_on_card) {
+  if (values_per_thread() < kMaxValuesPerThread || groups > blocks_on_gpu) {
     return {};
   }
   const int64_t blocks = std::max(
       std::min(
-          divide_up(blocks_on_card, groups), divide_up(values_per_thread(), kMinValuesPerThread)),
+          divide_up(blocks_on_gpu, groups), divide_up(values_per_thread(), kMinValuesPerThread)),
       divide_up(values_per_thread(), kMaxValuesPerThread));
   if (blocks <= 1) {
     return {};

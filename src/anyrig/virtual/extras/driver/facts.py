@@ -2,12 +2,12 @@
 
 ::
 
-    ledger  /tmp/anyrig-rehearsal-1000-5f0c…/cards
+    ledger  /tmp/anyrig-rehearsal-1000-5f0c…/gpus
     driver  580.95.05  13000
     idle    0  30  50000  1410
     uuids   0fa9…                        the UUID namespace of the GPUs
     nodes   2                            two consecutive nodes with the following GPUs
-    cards   8  NVIDIA H100 80GB HBM3  …  eight consecutive GPUs; the fields are those of `_fields`
+    GPUs   8  NVIDIA H100 80GB HBM3  …  eight consecutive GPUs; the fields are those of `_fields`
 
 Runs of equal GPUs and nodes share a line, so thousands of GPUs fit into the 128 KiB that Linux
 allows for a variable.
@@ -60,9 +60,9 @@ def facts_of(rig: VirtualRig, ledger: str) -> str:
 
 
 def _node_lines(devices: Iterable[VirtualDevice]) -> list[tuple[object, ...]]:
-    """Return the ``cards`` lines of one node: one for each run of equal GPUs."""
+    """Return the ``GPUs`` lines of one node: one for each run of equal GPUs."""
     runs = itertools.groupby(map(_fields, devices))
-    return [("cards", len(list(run)), *fields) for fields, run in runs]
+    return [("gpus", len(list(run)), *fields) for fields, run in runs]
 
 
 def _fields(device: VirtualDevice) -> tuple[object, ...]:

@@ -58,7 +58,7 @@ struct Pieces {
 } // namespace
 
 SharedPiece::SharedPiece(PieceSizes sizes, c10::DeviceIndex device)
-    : sizes_(sizes), device_(device), card_memory_(std::in_place, device, gpu_bytes(sizes)) {
+    : sizes_(sizes), device_(device), gpu_memory_(std::in_place, device, gpu_bytes(sizes)) {
   file_ = make_shared_file(file_bytes(sizes));
   mapped_ = map_shared_file(file_, file_bytes(sizes));
   set_buffer_and_register();

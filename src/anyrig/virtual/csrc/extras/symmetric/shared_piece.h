@@ -7,7 +7,7 @@
 // Tensors over the memory are made from its addresses (at::from_blob), as CUDA's are.
 #pragma once
 
-#include "memory/card_memory.h"
+#include "memory/gpu_memory.h"
 
 #include <c10/core/Device.h>
 
@@ -57,7 +57,7 @@ class SharedPiece : public std::enable_shared_from_this<SharedPiece> {
 
   PieceSizes sizes_;
   c10::DeviceIndex device_;
-  std::optional<CardMemory> card_memory_;
+  std::optional<GpuMemory> gpu_memory_;
   int file_ = -1;
   void* mapped_ = nullptr;
   void* buffer_ = nullptr;

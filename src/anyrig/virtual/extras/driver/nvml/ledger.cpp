@@ -58,7 +58,7 @@ std::vector<Process> holders(const Rig& rig, std::size_t position) {
   std::vector<Process> found;
   Word slots = 0;
   if (!look_at(rig.ledger) || !read_words(&slots, 1, 0)) return found;
-  const std::size_t stride = 1 + rig.cards_in_all;
+  const std::size_t stride = 1 + rig.gpus_in_all;
   for (std::size_t slot = 0; slot < slots; ++slot) {
     Word pid = 0, bytes = 0;
     const std::size_t start = 1 + slot * stride;

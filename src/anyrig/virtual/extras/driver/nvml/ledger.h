@@ -1,5 +1,5 @@
-// Who holds how many bytes of a card, read from the file that the processes of a rehearsal share:
-// csrc/memory/card_ledger.h has its layout. Nothing is written or locked here, so a process that
+// Who holds how many bytes of a GPU, read from the file that the processes of a rehearsal share:
+// csrc/memory/gpu_ledger.h has its layout. Nothing is written or locked here, so a process that
 // only looks is no part of the rehearsal.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace anyrig::nvml {
 
-/// The living processes that hold bytes of the card at `position` of the rig.
+/// The living processes that hold bytes of the GPU at `position` of the rig.
 std::vector<Process> holders(const Rig& rig, std::size_t position);
 
 }  // namespace anyrig::nvml

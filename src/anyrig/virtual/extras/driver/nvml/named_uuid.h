@@ -1,5 +1,5 @@
 // UUIDs that are made of a name (RFC 4122, version 5), as Python's uuid.uuid5 makes them. A rig of
-// thousands of cards names each by kind and index; the UUIDs themselves would not fit into a
+// thousands of GPUs names each by kind and index; the UUIDs themselves would not fit into a
 // variable of the environment.
 #pragma once
 

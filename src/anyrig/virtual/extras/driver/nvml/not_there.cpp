@@ -1,12 +1,12 @@
-// What some cards have and these have not: answered like that, since programs take a function that is
+// What some GPUs have and these have not: answered like that, since programs take a function that is
 // absent for a sign of a wrong driver, and say so at length.
 #include "session.h"
 
 using namespace anyrig::nvml;
 
-#define NVML_NOT_SUPPORTED(function)                                                 \
-  NVML_FUNCTION function(const void* handle) {                                       \
-    return with_card(handle, [](const Rig&, const Card&) { return kNotSupported; }); \
+#define NVML_NOT_SUPPORTED(function)                                               \
+  NVML_FUNCTION function(const void* handle) {                                     \
+    return with_gpu(handle, [](const Rig&, const Gpu&) { return kNotSupported; }); \
   }
 
 // Errors of memory.
@@ -29,7 +29,7 @@ NVML_NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
 NVML_NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimitConstraints)
 NVML_NOT_SUPPORTED(nvmlDeviceGetSupportedMemoryClocks)
 NVML_NOT_SUPPORTED(nvmlDeviceGetSupportedGraphicsClocks)
-// Records of processes, instances of a card.
+// Records of processes, instances of a GPU.
 NVML_NOT_SUPPORTED(nvmlDeviceGetAccountingMode)
 NVML_NOT_SUPPORTED(nvmlDeviceGetAccountingPids)
 NVML_NOT_SUPPORTED(nvmlDeviceGetGpuInstanceId)
@@ -38,13 +38,13 @@ NVML_NOT_SUPPORTED(nvmlDeviceGetMigMode)
 NVML_NOT_SUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
 NVML_NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)
 
-/// Samples of how busy each process kept the card: of an idle card there are none.
+/// Samples of how busy each process kept the GPU: of an idle GPU there are none.
 NVML_FUNCTION nvmlDeviceGetProcessUtilization(
     const void* handle,
     void*,
     unsigned* count,
     unsigned long long) {
-  return with_card(handle, [&](const Rig&, const Card&) {
+  return with_gpu(handle, [&](const Rig&, const Gpu&) {
     const int result = give(0u, count);
     return result == kSuccess ? static_cast<int>(kNotFound) : result;
   });

@@ -33,7 +33,7 @@ class Parts {
 
 struct Group {
   std::size_t count;
-  Card card;
+  Gpu gpu;
 };
 
 /// Neighbouring nodes that are alike.
@@ -41,27 +41,27 @@ struct Nodes {
   std::size_t count;
   std::vector<Group> groups;
 
-  std::size_t cards_of_one() const {
-    std::size_t cards = 0;
-    for (const Group& group : groups) cards += group.count;
-    return cards;
+  std::size_t gpus_of_one() const {
+    std::size_t gpus = 0;
+    for (const Group& group : groups) gpus += group.count;
+    return gpus;
   }
 };
 
 Group read_group(Parts& line) {
   Group group{line.number(), {}};
-  Card& card = group.card;
-  card.name = line.text();
-  card.memory_bytes = line.number();
-  card.capability_major = static_cast<int>(line.number());
-  card.capability_minor = static_cast<int>(line.number());
-  card.multiprocessors = static_cast<unsigned>(line.number());
-  card.architecture = static_cast<unsigned>(line.number());
-  card.limit_milliwatts = static_cast<unsigned>(line.number());
-  card.nvlinks = static_cast<unsigned>(line.number());
-  card.nvlink_version = static_cast<unsigned>(line.number());
-  card.nvlink_megabytes_per_second = static_cast<unsigned>(line.number());
-  card.pcie_generation = static_cast<unsigned>(line.number());
+  Gpu& gpu = group.gpu;
+  gpu.name = line.text();
+  gpu.memory_bytes = line.number();
+  gpu.capability_major = static_cast<int>(line.number());
+  gpu.capability_minor = static_cast<int>(line.number());
+  gpu.multiprocessors = static_cast<unsigned>(line.number());
+  gpu.architecture = static_cast<unsigned>(line.number());
+  gpu.limit_milliwatts = static_cast<unsigned>(line.number());
+  gpu.nvlinks = static_cast<unsigned>(line.number());
+  gpu.nvlink_version = static_cast<unsigned>(line.number());
+  gpu.nvlink_megabytes_per_second = static_cast<unsigned>(line.number());
+  gpu.pcie_generation = static_cast<unsigned>(line.number());
   return group;
 }
 
@@ -99,7 +99,7 @@ bool read_rig(const std::string& text, const char* node_word, Rig& rig) {
       uuid_space = line.text();
     } else if (key == "nodes") {
       all.push_back({line.number(), {}});
-    } else if (key == "cards" && !all.empty()) {
+    } else if (key == "gpus" && !all.empty()) {
       all.back().groups.push_back(read_group(line));
     }
   }
@@ -109,22 +109,22 @@ bool read_rig(const std::string& text, const char* node_word, Rig& rig) {
   const Nodes* own = nullptr;
   std::size_t first_position = 0, nodes_before = 0;
   for (const Nodes& nodes : all) {
-    const std::size_t cards = nodes.cards_of_one();
+    const std::size_t gpus = nodes.gpus_of_one();
     if (own == nullptr && node < nodes_before + nodes.count) {
       own = &nodes;
-      first_position = rig.cards_in_all + (node - nodes_before) * cards;
+      first_position = rig.gpus_in_all + (node - nodes_before) * gpus;
     }
     nodes_before += nodes.count;
-    rig.cards_in_all += nodes.count * cards;
+    rig.gpus_in_all += nodes.count * gpus;
   }
   if (own == nullptr) return false;
   for (const Group& group : own->groups) {
     for (std::size_t i = 0; i < group.count; ++i) {
-      Card card = group.card;
-      card.index = static_cast<unsigned>(rig.cards.size());
-      card.position = first_position + card.index;
-      card.uuid = "GPU-" + named_uuid(uuid_space, std::to_string(card.position) + ":" + card.name);
-      rig.cards.push_back(std::move(card));
+      Gpu gpu = group.gpu;
+      gpu.index = static_cast<unsigned>(rig.gpus.size());
+      gpu.position = first_position + gpu.index;
+      gpu.uuid = "GPU-" + named_uuid(uuid_space, std::to_string(gpu.position) + ":" + gpu.name);
+      rig.gpus.push_back(std::move(gpu));
     }
   }
   return true;

@@ -1,4 +1,4 @@
-// The cards of the node that this process is on, from the text that ../facts.py writes.
+// The GPUs of the node that this process is on, from the text that ../facts.py writes.
 #pragma once
 
 #include "interface.h"
@@ -8,7 +8,7 @@
 
 namespace anyrig::nvml {
 
-struct Card {
+struct Gpu {
   unsigned index = 0;          // in the node
   std::size_t position = 0;    // in the rig, all nodes counted through
   std::string name, uuid;
@@ -17,18 +17,18 @@ struct Card {
   unsigned multiprocessors = 0;
   unsigned architecture = 0;   // nvmlDeviceArchitecture_t
   unsigned limit_milliwatts = 0;  // 0: not known
-  unsigned nvlinks = 0;        // that the card has
+  unsigned nvlinks = 0;        // that the GPU has
   unsigned nvlink_version = 0, nvlink_megabytes_per_second = 0;
   unsigned pcie_generation = 0;
 };
 
 struct Rig {
-  std::string ledger;           // the file by which processes share the cards
-  std::size_t cards_in_all = 0;  // of all nodes
+  std::string ledger;           // the file by which processes share the GPUs
+  std::size_t gpus_in_all = 0;  // of all nodes
   std::string driver_version;
   int cuda_version = 0;
   unsigned idle_percent = 0, idle_celsius = 0, idle_milliwatts = 0, clock_mhz = 0;
-  std::vector<Card> cards;
+  std::vector<Gpu> gpus;
 };
 
 /// Fills `rig` with what `text` tells of the node that GROUP_RANK, `node_word`, names; false if there

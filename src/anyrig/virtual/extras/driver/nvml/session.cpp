@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-// The library of NVIDIA's driver, libnvidia-ml.so.1, for the cards of a virtual rig. Of its some 400
+// The library of NVIDIA's driver, libnvidia-ml.so.1, for the GPUs of a virtual rig. Of its some 400
 // functions those are here that programs ask; the others are absent, as in an older driver.
 
 namespace anyrig::nvml {
@@ -163,7 +163,7 @@ NVML_FUNCTION nvmlSystemGetProcessName(unsigned pid, char* out, unsigned size) {
 
 NVML_FUNCTION nvmlDeviceGetCount_v2(unsigned* out) {
   const Rig* rig = open_rig();
-  return rig == nullptr ? kUninitialized : give(static_cast<unsigned>(rig->cards.size()), out);
+  return rig == nullptr ? kUninitialized : give(static_cast<unsigned>(rig->gpus.size()), out);
 }
 NVML_FUNCTION nvmlDeviceGetCount(unsigned* out) {
   return nvmlDeviceGetCount_v2(out);

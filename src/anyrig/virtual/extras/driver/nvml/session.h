@@ -1,4 +1,4 @@
-// The open library: which rig it answers for, and which of its cards a caller means.
+// The open library: which rig it answers for, and which of its GPUs a caller means.
 #pragma once
 
 #include "rig.h"
@@ -10,13 +10,13 @@ namespace anyrig::nvml {
 /// Null before `nvmlInit` and after `nvmlShutdown`.
 const Rig* open_rig();
 
-/// Calls `answer(rig, card)` for the card of a handle; else says why that cannot be.
+/// Calls `answer(rig, gpu)` for the GPU of a handle; else says why that cannot be.
 template <class Answer>
-int with_card(const void* handle, Answer&& answer) {
+int with_gpu(const void* handle, Answer&& answer) {
   const Rig* rig = open_rig();
   if (rig == nullptr) return kUninitialized;
-  for (const Card& card : rig->cards)
-    if (&card == handle) return std::forward<Answer>(answer)(*rig, card);
+  for (const Gpu& gpu : rig->gpus)
+    if (&gpu == handle) return std::forward<Answer>(answer)(*rig, gpu);
   return kInvalidArgument;
 }
 

@@ -1,4 +1,4 @@
-#include "memory/card_ledger.h"
+#include "memory/gpu_ledger.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -109,9 +109,9 @@ bool is_still_at(int file, const std::string& path) {
 }  // namespace
 
 /// Holds the lock on the table, so that no other process changes it.
-class CardLedger::TableLock {
+class GpuLedger::TableLock {
  public:
-  explicit TableLock(const CardLedger& ledger) : file_(ledger.file_) {
+  explicit TableLock(const GpuLedger& ledger) : file_(ledger.file_) {
     if (file_ < 0) return;
     const auto end = std::chrono::steady_clock::now() + kMaxWait;
     for (std::chrono::microseconds pause{0}; !try_lock(file_, kTableLockOffset);) {
@@ -137,11 +137,11 @@ class CardLedger::TableLock {
   const int file_;
 };
 
-size_t CardLedger::table_bytes() const {
+size_t GpuLedger::table_bytes() const {
   return (1 + kMaxProcesses * (1 + static_cast<size_t>(gpus_))) * sizeof(Word);
 }
 
-void CardLedger::use_private_table() {
+void GpuLedger::use_private_table() {
   auto* table = static_cast<Word*>(map_zeros(table_bytes(), -1));
   if (table == nullptr) throw std::bad_alloc();
   table[0] = 1;
@@ -149,20 +149,20 @@ void CardLedger::use_private_table() {
   table_ = table;
 }
 
-void CardLedger::join(const std::string& folder, int gpus) {
+void GpuLedger::join(const std::string& folder, int gpus) {
   std::lock_guard<std::mutex> lock(mutex_);
   gpus_ = gpus;
   folder_ = folder;
-  path_ = folder + "/cards";
+  path_ = folder + "/gpus";
   leases_ = folder + "/leases";
   open_table();
 }
 
-void CardLedger::rejoin() {
+void GpuLedger::rejoin() {
   if (file_ < 0 && !folder_.empty()) open_table();
 }
 
-void CardLedger::open_table() {
+void GpuLedger::open_table() {
   for (int attempt = 0;; ++attempt) {
     make_private_folder(folder_);
     file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -181,7 +181,7 @@ void CardLedger::open_table() {
   }
 }
 
-void CardLedger::claim_slot() {
+void GpuLedger::claim_slot() {
   auto* table = static_cast<Word*>(map_zeros(table_bytes(), file_));
   if (table == nullptr) raise_unusable(folder_, errno_message());
   for (size_t i = 0; i < kMaxProcesses; ++i) {
@@ -206,15 +206,15 @@ void CardLedger::claim_slot() {
   raise_unusable(folder_, std::to_string(kMaxProcesses) + " processes already share them");
 }
 
-CardLedger::Word* CardLedger::slot_of(Word* table, size_t index) const noexcept {
+GpuLedger::Word* GpuLedger::slot_of(Word* table, size_t index) const noexcept {
   return table + 1 + index * (1 + static_cast<size_t>(gpus_));
 }
 
-void CardLedger::clear(Word* slot) const noexcept {
+void GpuLedger::clear(Word* slot) const noexcept {
   for (int gpu = 0; gpu < gpus_; ++gpu) slot[1 + gpu] = 0;
 }
 
-bool CardLedger::reserve(int gpu, size_t bytes, size_t total_bytes) {
+bool GpuLedger::reserve(int gpu, size_t bytes, size_t total_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   rejoin();
   TableLock table_lock(*this);
@@ -227,7 +227,7 @@ bool CardLedger::reserve(int gpu, size_t bytes, size_t total_bytes) {
   return true;
 }
 
-void CardLedger::release(int gpu, size_t bytes) noexcept {
+void GpuLedger::release(int gpu, size_t bytes) noexcept {
   // Needs no lock: only this process writes to its slot. A forked child may release memory that its
   // parent reserved, so the result is clamped at 0.
   Word& held = own_slot_.load()[1 + gpu];
@@ -236,7 +236,7 @@ void CardLedger::release(int gpu, size_t bytes) noexcept {
   }
 }
 
-size_t CardLedger::used_bytes(int gpu) {
+size_t GpuLedger::used_bytes(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
   rejoin();
   if (sum_bytes(gpu) > own_slot_.load()[1 + gpu]) {
@@ -246,11 +246,11 @@ size_t CardLedger::used_bytes(int gpu) {
   return sum_bytes(gpu);
 }
 
-size_t CardLedger::used_bytes_upper_bound(int gpu) const noexcept {
+size_t GpuLedger::used_bytes_upper_bound(int gpu) const noexcept {
   return sum_bytes(gpu);
 }
 
-std::vector<ProcessMemory> CardLedger::processes(int gpu) {
+std::vector<ProcessMemory> GpuLedger::processes(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
   rejoin();
   TableLock table_lock(*this);
@@ -269,7 +269,7 @@ std::vector<ProcessMemory> CardLedger::processes(int gpu) {
   return found;
 }
 
-size_t CardLedger::sum_bytes(int gpu) const noexcept {
+size_t GpuLedger::sum_bytes(int gpu) const noexcept {
   Word* table = table_;
   size_t total = 0;
   for (size_t i = 0; i < table[0]; ++i) total += slot_of(table, i)[1 + gpu];
@@ -277,7 +277,7 @@ size_t CardLedger::sum_bytes(int gpu) const noexcept {
 }
 
 /// The caller holds a TableLock, so that no process is claiming a slot.
-void CardLedger::clear_dead_slots() {
+void GpuLedger::clear_dead_slots() {
   if (file_ < 0) return;
   Word* table = table_;
   for (size_t i = 0; i < table[0]; ++i) {
@@ -289,7 +289,7 @@ void CardLedger::clear_dead_slots() {
   }
 }
 
-void CardLedger::leave() noexcept {
+void GpuLedger::leave() noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   if (file_ < 0) return;
   try {
@@ -311,7 +311,7 @@ void CardLedger::leave() noexcept {
   use_private_table();  // the file stays mapped: another thread may be reading it
 }
 
-void CardLedger::after_fork_in_child() {
+void GpuLedger::after_fork_in_child() {
   if (file_ >= 0) {
     munmap(table_, table_bytes());
     close(std::exchange(file_, -1));
@@ -320,7 +320,7 @@ void CardLedger::after_fork_in_child() {
   mutex_.unlock();
 }
 
-void CardLedger::abandon() noexcept {
+void GpuLedger::abandon() noexcept {
   // A signal handler can remove the folder of leases only if it is empty.
   if (file_ < 0 || !try_lock(file_, 0, 0)) return;
   rmdir(leases_.c_str());
@@ -334,7 +334,7 @@ namespace {
 constexpr std::array<int, 2> kTerminatingSignals{SIGTERM, SIGHUP};
 
 void abandon_and_terminate(int signal) {
-  card_ledger().abandon();
+  gpu_ledger().abandon();
   std::signal(signal, SIG_DFL);
   raise(signal);  // takes effect when this handler returns
 }
@@ -351,15 +351,15 @@ void install_signal_handlers() {
 
 }  // namespace
 
-CardLedger& card_ledger() {
+GpuLedger& gpu_ledger() {
   // Never freed: memory may be released while the process ends.
   static auto* ledger = [] {
-    auto* made = new CardLedger();
-    std::atexit([] { card_ledger().leave(); });
+    auto* made = new GpuLedger();
+    std::atexit([] { gpu_ledger().leave(); });
     install_signal_handlers();
     pthread_atfork(
-        [] { card_ledger().before_fork(); }, [] { card_ledger().after_fork_in_parent(); },
-        [] { card_ledger().after_fork_in_child(); });
+        [] { gpu_ledger().before_fork(); }, [] { gpu_ledger().after_fork_in_parent(); },
+        [] { gpu_ledger().after_fork_in_child(); });
     return made;
   }();
   return *ledger;

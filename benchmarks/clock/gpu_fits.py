@@ -1,4 +1,4 @@
-"""Coefficients of Hopper, fitted to what `measure_card.py` timed on an H100.
+"""Coefficients of Hopper, fitted to what `measure_gpu.py` timed on an H100.
 
 Some hundred rows fit each group, so the values are held near their starts where few rows determine
 them. They start from those that were derived from other GPUs.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import training_programs
-from .card_rows import GPU, programs_of
 from .fitting import Coefficients, Part, Unknown, facts, fit_loss
+from .gpu_rows import GPU, programs_of
 
-SOURCE = "benchmarks/results/card-rows-h100-sxm.json, an H100-SXM, PyTorch 2.11, CUDA 13.0"
+SOURCE = "benchmarks/results/gpu-rows-h100-sxm.json, an H100-SXM, PyTorch 2.11, CUDA 13.0"
 PULL = 0.01
 STARTS = 4
 LEAST_JUDGED_MS = 0.01  # five times the shortest kernel of other GPUs' tables

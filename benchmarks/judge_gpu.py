@@ -1,8 +1,8 @@
-"""Judge virtual GPUs by what `measure_card.py` measured on a real one of the same name.
+"""Judge virtual GPUs by what `measure_gpu.py` measured on a real one of the same name.
 
-`python benchmarks/judge_card.py FILE …` takes the files of one GPU, runs the same on the virtual
+`python benchmarks/judge_gpu.py FILE …` takes the files of one GPU, runs the same on the virtual
 one, prints the errors of times and the differences of allocations, and writes the figures to
-``results/card-<GPU>.json``. Needs timm, and takes some minutes.
+``results/gpu-<GPU>.json``. Needs timm, and takes some minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def predict(rig: str) -> dict[str, Any]:
     """Run each part on a virtual GPU, in a process of its own as on the real one."""
     found: dict[str, Any] = {}
     for part in PARTS:
-        script = str(Path(__file__).with_name("measure_card.py"))
+        script = str(Path(__file__).with_name("measure_gpu.py"))
         command = [sys.executable, script, "--rig", rig, "--only", part]
         finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found |= json.loads(finished.stdout.splitlines()[-1])
@@ -126,15 +126,15 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     if len(sys.argv) < 2:
-        print("nothing to do; use: python benchmarks/judge_card.py FILE …")
+        print("nothing to do; use: python benchmarks/judge_gpu.py FILE …")
         return 0
     real: dict[str, Any] = {}
     for name in sys.argv[1:]:
         real |= json.loads(Path(name).read_text())
-    spec = find_spec(real["card"])
+    spec = find_spec(real["gpu"])
     if spec is None:
         print(
-            f"no virtual GPU is called {real['card']!r}; src/anyrig/hardware/specs.toml lists them"
+            f"no virtual GPU is called {real['gpu']!r}; src/anyrig/hardware/specs.toml lists them"
         )
         return 1
     virtual = predict(spec.key)
@@ -142,9 +142,9 @@ def main() -> int:
     programs = compare_programs(real.get("programs", []), virtual["programs"])
     show("kernels", kernels)
     show("programs", programs)
-    about = ("card", "date", "torch", "cuda", "cudnn", "driver", "total_bytes", "context_bytes")
+    about = ("gpu", "date", "torch", "cuda", "cudnn", "driver", "total_bytes", "context_bytes")
     write_figures(
-        f"card-{spec.key.lower()}",
+        f"GPU-{spec.key.lower()}",
         [*kernels, *programs],
         measured_on={name: real.get(name) for name in about},
         host=compare_calls(real["host"], virtual["host"], "us") if "host" in real else [],

@@ -1,6 +1,6 @@
-"""Operators that `measure_card.py` timed on a real GPU, as work records.
+"""Operators that `measure_gpu.py` timed on a real GPU, as work records.
 
-`python card_rows.py FILE` runs each row of FILE on the virtual GPU of the same name in shape-only
+`python gpu_rows.py FILE` runs each row of FILE on the virtual GPU of the same name in shape-only
 mode, and prints one JSON object a row: the work records of a call, and how often each occurs, as
 `training_programs.py` does for steps. A row's key decides which half it belongs to.
 """
@@ -21,7 +21,7 @@ if __package__:
     from .programs import Programs
 
 GPU = "H100-SXM"
-FILE = Path(__file__).parents[1] / "results" / "card-rows-h100-sxm.json"
+FILE = Path(__file__).parents[1] / "results" / "gpu-rows-h100-sxm.json"
 
 
 def recorded_rows(file: Path = FILE) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def main() -> int:
 
     sys.path.insert(0, str(Path(__file__).parents[1]))
     install(GPU, shape_only=True, assume_values=True)
-    from card.kernels import list_kernels
+    from gpu.kernels import list_kernels
 
     node_ms = 1e3 * values_of(coefficients_of(spec_of_key(GPU)))["host.graph_node_seconds"][0]
     known = {(k.name, k.dtype, tuple(k.sizes)): k for k in list_kernels()}

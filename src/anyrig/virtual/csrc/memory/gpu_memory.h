@@ -11,29 +11,29 @@
 
 namespace anyrig::virtual_gpu {
 
-enum class CardUse { Context, Communication, Mapped };
-inline constexpr size_t kCardUses = 3;
+enum class GpuUse { Context, Communication, Mapped };
+inline constexpr size_t kGpuUses = 3;
 
 // Owns part of a GPU's memory.
-class CardMemory {
+class GpuMemory {
  public:
   // Returns no memory when the GPU is full.
-  static std::optional<CardMemory> try_reserve(c10::DeviceIndex device, size_t bytes, CardUse use);
+  static std::optional<GpuMemory> try_reserve(c10::DeviceIndex device, size_t bytes, GpuUse use);
 
   // Raises RuntimeError, "CUDA driver error: out of memory", when the GPU is full.
-  CardMemory(c10::DeviceIndex device, size_t bytes);
-  ~CardMemory();
-  CardMemory(CardMemory&& other) noexcept;
-  CardMemory(const CardMemory&) = delete;
-  CardMemory& operator=(const CardMemory&) = delete;
+  GpuMemory(c10::DeviceIndex device, size_t bytes);
+  ~GpuMemory();
+  GpuMemory(GpuMemory&& other) noexcept;
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
 
  private:
-  CardMemory(c10::DeviceIndex device, size_t bytes, CardUse use)
+  GpuMemory(c10::DeviceIndex device, size_t bytes, GpuUse use)
       : device_(device), bytes_(bytes), use_(use) {}
 
   c10::DeviceIndex device_;
   size_t bytes_; // 0: moved from
-  CardUse use_ = CardUse::Mapped;
+  GpuUse use_ = GpuUse::Mapped;
 };
 
 // Opens the CUDA context of `device`, which takes memory until the process ends, at the first call.
@@ -41,6 +41,6 @@ class CardMemory {
 void provide_context(c10::DeviceIndex device);
 
 // Returns the bytes that this process holds outside the caching allocator, by use.
-std::array<size_t, kCardUses> card_memory(c10::DeviceIndex device);
+std::array<size_t, kGpuUses> gpu_memory(c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,6 @@
 // The memory use of a rig's GPUs, which the processes of a rehearsal share through a mapped file.
 //
-//   <folder>/cards   | slots in use | slot 0: process, bytes on GPU 0, 1, … | slot 1 | …
+//   <folder>/gpus   | slots in use | slot 0: process, bytes on GPU 0, 1, … | slot 1 | …
 //   its locks        | table lock   | process of slot 0, while it lives     | …
 //
 // fcntl's record locks belong to a process: the kernel drops them however the process ends, and a
@@ -20,12 +20,12 @@
 namespace anyrig::virtual_gpu {
 
 /// The memory that each process holds on each GPU of one node. Safe to call from several threads.
-class CardLedger {
+class GpuLedger {
  public:
   /// Starts with a private table: no GPU is shared until `join`.
-  CardLedger() { use_private_table(); }
-  CardLedger(const CardLedger&) = delete;
-  CardLedger& operator=(const CardLedger&) = delete;
+  GpuLedger() { use_private_table(); }
+  GpuLedger(const GpuLedger&) = delete;
+  GpuLedger& operator=(const GpuLedger&) = delete;
 
   /// Shares the `gpus` GPUs of a rig with all processes that join the same folder, and creates the
   /// folder if it is missing. Throws std::runtime_error on failure.
@@ -83,12 +83,12 @@ class CardLedger {
 };
 
 /// Returns the ledger of this process, which leaves when the process exits.
-CardLedger& card_ledger();
+GpuLedger& gpu_ledger();
 
 /// A GPU that several processes share.
 class SharedGpu final : public Driver {
  public:
-  SharedGpu(CardLedger& ledger, int position, size_t total_bytes)
+  SharedGpu(GpuLedger& ledger, int position, size_t total_bytes)
       : ledger_(ledger), position_(position), total_bytes_(total_bytes) {}
 
   bool reserve(size_t bytes) override { return ledger_.reserve(position_, bytes, total_bytes_); }
@@ -103,7 +103,7 @@ class SharedGpu final : public Driver {
   }
 
  private:
-  CardLedger& ledger_;
+  GpuLedger& ledger_;
   const int position_;
   const size_t total_bytes_;
 };

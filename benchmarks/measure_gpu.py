@@ -1,8 +1,8 @@
 """Measure the machine's GPU, real or virtual: kernels, whole steps, allocations and the host.
 
-`python benchmarks/measure_card.py FILE` writes what it measures to FILE, as JSON. With `--rig KEY`
+`python benchmarks/measure_gpu.py FILE` writes what it measures to FILE, as JSON. With `--rig KEY`
 instead of FILE, it runs the same without computing on a virtual GPU, and prints the JSON as the
-last line. `judge_card.py` compares the two. Needs timm.
+last line. `judge_gpu.py` compares the two. Needs timm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append")
     given = parser.parse_args()
     if given.file is None and given.rig is None:
-        print("nothing to do; use: python benchmarks/measure_card.py FILE")
+        print("nothing to do; use: python benchmarks/measure_gpu.py FILE")
         return 0
     if given.rig is not None:
         from anyrig.virtual import install
@@ -59,7 +59,7 @@ def _about() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "driver": _driver_version(),
         "python": platform.python_version(),
-        "card": properties.name,
+        "gpu": properties.name,
         "properties": {name: str(getattr(properties, name)) for name in names},
         "total_bytes": total,
         "free_at_first_bytes": free_before,
@@ -78,7 +78,7 @@ def _driver_version() -> str | None:
 
 
 def _outside_allocator() -> int:
-    """Return the bytes of the card in use outside PyTorch's allocator, by any process."""
+    """Return the bytes of the GPU in use outside PyTorch's allocator, by any process."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -88,14 +88,14 @@ def _outside_allocator() -> int:
 def _measure_copies(rig: str | None) -> list[dict[str, Any]]:
     import torch
 
-    from card.timing import events_ms
+    from gpu.timing import events_ms
 
     rows = []
     for mib in (1, 16, 256):
         there = torch.ones(mib * 2**18, device="cuda")
         for is_pinned in (False, True):
             here = torch.ones(mib * 2**18, pin_memory=is_pinned)
-            for name, target, source in (("to card", there, here), ("from card", here, there)):
+            for name, target, source in (("to GPU", there, here), ("from GPU", here, there)):
 
                 def copy(target: Any = target, source: Any = source) -> None:
                     target.copy_(source, non_blocking=True)
@@ -110,7 +110,7 @@ def _measure_host(rig: str | None) -> list[dict[str, Any]]:
     import torch
     from torch import nn
 
-    from card.timing import host_us
+    from gpu.timing import host_us
 
     x = torch.randn(32, 32, device="cuda")
     wanted = torch.randn(32, 32, device="cuda", requires_grad=True)
@@ -134,8 +134,8 @@ def _measure_host(rig: str | None) -> list[dict[str, Any]]:
 def _measure_kernels(rig: str | None) -> list[dict[str, Any]]:
     import torch
 
-    from card.kernels import list_kernels
-    from card.timing import kernel_ms
+    from gpu.kernels import list_kernels
+    from gpu.timing import kernel_ms
 
     rows = []
     for kernel in list_kernels():
@@ -157,8 +157,8 @@ def _measure_kernels(rig: str | None) -> list[dict[str, Any]]:
 
 def _measure_programs(rig: str | None) -> list[dict[str, Any]]:
     from anyrig.virtual import clock
-    from card.programs import PROGRAMS
-    from card.steps import measure_program
+    from gpu.programs import PROGRAMS
+    from gpu.steps import measure_program
 
     compute_seconds = None if rig is None else lambda: clock().devices[0].compute_seconds
 

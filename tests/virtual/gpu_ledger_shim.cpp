@@ -1,5 +1,5 @@
-// A C interface to card_ledger.h for ctypes.
-#include "memory/card_ledger.cpp"
+// A C interface to gpu_ledger.h for ctypes.
+#include "memory/gpu_ledger.cpp"
 
 #include <cstdio>
 
@@ -7,12 +7,12 @@ using namespace anyrig::virtual_gpu;
 
 extern "C" {
 
-CardLedger* ledger_new() {
-  return new CardLedger();
+GpuLedger* ledger_new() {
+  return new GpuLedger();
 }
 
 /// Returns false on failure; `error` then receives the message.
-bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t size) {
+bool join(GpuLedger* ledger, const char* folder, int gpus, char* error, size_t size) {
   try {
     ledger->join(folder, gpus);
     return true;
@@ -22,21 +22,21 @@ bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t 
   }
 }
 
-bool reserve(CardLedger* ledger, int gpu, size_t bytes, size_t total_bytes) {
+bool reserve(GpuLedger* ledger, int gpu, size_t bytes, size_t total_bytes) {
   return ledger->reserve(gpu, bytes, total_bytes);
 }
-void release(CardLedger* ledger, int gpu, size_t bytes) {
+void release(GpuLedger* ledger, int gpu, size_t bytes) {
   ledger->release(gpu, bytes);
 }
-size_t used_bytes(CardLedger* ledger, int gpu) {
+size_t used_bytes(GpuLedger* ledger, int gpu) {
   return ledger->used_bytes(gpu);
 }
-size_t used_bytes_upper_bound(CardLedger* ledger, int gpu) {
+size_t used_bytes_upper_bound(GpuLedger* ledger, int gpu) {
   return ledger->used_bytes_upper_bound(gpu);
 }
 
 /// Writes pairs (process, bytes), where 0 is this process. Returns the number of pairs.
-size_t processes(CardLedger* ledger, int gpu, size_t* out, size_t limit) {
+size_t processes(GpuLedger* ledger, int gpu, size_t* out, size_t limit) {
   const auto found = ledger->processes(gpu);
   for (size_t i = 0; i < found.size() && i < limit; ++i) {
     out[2 * i] = static_cast<size_t>(found[i].pid.value_or(0));
@@ -45,16 +45,16 @@ size_t processes(CardLedger* ledger, int gpu, size_t* out, size_t limit) {
   return found.size();
 }
 
-void leave(CardLedger* ledger) {
+void leave(GpuLedger* ledger) {
   ledger->leave();
 }
-void before_fork(CardLedger* ledger) {
+void before_fork(GpuLedger* ledger) {
   ledger->before_fork();
 }
-void after_fork_in_parent(CardLedger* ledger) {
+void after_fork_in_parent(GpuLedger* ledger) {
   ledger->after_fork_in_parent();
 }
-void after_fork_in_child(CardLedger* ledger) {
+void after_fork_in_child(GpuLedger* ledger) {
   ledger->after_fork_in_child();
 }
 

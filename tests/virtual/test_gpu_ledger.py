@@ -56,7 +56,7 @@ class Member:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return load_shim("card_ledger_shim", tmp_path_factory.mktemp("shim"), "-pthread")
+    return load_shim("gpu_ledger_shim", tmp_path_factory.mktemp("shim"), "-pthread")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_folder_readable_by_others_is_made_private(library: ctypes.CDLL, folde
     folder.chmod(0o755)
     ledger = Ledger(library, folder)
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / "cards").stat().st_mode & 0o777 == 0o600
+    assert (folder / "gpus").stat().st_mode & 0o777 == 0o600
     ledger.leave()
 
 
@@ -217,7 +217,7 @@ def test_the_error_names_the_process_that_holds_the_lock(
         "print('holds', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", hold, str(folder / "cards")],
+        [sys.executable, "-c", hold, str(folder / "gpus")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as holder:
