@@ -21,8 +21,8 @@ class CallerState:
     """The state of the present thread: gradient mode, autocast, streams, context variables.
 
     The stacks of modes and of saved-tensor hooks, and the mode of `torch.set_default_device`, have
-    no public getters; `tests/parallel/test_caller_state.py` covers them. The lead is the first of
-    `devices`, each of which keeps the caller's current stream.
+    no public getters; `test_caller_state.py` covers them. The lead is the first of `devices`, each
+    of which keeps the caller's current stream.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:

@@ -39,7 +39,7 @@ PROGRAM = """
 def test_every_run_is_the_same_and_no_device_has_a_single_sample() -> None:
     found = set()
     for _ in range(2):
-        finished = run_forked("-c", textwrap.dedent(PROGRAM), cwd=Path(__file__).parent)
+        finished = run_forked("-c", textwrap.dedent(PROGRAM), cwd=Path(__file__).parents[1])
         assert finished.returncode == 0, finished.stdout + finished.stderr
         found.add(finished.stdout)
     (output,) = found

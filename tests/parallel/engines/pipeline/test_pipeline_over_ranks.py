@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from on_ranks import World, run_cases
 from pipeline.cases_over_ranks import CASES, MANY, ON_FOUR, ON_GPUS, ROWS, WHOLE
 
