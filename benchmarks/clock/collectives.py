@@ -26,7 +26,7 @@ class Collectives:
         for line in read_lines(folder / "nccl.csv.gz"):
             kind, ranks = _KINDS[line["op_name"]], int(line["num_gpus"])
             size = int(line["message_size"]) * _BYTES[line["nccl_dtype"]]
-            if line["gpu"] == name and fits((kind, ranks, size)) != judges:
+            if line["card"] == name and fits((kind, ranks, size)) != judges:
                 sizes, ms = self.groups.setdefault((kind, ranks), ([], []))
                 sizes.append(size)
                 ms.append(float(line["latency"]))

@@ -190,7 +190,7 @@ def float32_products(folder: Path, operator: str, name: str) -> Rows:
         line
         for line in read_lines(folder / f"fp32_{operator}.csv.gz")
         # A batch of one is a plain product.
-        if line["gpu"] == name and (operator == "linear" or line["B"] != "1")
+        if line["card"] == name and (operator == "linear" or line["B"] != "1")
     ]
 
     def record(line: Line) -> Mapping[str, float]:
@@ -202,7 +202,7 @@ def float32_products(folder: Path, operator: str, name: str) -> Rows:
 
 
 def bfloat16_products(folder: Path, name: str) -> Rows:
-    lines = [line for line in read_lines(folder / "bf16_linear.csv.gz") if line["gpu"] == name]
+    lines = [line for line in read_lines(folder / "bf16_linear.csv.gz") if line["card"] == name]
 
     def record(line: Line) -> Mapping[str, float]:
         m, n, k = (float(line[size]) for size in "mnk")
@@ -220,7 +220,7 @@ def attention(folder: Path, name: str) -> Rows:
     lines = [
         line
         for line in read_lines(folder / "bf16_attention_forward.csv.gz")
-        if line["gpu"] == name
+        if line["card"] == name
         and line["kv_cache_dtype"] == "bfloat16"
         and line["head_dim"] in ("64", "128")
         and line["window_size"] in ("", "0", "0.0")
@@ -266,7 +266,7 @@ def memory_bound(folder: Path, name: str) -> list[Rows]:
     found = []
     for operator in _MEMORY_OPERATORS:
         lines = [
-            line for line in read_lines(folder / f"fp32_{operator}.csv.gz") if line["gpu"] == name
+            line for line in read_lines(folder / f"fp32_{operator}.csv.gz") if line["card"] == name
         ]
 
         def record(line: Line, operator: str = operator) -> Mapping[str, float]:
@@ -294,7 +294,7 @@ def convolutions(folder: Path, name: str) -> Rows:
     The lines are in the order of the measurements, in which the host's part of a call grew by 0.3
     to 0.7 ms on all four hosts, whatever the shapes.
     """
-    lines = [line for line in read_lines(folder / "fp32_conv.csv.gz") if line["gpu"] == name]
+    lines = [line for line in read_lines(folder / "fp32_conv.csv.gz") if line["card"] == name]
 
     def record(line: Line) -> Mapping[str, float]:
         names = ("B", "in_channels", "out_channels", "kernel_size", "in_size", "stride", "padding")

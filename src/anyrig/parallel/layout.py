@@ -81,9 +81,9 @@ class Layout:
                 f"{self.way} on {places}: {self.reason}\n{self.pipeline}\n"
                 f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
             )
+        shares = f"shares: {self.shares}\n" if len(self.devices) > 1 else ""
         return (
-            f"{self.way} on {places}: {self.reason}\n"
-            f"shares: {self.shares}\n"
+            f"{self.way} on {places}: {self.reason}\n{shares}"
             f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
         )
 

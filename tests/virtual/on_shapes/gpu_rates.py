@@ -17,22 +17,22 @@ from anyrig.virtual.rig import NETWORK_BYTES_PER_SECOND
 
 core = sys.modules["anyrig_virtual_extension"]
 
-GPU = spec_of_key("A100-80GB")
-GPU = gpu_facts_of(core, GPU, NETWORK_BYTES_PER_SECOND)
-VALUES = {name: values[0] for name, values in values_of(coefficients_of(GPU)).items()}
+SPEC = spec_of_key("A100-80GB")
+GPU = gpu_facts_of(core, SPEC, NETWORK_BYTES_PER_SECOND)
+VALUES = {name: values[0] for name, values in values_of(coefficients_of(SPEC)).items()}
 
 LAUNCH_SECONDS = VALUES["host.launch_seconds"] + VALUES["host.operator_seconds"]
 COPY_LAUNCH_SECONDS = VALUES["host.launch_seconds"]
 BACKWARD_LAUNCH_SECONDS = LAUNCH_SECONDS + VALUES["host.backward_seconds"]
 COPY_START_SECONDS = VALUES["copy.start_seconds"]
 
-assert GPU.link_bytes_per_second is not None
-PCIE = VALUES["copy.pcie_fraction"] * GPU.pcie_bytes_per_second
-PAGEABLE = VALUES["copy.pageable_fraction"] * GPU.pcie_bytes_per_second
-NVLINK = VALUES["copy.link_fraction"] * GPU.link_bytes_per_second
+assert SPEC.link_bytes_per_second is not None
+PCIE = VALUES["copy.pcie_fraction"] * SPEC.pcie_bytes_per_second
+PAGEABLE = VALUES["copy.pageable_fraction"] * SPEC.pcie_bytes_per_second
+NVLINK = VALUES["copy.link_fraction"] * SPEC.link_bytes_per_second
 NETWORK = VALUES["copy.network_fraction"] * NETWORK_BYTES_PER_SECOND
 # A copy on a GPU reads and writes each byte.
-MEMORY_COPY = GPU.memory_bytes_per_second / 2 * VALUES["memory.fraction"]
+MEMORY_COPY = SPEC.memory_bytes_per_second / 2 * VALUES["memory.fraction"]
 T4_PCIE = (
     values_of(coefficients_of(spec_of_key("T4")))["copy.pcie_fraction"][0]
     * spec_of_key("T4").pcie_bytes_per_second

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpu_rates import GPU, LAUNCH_SECONDS, VALUES, gpu_seconds, seconds
+from gpu_rates import LAUNCH_SECONDS, SPEC, VALUES, gpu_seconds, seconds
 from torch import Tensor
 
-assert GPU.clock_hertz is not None
-COLUMN_SECONDS = VALUES["memory.factorization_cycles"] / GPU.clock_hertz
+assert SPEC.clock_hertz is not None
+COLUMN_SECONDS = VALUES["memory.factorization_cycles"] / SPEC.clock_hertz
 
 
 def matrices(*sizes: int) -> Tensor:

@@ -58,7 +58,7 @@ def spread_pipeline(
         if per_device * 2 > len(blocks):
             raise SpreadError(
                 f"{type(module).__name__} has {format_count(len(blocks), 'block')} that can be "
-                f"on different devices, and schedule={name!r} on two devices needs "
+                f"on different devices, and the schedule {name!r} on two devices needs "
                 f"{2 * per_device}; use plan=Replicas(), or divide the module into more layers"
             )
         devices = devices[: len(blocks) // per_device]
