@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_files import (
-    make_tensors,
-    write_safetensors,
-)
+from foreign_files import make_tensors, write_safetensors
 
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.checkpoint.safetensors_header import read_header

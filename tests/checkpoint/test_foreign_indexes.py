@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_files import (
-    write_accelerate,
-    write_distributed,
-    write_hugging_face,
-)
+from foreign_files import write_accelerate, write_distributed, write_hugging_face
 
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.errors import CheckpointDamagedError, CheckpointError, UnsafeFileError

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_files import (
-    write_distributed,
-)
+from foreign_files import write_distributed
 from hostile_pickles import change_metadata, text
 
 from anyrig.checkpoint.foreign.read import read_foreign

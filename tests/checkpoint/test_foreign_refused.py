@@ -14,12 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_files import (
-    make_model,
-    make_tensors,
-    write_legacy,
-    write_torch,
-)
+from foreign_files import make_model, make_tensors, write_legacy, write_torch
 from hostile_pickles import replace_record, wrap
 
 from anyrig.checkpoint.foreign.read import read_foreign

@@ -10,10 +10,7 @@ import pytest
 import torch
 from footprint_of_device import on
 from torch import nn
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-)
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from trainings import prepare
 

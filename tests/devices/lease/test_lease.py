@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 from lease_holder import Start, posix_only
 
-from anyrig.devices.lease import (
-    Lease,
-    LeaseHolder,
-    acquire_lease,
-)
+from anyrig.devices.lease import Lease, LeaseHolder, acquire_lease
 from anyrig.devices.lease_file import open_locked
 
 

@@ -5,10 +5,7 @@ import time
 import pytest
 from lease_holder import UUIDS, Start, posix_only
 
-from anyrig.devices.lease import (
-    acquire_first,
-    one_chooser_at_a_time,
-)
+from anyrig.devices.lease import acquire_first, one_chooser_at_a_time
 from anyrig.errors import NoDeviceError
 
 

@@ -11,11 +11,7 @@ import pytest
 from lease_holder import Start, posix_only
 
 from anyrig.devices import lease_file
-from anyrig.devices.lease import (
-    Lease,
-    LeaseHolder,
-    acquire_lease,
-)
+from anyrig.devices.lease import Lease, LeaseHolder, acquire_lease
 from anyrig.devices.process import process_name
 from anyrig.errors import LeaseDirectoryError
 

@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from divided_models import (
-    CASES,
-    Gpt,
-    GptWithProduct,
-    InPlace,
-    SharedBatchNorm,
-    UNet,
-    long_gpt,
-)
+from divided_models import CASES, Gpt, GptWithProduct, InPlace, SharedBatchNorm, UNet, long_gpt
 from torch import Tensor, nn
 
 from anyrig.errors import SpreadError

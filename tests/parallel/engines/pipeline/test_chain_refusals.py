@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from divided_models import (
-    CASES,
-    ControlFlowInParts,
-    Gpt,
-    InPlace,
-)
+from divided_models import CASES, ControlFlowInParts, Gpt, InPlace
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
