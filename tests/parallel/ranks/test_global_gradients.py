@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from on_ranks import World, run_cases
-from rank_cases import Pair
+from pair_of_models import Pair
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader

@@ -17,9 +17,6 @@ def captured(work: Callable[[], object], **options: object) -> torch.cuda.CUDAGr
     return graph
 
 
-# ---- operations that a capture rejects
-
-
 def replayable_afterwards() -> None:
     source = torch.ones(3, device="cuda")
     results = []
