@@ -1,4 +1,7 @@
-"""The gradient of the global batch over two ranks, whatever path leads to the parameters."""
+"""The gradient of the global batch over two ranks, whatever path leads to the parameters.
+
+More than 400 lines: one group of ranks, which starts once, runs all cases.
+"""
 
 from __future__ import annotations
 
