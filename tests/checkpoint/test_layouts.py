@@ -15,13 +15,12 @@ from typing import Any
 import cases_on_layouts
 import pytest
 import torch
-from cases_on_layouts import (
+from cases_on_layouts import CASES, move_on
+from layout_objects import (
     BATCH_SIZE,
-    CASES,
     SAMPLES,
     assert_same_content,
     make_objects,
-    move_on,
     numbers_of,
     train_steps,
 )

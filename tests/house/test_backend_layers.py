@@ -82,13 +82,3 @@ def test_python_files_import_the_list_of_extras_only() -> None:
     ]
     assert len(others) > 40
     assert importing == []
-
-
-def test_long_files_say_why_they_are_long() -> None:
-    def says_why(text: str) -> bool:
-        head = text.split("#include", 1)[0].split("#pragma", 1)[0].split("#ifdef", 1)[0]
-        return re.search(r"(More|Longer) than\s+(//\s*)?400 lines", head, re.IGNORECASE) is not None
-
-    texts = {file: file.read_text() for file in SOURCES.rglob("*") if file.suffix in (".h", ".cpp")}
-    long = {file.name for file, text in texts.items() if text.count("\n") > 400}
-    assert long - {file.name for file, text in texts.items() if says_why(text)} == set()

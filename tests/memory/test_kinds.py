@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 import torch
+from footprint_of_device import on
 from torch import Tensor, nn
 from trainings import BATCH, MODELS, OPTIMIZERS, WAYS, Training, prepare
 
-from anyrig.memory import DeviceFootprint, Footprint, Kind, Moment, track
+from anyrig.memory import Kind, Moment, track
 from cpu_kernels import need_bfloat16_lstm
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
@@ -23,11 +24,6 @@ def bytes_of(tensors: Iterable[Tensor], device: str) -> int:
     rounding = BLOCK_BYTES if device == "cuda" else 1
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(-(-count // rounding) * rounding for count in storages.values())
-
-
-def on(device: str, footprint: Footprint) -> DeviceFootprint:
-    (found,) = [each for each in footprint.devices if str(each.device) in (device, f"{device}:0")]
-    return found
 
 
 def gradients(training: Training, device: str) -> int:

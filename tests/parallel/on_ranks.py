@@ -1,6 +1,6 @@
 """Runs many cases in one group of real processes, since starting one costs seconds.
 
-A case is a function ``case_…`` of a file beside this one, which every rank calls.
+A case is a function ``case_…`` of a file of tests or beside one, which every rank calls.
 """
 
 from __future__ import annotations
@@ -12,46 +12,28 @@ import tempfile
 import threading
 import time
 import traceback
-from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_cases import (
-    COMPILED,
-    DISTRIBUTED,
-    FOUR_ON_GPUS,
-    FOUR_ON_THE_CPU,
-    IN_REPLICAS,
-    INPUTS,
-    LEARNING,
-    SHARDED,
-    TIME_LIMIT_SECONDS,
-)
 
 from anyrig.processes.group.membership import join_group
 from forked_ranks import RanksError, run_forked
 
-# What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
-WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
-    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
-    "4 on the CPU": (None, 4, [*FOUR_ON_THE_CPU, *INPUTS, *IN_REPLICAS]),
-    "2 on GPUs": ("2x1GiB", 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
-    # All cases of LEARNING were once run by hand; these are quick, and test what four ranks add.
-    "4 on GPUs": ("4x1GiB", 4, [*FOUR_ON_GPUS, *IN_REPLICAS]),
-}
+# The limit of every wait in these groups.
+TIME_LIMIT_SECONDS = 30.0
 
 
-@cache
-def _world(name: str) -> World:
-    rig, ranks, cases = WORLDS[name]
-    return run_cases([f"rank_cases.{case}" for case in dict.fromkeys(cases)], ranks, rig)
-
-
-def failures_of(world: str, case: str) -> dict[int, str]:
-    """Return the traceback of each rank on which a case failed. A world starts on first use."""
-    return _world(world)[f"rank_cases.{case}"]
+def cases_of(*modules: ModuleType) -> list[str]:
+    """Return the names of the cases of modules, in order, each as ``"module.case"``."""
+    return [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name in vars(module)
+        if name.startswith("case_")
+    ]
 
 
 class World:

@@ -6,6 +6,7 @@
     BATCHES                        OUTPUTS                    TRAININGS
 
 Each loss is a mean over samples, so that one device's gradients of the whole batch are defined.
+More than 400 lines: the axes meet in one module, which reads any batch and returns any output.
 """
 
 from __future__ import annotations

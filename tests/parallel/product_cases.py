@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from pair_of_models import full
 from product_axes import (
     BATCHES,
     DEVICES,
@@ -25,7 +26,6 @@ from product_axes import (
     Net,
     given_batches,
 )
-from rank_cases import full
 from torch import Tensor
 from trained_models import first_devices
 

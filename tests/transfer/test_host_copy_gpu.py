@@ -12,13 +12,6 @@ from anyrig.transfer import copy_to_host
 from anyrig.transfer.streams import copy_stream
 
 
-@pytest.fixture
-def gpu() -> torch.device:
-    accelerator = torch.accelerator.current_accelerator()
-    assert accelerator is not None
-    return torch.device(accelerator.type, 0)
-
-
 def busy(x: torch.Tensor) -> torch.Tensor:
     """Queue work that leaves a matrix of ones as it is."""
     for _ in range(10):

@@ -12,13 +12,6 @@ from anyrig.transfer import move, pin
 from anyrig.transfer.arguments import move_arguments
 
 
-@pytest.fixture
-def gpu() -> torch.device:
-    accelerator = torch.accelerator.current_accelerator()
-    assert accelerator is not None
-    return torch.device(accelerator.type, 0)
-
-
 @pytest.mark.gpus(1)
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_there_and_back(gpu: torch.device, non_blocking: bool) -> None:

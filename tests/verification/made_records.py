@@ -58,3 +58,23 @@ def judged(rig: Sequence[StepRecord], one: StepRecord, **more: Any) -> Verdict:
 def finding_of(verdict: Verdict) -> Finding:
     assert verdict.finding is not None, str(verdict)
     return verdict.finding
+
+
+A, B = [3.0, 4.0], [1.0, 0.0]
+SAME = {"a": A, "b": B}
+
+
+def times(factor: float, values: list[float]) -> list[float]:
+    return [factor * each for each in values]
+
+
+X, Y = ("x1", "x2"), ("y1", "y2")
+
+
+def sampled(
+    *calls: tuple[str, ...],
+    gradient: list[float] = A,
+    shape: tuple[int, ...] = (3,),
+    **more: Any,
+) -> StepRecord:
+    return step({"a": gradient}, forwards=list(calls), sample_shape=shape, **more)

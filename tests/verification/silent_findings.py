@@ -1,6 +1,7 @@
-"""Public silent findings, rebuilt small: trainings that run, and train something else.
+"""Public silent findings, rebuilt small: training programs that run, and train something else.
 
-Each function is one rank's training, and says which report it rebuilds.
+Each function is one rank's program, and says which report it rebuilds. More than 400 lines: one
+list of findings, with what `anyrig verify` must report of each.
 """
 
 from __future__ import annotations

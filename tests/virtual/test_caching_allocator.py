@@ -1,6 +1,6 @@
 """The allocator model against traces worked out by hand, with one test per rule.
 
-Sizes are those of c10/core/AllocatorConfig.h in PyTorch 2.13. Longer than 400 lines: one list of
+Sizes are those of c10/core/AllocatorConfig.h in PyTorch 2.13. More than 400 lines: one list of
 rules, in the order of the docs and the source.
 """
 

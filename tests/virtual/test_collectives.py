@@ -39,7 +39,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
         2,
         {"mode": "shape-only"},
     ),
-    "symmetric": (("symmetric",), 4, {}),
+    "symmetric": (("symmetric_operators", "symmetric"), 4, {}),
     "nvswitch": (
         ("buffers", "multicast", "timing", "estimating"),
         2,

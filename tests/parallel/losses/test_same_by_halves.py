@@ -8,91 +8,29 @@ from typing import Any
 import pytest
 import torch
 from pipeline.beside_one_device import rig_of
+from reduced_errors import (
+    Net,
+    batch,
+    compared_samples,
+    deviation,
+    masked_mean,
+    masked_mean_by_a_number,
+    mean,
+    mean_over_targets,
+    noise,
+    outputs,
+    penalty,
+    root,
+    second_of_two,
+    total,
+)
 from torch import Tensor, nn
-from torch.nn import functional
 
 import anyrig
 from anyrig import Pipeline, Replicas
 from anyrig.errors import BatchError
 
 pytestmark = pytest.mark.gpus(2)
-
-ROWS = 8
-
-
-class Net(nn.Module):
-    """Returns what a function makes of the errors of positions and a mask; has dropout."""
-
-    def __init__(self, reduce: Callable[[Tensor, Tensor, nn.Module], Any]) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4).double()
-        self.dropout = nn.Dropout(0.5)
-        self.reduce = reduce
-        self.calls: list[int] = []
-
-    def forward(self, x: Tensor, mask: Tensor) -> Any:
-        self.calls.append(len(x))
-        h = self.dropout(self.linear(x))
-        return self.reduce(h.square(), mask, self)
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    numbers = torch.Generator().manual_seed(3)
-    x = torch.randn(ROWS, 3, dtype=torch.float64, generator=numbers)
-    return x, (torch.rand(ROWS, 4, generator=numbers) > 0.4).double()
-
-
-def masked_mean(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return (errors * mask).sum() / mask.sum()
-
-
-def masked_mean_by_a_number(errors: Tensor, mask: Tensor, module: nn.Module) -> Any:
-    return {"loss": (errors * mask).sum() / mask.sum().item(), "count": mask.sum()}
-
-
-def second_of_two(errors: Tensor, mask: Tensor, module: nn.Module) -> Any:
-    return errors.mean(), [(errors * mask).sum() / mask.sum().clamp(min=1)]
-
-
-def root(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return errors.mean().sqrt()
-
-
-def deviation(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return errors.std()
-
-
-def compared_samples(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return (errors @ errors.T).logsumexp(1).mean()
-
-
-def total(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return (errors * mask).sum()
-
-
-def mean(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return (errors * mask).mean()
-
-
-def mean_by_a_number(errors: Tensor, mask: Tensor, module: nn.Module) -> Any:
-    return errors.sum(), errors.sum() / errors.numel()
-
-
-def mean_over_targets(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    targets = torch.where(mask[:, 0] > 0, 1, -100)
-    return 2 * functional.cross_entropy(errors, targets) + errors.mean()
-
-
-def penalty(errors: Tensor, mask: Tensor, module: nn.Module) -> Any:
-    return errors, sum(each.square().sum() for each in module.parameters())
-
-
-def outputs(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return errors * mask
-
-
-def noise(errors: Tensor, mask: Tensor, module: nn.Module) -> Tensor:
-    return (errors * torch.rand_like(errors)).mean()
 
 
 @pytest.mark.parametrize(
@@ -271,112 +209,6 @@ def test_micro_batches_of_a_mean_pass(reduce: Callable[..., Any]) -> None:
         model(*batch())
     x, mask = batch()
     model(x[:5], mask[:5])
-
-
-def softmax(x: Tensor) -> Tensor:
-    return x.softmax(0)
-
-
-def centred(x: Tensor) -> Any:
-    return {"scores": [x, x - x.mean(0)]}
-
-
-def attending(x: Tensor) -> Tensor:
-    return (x @ x.T).softmax(1) @ x
-
-
-def reversed_samples(x: Tensor) -> Tensor:
-    return x.flip(0)
-
-
-def scaled(x: Tensor) -> Tensor:
-    return x / x.detach().abs().max()
-
-
-class Relating(nn.Module):
-    def __init__(self, relate: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 3).double(), nn.Linear(3, 3).double()
-        self.relate = relate
-
-    def forward(self, x: Tensor) -> Any:
-        return self.relate(self.last(self.first(x).tanh()))
-
-
-@pytest.mark.parametrize("plan", [Replicas(), Pipeline(micro_batches=2)])
-@pytest.mark.parametrize("learns", [True, False])
-@pytest.mark.parametrize(
-    "relate",
-    [softmax, centred, attending, reversed_samples, scaled],
-    ids=lambda each: each.__name__,
-)
-def test_samples_that_are_related_are_refused(
-    relate: Callable[[Tensor], Any], learns: bool, plan: Replicas | Pipeline
-) -> None:
-    x, _ = batch()
-    if isinstance(plan, Pipeline):
-        plan = Pipeline(micro_batches=2, example=((x,), {}))
-    model = anyrig.spread(Relating(relate), rig_of(2), plan)
-    place = r" \['scores'\]\[1\]" if relate is centred else ""
-    with (
-        torch.set_grad_enabled(learns),
-        pytest.raises(
-            BatchError, match=rf"Relating returns a tensor{place} of shape \(4, 3\), whi"
-        ),
-    ):
-        model(x)
-
-
-@pytest.mark.parametrize("loss", [nn.MSELoss(), lambda output, target: (output - target).mean()])
-def test_related_samples_are_refused_beside_a_loss(loss: Any) -> None:
-    x, _ = batch()
-    model = anyrig.spread(Relating(softmax), rig_of(2), Replicas(), loss=loss)
-    with pytest.raises(BatchError, match="the module relates samples to each other"):
-        model(x, target=x)
-
-
-@pytest.mark.parametrize(
-    "module",
-    [nn.LSTM(3, 3), nn.TransformerEncoderLayer(3, 1, 8)],
-    ids=lambda each: type(each).__name__,
-)
-def test_sequences_in_the_first_dimension_are_refused_with_the_cure(module: nn.Module) -> None:
-    x = torch.randn(8, 4, 3)
-    model = anyrig.spread(module, rig_of(2), Replicas())
-    with pytest.raises(
-        BatchError, match=r"without batch_first=True, say so: spread\(module, dim=1\)"
-    ):
-        model(x)
-    model = anyrig.spread(module, rig_of(2), Replicas(), dim=1)
-    assert model(x) is not None
-
-
-def test_what_has_no_gradient_may_relate_samples_in_training() -> None:
-    def with_metric(x: Tensor) -> Any:
-        return x, x.detach().softmax(0), x.detach().std()
-
-    x, _ = batch()
-    assert len(anyrig.spread(Relating(with_metric), rig_of(2), Replicas())(x)) == 3
-
-
-def test_quantised_layers_are_not_compared() -> None:
-    class Scaled(Relating):
-        def __init__(self) -> None:
-            super().__init__(scaled)
-            numbers = torch.ones(2, dtype=torch.int8)
-            self.quantised = nn.Parameter(numbers, requires_grad=False)
-
-    x, _ = batch()
-    assert anyrig.spread(Scaled(), rig_of(2), Replicas())(x).requires_grad
-
-
-def test_who_accepts_local_statistics_gets_them() -> None:
-    plan = Replicas(local_statistics=True)
-    x, mask = batch()
-    assert anyrig.spread(Relating(softmax), rig_of(2), plan)(x).requires_grad
-    assert anyrig.spread(Net(total), rig_of(2), plan)(x, mask).requires_grad
-    with pytest.raises(BatchError, match=r"use plan=Replicas\(local_statistics=True\)"):
-        anyrig.spread(Relating(softmax), rig_of(2), Replicas())(x)
 
 
 def test_rounding_is_that_of_the_terms_and_not_of_their_mean() -> None:

@@ -10,15 +10,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nested_trees import Box, Opaque, Pair, fill, trees_of
+from packed_sequences import pack
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
 from anyrig.parallel.parts.find_listed import lists_records
 from anyrig.parallel.parts.samples import count_samples, name_argument
 from anyrig.parallel.parts.scatter import divide, scatter, scatter_samples
-from anyrig.parallel.shares.shares import Shares, choose_shares
+from anyrig.parallel.shares.shares import Shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 PLACES = [torch.device(device) for device in DEVICES]
@@ -218,84 +218,6 @@ def test_sparse_tensors_are_divided() -> None:
 
 
 @pytest.mark.gpus(3)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_nested_tensors_are_divided_by_their_parts(layout: torch.layout) -> None:
-    parts = [torch.randn(length, 2) for length in (3, 1, 2, 5)]
-    nested = torch.nested.nested_tensor(parts, layout=layout)
-    found = scatter(nested, DEVICES, (3, 0, 1))
-    assert [part.size(0) for part in found] == [3, 0, 1]
-    assert [part.get_device() for part in found] == [0, 1, 2]
-    again = [*found[0].unbind(), *found[2].unbind()]
-    assert all(torch.equal(a.cpu(), b) for a, b in zip(again, parts, strict=True))
-
-
-def pack(lengths: list[int], enforce_sorted: bool, device: str = "cpu") -> PackedSequence:
-    sequences = [torch.randn(length, 2, dtype=torch.float64) for length in lengths]
-    return pack_sequence(sequences, enforce_sorted).to(device)
-
-
-LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=9)
-
-
-@pytest.mark.gpus(3)
-@given(LENGTHS, st.booleans(), st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any))
-@settings(deadline=None, max_examples=60)
-def test_packed_sequences_are_divided_by_sequences(
-    lengths: list[int], enforce_sorted: bool, shares: list[int]
-) -> None:
-    if enforce_sorted:
-        lengths.sort(reverse=True)
-    packed = pack(lengths, enforce_sorted)
-    batch = {"packed": packed, "row": torch.arange(len(lengths))}
-    split = divide(batch, PLACES, choose_shares(shares, PLACES).split)
-    sequences = iter(unpack_sequence(packed))
-    assert split.samples is not None
-    for index, (value, rows) in enumerate(zip(split.values, split.samples, strict=True)):
-        part = value["packed"]
-        assert len(value["row"]) == rows
-        assert part.data.get_device() == index
-        assert part.batch_sizes.device.type == "cpu"
-        assert (part.sorted_indices is None) == enforce_sorted
-        if rows:
-            for found in unpack_sequence(part):
-                assert torch.equal(found.cpu(), next(sequences))
-        else:
-            assert len(part.batch_sizes) == 0
-    assert next(sequences, None) is None
-
-
-@pytest.mark.gpus(3)
-def test_a_packed_part_is_as_if_it_had_been_packed_alone() -> None:
-    sequences = [torch.randn(length, 2) for length in (2, 4, 1, 4, 3)]
-    for source in ("cpu", "cuda:1"):
-        packed = pack_sequence(sequences, enforce_sorted=False).to(source)
-        for part, alone in zip(
-            scatter(packed, DEVICES, (2, 2, 1)),
-            (sequences[:2], sequences[2:4], sequences[4:]),
-            strict=True,
-        ):
-            expected = pack_sequence(alone, enforce_sorted=False)
-            assert torch.equal(part.data.cpu(), expected.data)
-            assert torch.equal(part.batch_sizes, expected.batch_sizes)
-            assert torch.equal(part.sorted_indices.cpu(), expected.sorted_indices)
-            assert torch.equal(part.unsorted_indices.cpu(), expected.unsorted_indices)
-
-
-@pytest.mark.gpus(3)
-def test_packed_sequences_are_differentiable_twice() -> None:
-    packed = pack([2, 4, 1], enforce_sorted=False)
-
-    def function(data: Tensor) -> Tensor:
-        parts = scatter(packed._replace(data=data), DEVICES, (2, 0, 1))
-        return torch.stack([part.data.pow(3).sum().to("cuda:0") for part in parts]).sum()
-
-    data = packed.data.requires_grad_()
-    assert torch.autograd.gradcheck(function, data)
-    assert torch.autograd.gradgradcheck(function, data)
-
-
-@pytest.mark.gpus(3)
 def test_a_rig_and_shares_with_limits() -> None:
     rig = Rig.parse("cuda:1,cuda:0")
     shares = Shares((3.0, 1.0), "given", (2, None))
@@ -356,16 +278,6 @@ def test_what_cannot_be_split(value: Any, dim: int, message: str) -> None:
         scatter(value, ["cuda:0", "cuda:1"], dim=dim)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_nested_tensors_have_their_samples_in_the_first_dimension() -> None:
-    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-    assert count_samples(nested) == count_samples(nested, -3) == 2
-    with pytest.raises(
-        BatchError, match=r"\[0\] is a nested tensor, which can be divided along dim"
-    ):
-        count_samples([nested], 2)
-
-
 @pytest.mark.gpus(2)
 def test_errors_name_the_arguments_of_a_call() -> None:
     call = ({"x": torch.ones(2)},), {"target": torch.ones(3)}
@@ -406,89 +318,3 @@ def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> No
     words = r"Checked cannot be rebuilt .*\(ValueError: not again\); pass its contents"
     with pytest.raises(BatchError, match=words):
         scatter(Checked(x=torch.ones(2)), ["cuda:0", "cuda:1"])
-
-
-@pytest.mark.gpus(2)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_a_nested_part_without_samples_has_the_dtype_and_the_device(layout: torch.layout) -> None:
-    nested = torch.nested.nested_tensor(
-        [torch.ones(2, 3), torch.ones(4, 3)], dtype=torch.float64, layout=layout
-    )
-    parts = scatter(nested, ["cuda:0", "cuda:1"], [1, 0])
-    assert [part.dtype for part in parts] == [torch.float64] * 2
-    assert [part.get_device() for part in parts] == [0, 1]
-    assert [part.size(0) for part in parts] == [2, 0]
-
-
-def samples_of(count: int) -> list[dict[str, Any]]:
-    rows = [torch.randn(3, 2, 4, dtype=torch.float64) for _ in range(count)]
-    return [{"img": row, "label": torch.tensor(i % 4), "id": i} for i, row in enumerate(rows)]
-
-
-@pytest.mark.gpus(3)
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_a_list_of_samples_is_divided_by_its_entries(kind: Any) -> None:
-    batch = kind(samples_of(5))
-    parts = scatter(batch, DEVICES)
-    assert [[each["id"] for each in part] for part in parts] == [[0, 1], [2, 3], [4]]
-    for part, device in zip(parts, PLACES, strict=True):
-        assert type(part) is kind
-        assert all(each["img"].device == each["label"].device == device for each in part)
-        assert all(torch.equal(each["img"].cpu(), batch[each["id"]]["img"]) for each in part)
-
-
-def shapes_of_parts(args: tuple[Any, ...], target: Any = None) -> Any:
-    kwargs = {} if target is None else {"target": target}
-    values, samples = divide(
-        (args, kwargs), None, lambda n: [n - n // 2, n // 2], 0, name_argument, True
-    )
-    return samples, values
-
-
-def test_what_decides_whether_entries_are_samples() -> None:
-    img, views = samples_of(3), [{"x": torch.ones(8, 2)}, {"x": torch.ones(8, 3)}]
-    # Images and their targets: every list of this length is a list of samples.
-    images = [torch.ones(3, 2)] * 3
-    samples, (first, second) = shapes_of_parts((images, [{"boxes": torch.ones(3, 4)}] * 3))
-    assert samples == (2, 1)
-    assert [len(each) for each in (*first[0], *second[0])] == [2, 2, 1, 1]
-    # Tensors outside have as many samples as the list has entries.
-    samples, (first, _) = shapes_of_parts((samples_of(5), torch.ones(5)))
-    assert samples == (3, 2)
-    assert [len(each) for each in first[0]] == [3, 3]
-    # Tensors outside have as many samples as the tensors inside.
-    for args, target in (((views, torch.ones(8)), None), ((views,), torch.ones(8))):
-        samples, (first, _) = shapes_of_parts(args, target)
-        assert samples == (4, 4)
-        assert [tuple(each["x"].shape) for each in first[0][0]] == [(4, 2), (4, 3)]
-    # Dicts without a common key are different things.
-    samples, _ = shapes_of_parts(([{"x": torch.ones(8, 2)}, {"y": torch.ones(8)}],))
-    assert samples == (4, 4)
-    # A list alone, and one without tensors that has an entry for each sample.
-    assert shapes_of_parts((img,))[0] == (2, 1)
-    assert [len(part[0][1]) for part in shapes_of_parts((torch.ones(3), [{"id": 1}] * 3))[1]] == [
-        2,
-        1,
-    ]
-    # An entry without a value, such as an optional caption, is that of a sample.
-    first, second = shapes_of_parts((torch.ones(3), ["a cat", None, "a dog"]))[1]
-    assert (first[0][1], second[0][1]) == (["a cat", None], ["a dog"])
-
-
-def test_a_list_of_dicts_that_may_be_both_is_refused() -> None:
-    boxes = [{"boxes": torch.ones(2, 4)}, {"boxes": torch.ones(2, 4)}]
-    cases: list[tuple[tuple[Any, ...], str]] = [
-        ((torch.ones(2, 3), boxes), r"argument 1 is a list of 2 dicts, and .* Collate the samples"),
-        ((torch.ones(7, 3), boxes), r"have 2 samples along dimension 0, but the batch has 7 sam"),
-        ((boxes, [{"x": torch.ones(2)}] * 3), r"list of dicts has a different length: 2 and 3"),
-        (({"a": boxes},), r"argument 0\['a'\] is a list of 2 dicts inside another argument"),
-        (({"a": boxes, "x": torch.ones(2)},), r"argument 0\['a'\] is a list .* could be its sam"),
-    ]
-    for args, message in cases:
-        with pytest.raises(BatchError, match=message):
-            shapes_of_parts(args)
-    with pytest.raises(BatchError, match="Collate the samples into tensors"):
-        shapes_of_parts((samples_of(5), torch.ones(4)))
-    # With one sample, both readings are the same.
-    assert shapes_of_parts((torch.ones(1, 3), [{"boxes": torch.ones(1, 4)}]))[0] == (1, 0)

@@ -1,4 +1,7 @@
-"""The gradient of the global batch over two ranks, whatever path leads to the parameters."""
+"""The gradient of the global batch over two ranks, whatever path leads to the parameters.
+
+More than 400 lines: one group of ranks, which starts once, runs all cases.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from on_ranks import World, run_cases
-from rank_cases import Pair
+from pair_of_models import Pair
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader

@@ -1,16 +1,21 @@
-"""Cases of five files over gloo, in one group of three real processes, which start once for all."""
+"""Cases of many files over gloo, in one group of three real processes, which start once for all."""
 
 from __future__ import annotations
 
 from functools import cache
 
 import exact_cases
-import group_cases
+import loader_cases
+import message_cases
+import metric_cases
 import pytest
+import share_cases
 import test_accumulation
 import test_every_combination
 import test_precision
-from on_ranks import World, run_cases
+import training_cases
+import waiting_cases
+from on_ranks import World, cases_of, run_cases
 
 from cpu_kernels import has_bfloat16_lstm, need_bfloat16_lstm
 
@@ -18,12 +23,11 @@ CASES = [
     *(f"test_every_combination.{case}" for case in test_every_combination.CASES),
     *(f"test_accumulation.{case}" for case in (*test_accumulation.RANK_CASES, "case_refusals")),
     *(f"test_precision.{case}" for case in (*test_precision.CASES, *test_precision.OTHERS)),
-    *(f"exact_cases.{case}" for case in exact_cases.EXACT),
-    *(
-        f"group_cases.{case}"
-        for case in vars(group_cases)
-        if case.startswith("case_") and "gpus" not in case
-    ),
+    *cases_of(exact_cases),
+    "output_cases.case_gradients_of_inputs_are_those_of_what_is_returned",
+    "weight_cases.case_models_follow_each_other",
+    *cases_of(waiting_cases, message_cases, metric_cases, loader_cases),
+    *(case for case in cases_of(share_cases, training_cases) if "gpus" not in case),
 ]
 
 

@@ -105,6 +105,23 @@ def own_device(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
+@pytest.fixture
+def graph_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make `DEVICE` of the test's file the current device, without what a failed capture leaves."""
+    import torch
+
+    gc.collect()
+    gc.freeze()
+    with torch.cuda.device(request.module.DEVICE):
+        # A failed capture leaves its stream as the current stream.
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.cuda.synchronize()
+
+
 def wait_for_last_gradients() -> None:
     """Wait until autograd's thread of the current device has released the gradients it returned.
 

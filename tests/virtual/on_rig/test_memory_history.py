@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_memory import own_segments, take
 from torch.cuda import _memory_viz
 
 from anyrig.virtual import load_extension
@@ -24,10 +24,6 @@ TRACES_POOLS = torch.__version__ >= (2, 12)
 def unrecorded_afterwards(own_device: None) -> Iterator[None]:
     yield
     torch.cuda.memory._record_memory_history(None)
-
-
-def take(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def trace() -> list[dict[str, Any]]:
@@ -328,56 +324,6 @@ def test_blocks_are_found_by_data_pointers() -> None:
     assert {before.data_ptr(), after.data_ptr()} <= found
     recorded = [entry["addr"] for entry in trace() if entry["action"] == "alloc"]
     assert recorded == [after.data_ptr()]
-
-
-def own_segments() -> list[dict[str, Any]]:
-    segments = torch.cuda.memory._snapshot()["segments"]
-    return [segment for segment in segments if segment["device"] == DEVICE]
-
-
-def test_a_snapshot_has_the_sizes_and_states_of_segments_and_blocks() -> None:
-    torch.cuda.empty_cache()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        large = take(3 * MIB - 100)
-    small = take(100)
-    one, other = sorted(own_segments(), key=lambda segment: int(segment["total_size"]))
-    names = ("segment_type", "total_size", "allocated_size", "active_size", "requested_size")
-    assert [one[name] for name in names] == ["small", 2 * MIB, 512, 512, 100]
-    assert [other[name] for name in names] == ["large", 20 * MIB, *[3 * MIB] * 2, 3 * MIB - 100]
-    assert (other["stream"], one["stream"]) == (side.cuda_stream, 0)
-    assert (other["is_expandable"], other["segment_pool_id"], other["frames"]) == (
-        False,
-        (0, 0),
-        [],
-    )
-    used, free = other["blocks"]
-    names = ("address", "size", "requested_size", "state")
-    start = other["address"]
-    assert [used[name] for name in names] == [start, 3 * MIB, 3 * MIB - 100, "active_allocated"]
-    assert [free[name] for name in names] == [start + 3 * MIB, 17 * MIB, 0, "inactive"]
-    torch.cuda._sleep(10**9)
-    large.record_stream(torch.cuda.current_stream())
-    del large
-    (pending,) = (segment for segment in own_segments() if segment["segment_type"] == "large")
-    assert pending["blocks"][0]["state"] == "active_pending_free"
-    assert (pending["allocated_size"], pending["active_size"]) == (0, 3 * MIB)
-    torch.cuda.synchronize()
-    del small
-
-
-def test_a_snapshot_has_the_settings_and_no_traces_unless_asked() -> None:
-    snapshot = torch.cuda.memory._snapshot()
-    assert snapshot["external_annotations"] == []
-    settings = snapshot["allocator_settings"]
-    assert settings["PYTORCH_CUDA_ALLOC_CONF"] == os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    assert settings["expandable_segments"] is False
-    assert settings["garbage_collection_threshold"] == 0
-    assert settings["max_split_size"] == -1
-    powers = [str(2**i) for i in range(len(settings["roundup_power2_divisions"]))]
-    assert [*settings["roundup_power2_divisions"]] == powers
-    assert set(settings["roundup_power2_divisions"].values()) == {0}
-    assert torch._C._cuda_memorySnapshot((0, 0, False))["device_traces"] == []
 
 
 def test_actions_have_their_stream_and_the_programs_words() -> None:

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from device_memory import take
 
 DEVICE = 7  # used only by the tests of pools, history and temporaries
 pytestmark = pytest.mark.usefixtures("own_device")
 MIB = 2**20
-
-
-def take(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def test_allocations_of_the_scope_go_to_the_pool() -> None:

@@ -1,6 +1,6 @@
 """Kernels allocate temporary memory as on a GPU: order and sizes, recorded from the allocator.
 
-Longer than 400 lines: a test or two for each kind of kernel, all recorded in the same way.
+More than 400 lines: a test or two for each kind of kernel, all recorded in the same way.
 """
 
 from __future__ import annotations

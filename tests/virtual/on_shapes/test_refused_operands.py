@@ -1,4 +1,7 @@
-"""Dtypes and sizes that CUDA refuses are refused in shape-only mode too."""
+"""Dtypes and sizes that CUDA refuses are refused in shape-only mode too.
+
+More than 400 lines: one table of calls, each with the message that CUDA has for the call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Modules of many kinds, each with a call: what a chain must compute exactly."""
+"""Modules of many kinds, each with a call: what a chain must compute exactly.
+
+More than 400 lines: one list of models, which several tests try one after the other.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def train() -> None:
         from anyrig.virtual import install
 
         install("2x1GiB")
-    from pipeline.cases_over_ranks import Pair, batch, perceptron
+    from pair_over_ranks import Pair, batch, perceptron
 
     import anyrig
     from anyrig.processes.group.membership import join_group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from pair_of_models import Pair
 from torch import Tensor, nn
 
 import anyrig
@@ -46,8 +47,6 @@ _communicating.reduction = "sum"  # type: ignore[attr-defined]
 
 
 def case_a_loss_that_does_not_follow_from_its_parts_is_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(nn.Linear(3, 2), loss=_masked_mean)
     x, y = (each.to(pair.device) for each in _batch())
     with pytest.raises(BatchError, match=r"_masked_mean of . samples is .* no mean over samples"):
@@ -55,8 +54,6 @@ def case_a_loss_that_does_not_follow_from_its_parts_is_refused() -> None:
 
 
 def case_a_loss_that_reads_the_module_or_communicates_is_that_of_one_device() -> None:
-    from rank_cases import Pair
-
     for name in ("reads", "communicates"):
         module = _Keeping()
 
@@ -96,8 +93,6 @@ class _Masked(nn.Module):
 
 
 def case_a_number_of_the_module_that_is_no_mean_over_samples_is_refused() -> None:
-    from rank_cases import Pair
-
     def taken(output: dict[str, Tensor], target: Tensor) -> Tensor:
         return output["loss"]
 
@@ -111,8 +106,6 @@ def case_a_number_of_the_module_that_is_no_mean_over_samples_is_refused() -> Non
 
 
 def case_a_mean_of_the_module_is_computed_again_without_a_trace() -> None:
-    from rank_cases import Pair
-
     module = _Masked(divides=False)
     pair = Pair(module)
     x, y = (each.to(pair.device) for each in _batch())
@@ -134,8 +127,6 @@ class _Relating(nn.Module):
 
 
 def case_samples_that_a_module_relates_are_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(_Relating())
     x, _ = (each.to(pair.device) for each in _batch())
     with pytest.raises(BatchError, match=r"_Relating returns a tensor of shape \(5, 2\).* relates"):
@@ -159,8 +150,6 @@ class _WithSteps(_Masked):
 
 
 def case_a_method_that_returns_no_mean_over_samples_is_refused() -> None:
-    from rank_cases import Pair
-
     for divides in (True, False):
         pair = Pair(_WithSteps(divides))
         x, y = (each.to(pair.device) for each in _batch())

@@ -1,4 +1,4 @@
-"""What ranks do with logical shards; see `test_exact_ranks.py`."""
+"""What ranks do with logical shards; see `test_three_ranks.py`."""
 
 from __future__ import annotations
 
@@ -222,6 +222,3 @@ def case_logical_shards_have_a_price() -> None:
             layout
         )
         assert f"{format_bytes(memory)} more memory" in layout.exact
-
-
-EXACT = [name for name in dict(globals()) if name.startswith("case_")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pair_of_models import Pair
 from pipeline.models_with_losses import LOSSES, Tagger, V, batch
 from torch import Tensor
 from torch.nn import functional
@@ -22,8 +23,6 @@ _OTHERS = ("class_weights", "targets_of_a_teacher", "labels_changed_in_place")
 
 
 def _learn(plan: Plan, name: str) -> None:
-    from rank_cases import Pair
-
     pair = Pair(Tagger(name), plan=plan)
     for rows in _ROWS:
         call = {key: each.to(pair.device) for key, each in batch(5).items()}
@@ -59,8 +58,6 @@ def _with_another_term(output: Any, labels: Tensor) -> Tensor:
 
 
 def case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks() -> None:
-    from rank_cases import Pair
-
     for loss in (_mean_of_tokens, _with_another_term):
         pair = Pair(Tagger("a_function"), loss=loss)
         for rows in _ROWS:
@@ -77,8 +74,6 @@ def case_a_loss_of_ones_own_takes_means_over_the_targets_of_all_ranks() -> None:
 
 
 def case_accumulated_means_over_targets_are_even_or_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(Tagger("a_function"), accumulate=True)
 
     def step(ignored: int) -> None:
@@ -99,8 +94,6 @@ class _ByItsName(Tagger):
 
 
 def case_a_mean_by_an_imported_name_is_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(_ByItsName("a_function"))
     call = {key: each.to(pair.device) for key, each in batch(3).items()}
     with pytest.raises(SpreadError, match="by cross_entropy or nll_loss under an imported"):
@@ -108,8 +101,6 @@ def case_a_mean_by_an_imported_name_is_refused() -> None:
 
 
 def case_a_contrast_between_the_samples_of_one_rank_is_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(Tagger("a_contrast_between_samples"))
     call = {key: each.to(pair.device) for key, each in batch(3).items()}
     with pytest.raises(SpreadError, match="compares the 3 samples of one part"):
@@ -126,8 +117,6 @@ class _SomeRanks(Tagger):
 
 
 def case_a_mean_over_targets_on_one_rank_alone_is_refused() -> None:
-    from rank_cases import Pair
-
     pair = Pair(_SomeRanks("a_function"))
     call = {key: each.to(pair.device) for key, each in batch(3).items()}
     with pytest.raises(RankMismatchError, match="mean over targets 1 in a forward of spread model"):
