@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs gallery bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -93,8 +93,17 @@ judge: $(VENV)/.installed-test
 rules: $(VENV)/.installed-test
 	$(BIN)/python tests/migration/write_rule_pages.py
 
+# The site, in build/site: docs/site has its tools. Its pages open from the disk.
+docs: $(VENV)/.installed-docs build/gallery/index.html
+	$(BIN)/python docs/site/build_site.py
+
+# Reports of real scripts, in build/gallery.
+gallery build/gallery/index.html: | $(VENV)/.installed-docs
+	$(BIN)/anyrig virtual build
+	$(BIN)/python docs/site/write_gallery.py
+
 bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 clean:
-	rm -rf $(VENV) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -50,7 +50,6 @@ def mistakes_of(site: Path) -> list[str]:
             target = (root / unquote(relative)).resolve() if parts.path else path
             if not target.is_file():
                 found.append(f"{name} links to {address}, which is no file")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].anchors:
-                    found.append(f"{name} links to {address}, whose anchor does not exist")
+            elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                found.append(f"{name} links to {address}, whose anchor does not exist")
     return found

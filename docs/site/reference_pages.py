@@ -23,7 +23,9 @@ def public_names(package: str, path: Path) -> dict[str, str]:
     ]
     found = {}
     for node in exported:
-        origin = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], node.module])
+        origin = ".".join(
+            [*package.split(".")[: len(package.split(".")) - node.level + 1], node.module]
+        )
         for alias in node.names:
             if alias.asname == alias.name or path.parent.name == "transfer":
                 found[alias.name] = f"{origin}.{alias.name}"
