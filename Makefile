@@ -89,9 +89,10 @@ JUDGE ?= run
 judge: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/judge.py $(JUDGE)
 
-# The pages of the rules of `anyrig check`, in docs/rules.
+# The pages of the rules of `anyrig check`, in docs/rules, and docs/findings.md.
 rules: $(VENV)/.installed-test
 	$(BIN)/python tests/migration/write_rule_pages.py
+	$(BIN)/python tests/house/write_findings_page.py
 
 # The site, in build/site: docs/site has its tools. Its pages open from the disk.
 docs: $(VENV)/.installed-docs build/gallery/index.html

@@ -5,25 +5,24 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 
 from check_links import mistakes_of
 from stage_pages import ROOT, stage
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
 
 def build() -> int:
     """Build the site, print what is wrong with it, and return the exit status."""
     stage()
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    environment = os.environ | {"NO_COLOR": "1"}
-    run = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    output = run.stdout.decode()
+    run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    output = COLOUR.sub("", run.stdout.decode())
     if run.returncode:
-        print(output)
+        print(output.partition("Traceback")[0])
         return run.returncode
     # Griffe reports mistakes of docstrings, for which Zensical has no strict mode.
     mistakes = [line for line in output.splitlines() if line.startswith("griffe:")]
