@@ -39,11 +39,9 @@ def reference_pages(sources: Path) -> dict[str, str]:
         path = sources.joinpath(*package.split("."), "__init__.py")
         described = ast.get_docstring(ast.parse(path.read_text())) or ""
         text = [f"# {package}", described.replace("::\n", "\n")]
-        for name, place in public_names(package, path).items():
-            text.append(f"## {name} {{ #{package}.{name} data-toc-label='{name}' }}")
-            text.append(f"::: {place}")
+        text += [f"::: {place}" for place in public_names(package, path).values()]
         pages[f"reference/{package}.md"] = "\n\n".join(text) + "\n"
     for module in MODULES:
-        options = "    options:\n      members: true\n      heading_level: 2"
+        options = "    options:\n      show_root_heading: false\n      show_root_toc_entry: false"
         pages[f"reference/{module}.md"] = f"# {module}\n\n::: {module}\n{options}\n"
     return pages

@@ -52,7 +52,7 @@ class Exhibit:
     def title(self) -> str:
         """The first paragraph of the script's docstring, as one line."""
         text = (SCRIPTS / f"{self.name}.py").read_text()
-        return " ".join(text.split('"""')[1].split())
+        return " ".join(text.split('"""')[1].replace("`", "").split())
 
     @property
     def command(self) -> str:
