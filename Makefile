@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs gallery bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs test-docs gallery bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -97,6 +97,10 @@ rules: $(VENV)/.installed-test
 # The site, in build/site: docs/site has its tools. Its pages open from the disk.
 docs: $(VENV)/.installed-docs build/gallery/index.html
 	$(BIN)/python docs/site/build_site.py
+
+# Every page in Chromium, at two widths, light and dark; and what the first pages say commands print.
+test-docs: docs $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m sweep tests/site tests/house
 
 # Reports of real scripts, in build/gallery.
 gallery build/gallery/index.html: | $(VENV)/.installed-docs

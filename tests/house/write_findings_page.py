@@ -1,4 +1,4 @@
-"""Write docs/findings.md from the first comments of the scripts in findings. `make rules` runs this."""
+"""Write docs/findings.md from the first comments of the scripts. `make rules` runs this."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "findings.md"
 HEAD = """# Findings
 
-Surprises of other projects that we met on the way. Each script installs the versions that it names in a
-new environment, shows the surprise, and fails once it is gone. `make rules` writes this page from their
-first comments.
+Surprises of other projects that we met on the way. Each script installs the versions that it names
+in a new environment, shows the surprise, and fails once it is gone. `make rules` writes this page
+from their first comments.
 
 | surprise | expected | seen |
 |---|---|---|

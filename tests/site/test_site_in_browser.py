@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from browser import Browser, find_browser
 
 SITE = Path(__file__).parents[2] / "build" / "site"
