@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs test-docs gallery bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -89,12 +89,26 @@ JUDGE ?= run
 judge: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/judge.py $(JUDGE)
 
-# The pages of the rules of `anyrig check`, in docs/rules.
+# The pages of the rules of `anyrig check`, in docs/rules, and docs/findings.md.
 rules: $(VENV)/.installed-test
 	$(BIN)/python tests/migration/write_rule_pages.py
+	$(BIN)/python tests/house/write_findings_page.py
+
+# The site, in build/site: docs/site has its tools. Its pages open from the disk.
+docs: $(VENV)/.installed-docs build/gallery/index.html
+	$(BIN)/python docs/site/build_site.py
+
+# Every page in Chromium, at two widths, light and dark; and what the first pages say commands print.
+test-docs: docs $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m sweep tests/site tests/house
+
+# Reports of real scripts, in build/gallery.
+gallery build/gallery/index.html: | $(VENV)/.installed-docs
+	$(BIN)/anyrig virtual build
+	$(BIN)/python docs/site/write_gallery.py
 
 bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 clean:
-	rm -rf $(VENV) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

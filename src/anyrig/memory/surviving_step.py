@@ -87,7 +87,8 @@ class SurvivingStep:
     over the ranks, and `anyrig.spread` over the samples of all ranks, as without `survive`.
 
     Args:
-        loss_of, count, reduction, backward, batch_norm_in_parts, largest_part: see `survive`.
+        loss_of: as `count`, `reduction`, `backward`, `batch_norm_in_parts` and `largest_part`, an
+            argument of `survive`.
 
     Attributes:
         largest_part: the most samples that a part may have; None as long as every step has fitted

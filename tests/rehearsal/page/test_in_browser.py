@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_browser
 from example_facts import make_facts
 from test_written_page import hostile_facts
 
 from anyrig.rehearsal.page.write import write_page
+from browser import Browser, find_browser
 
 PATH = find_browser()
 pytestmark = pytest.mark.skipif(

@@ -154,7 +154,9 @@ def test_speed_is_sustained_over_ten_steps(name: str, speedup: float) -> None:
         times_one_device = 10 * 3 * m * schedule.stages / timeline.total_seconds
         assert timeline.most_in_flight == simulate(schedule).most_in_flight
         if m == 8:
-            assert times_one_device == pytest.approx(speedup, abs=0.005)  # docs/pipeline.md
+            assert times_one_device == pytest.approx(
+                speedup, abs=0.005
+            )  # docs/pipeline_schedules.md
         assert times_one_device >= speedup - 0.005
 
 

@@ -73,6 +73,7 @@ class Browser:
         self._pending = b""
         self._number = 0
         self._session: str | None = None
+        self._tab: str | None = None
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result."""
@@ -117,10 +118,12 @@ class Browser:
             return False
 
     def open(self, page: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
-        """Open a file in a new tab, and wait until it is loaded."""
-        self._session = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        """Open a file in a new tab in place of the last one, and wait until it is loaded."""
+        self._session, last = None, self._tab
+        self._tab = self.call("Target.createTarget", url="about:blank")["targetId"]
+        if last is not None:
+            self.call("Target.closeTarget", targetId=last)
+        attached = self.call("Target.attachToTarget", targetId=self._tab, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
