@@ -19,7 +19,7 @@ FIRST_FLAGS = {
         *("--device", "--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--max-restarts"),
         *("--log-dir", "--module"),
     ),
-    "rehearse": ("--rig", "--nproc-per-device", "--ranks", "--steps", "--report", "--remedies"),
+    "rehearse": ("--rig", "--ranks", "--steps", "--report", "--remedies"),
     "rehearse compare": ("--rig", "--nproc-per-device", "--steps", "--prices", "--json"),
     "rehearse fail": ("--rig", "--fault", "--steps", "--max-restarts", "--report"),
     "verify": ("--rig", "--steps", "--single-arguments", "--nproc-per-device", "--module"),
