@@ -25,9 +25,9 @@ def rehearse(name: str, *words: str, rig: str = "2xT4", flags: tuple[str, ...] =
 
 
 def test_every_example_is_here() -> None:
-    tested = set(re.findall(r'"(\w+\.(?:py|sh|ipynb))"', Path(__file__).read_text()))
-    files = {file.name for file in EXAMPLES.iterdir() if file.is_file()}
-    assert files - {"digits.py", "slurm.sh"} == tested - {"digits.py", "slurm.sh"}
+    # `make demo` runs digits.py; tests/cli/test_slurm.py submits slurm.sh.
+    tested = {"digits.py", "slurm.sh", *re.findall(r'"(\w+\.\w+)"', Path(__file__).read_text())}
+    assert {file.name for file in EXAMPLES.iterdir() if file.is_file()} <= tested
 
 
 def test_one_device() -> None:
@@ -40,7 +40,8 @@ def test_one_device() -> None:
 def test_data_parallel() -> None:
     out = rehearse("data_parallel.py")
     parts = "\tin model on cuda:{}: input (15, 5), output (15, 2)"
-    assert out.count(parts.format(0)) == out.count(parts.format(1)) == 3
+    assert out.count(parts.format(1)) == 3
+    assert out.count(parts.format(0)) >= 3  # the first call also tries halves of its part
     assert out.count("outside: input (30, 5), output (30, 2)") == 3
     assert "outside: input (10, 5), output (10, 2)" in out
 
@@ -63,9 +64,9 @@ def test_a_run_continues_on_other_devices(tmp_path: Path) -> None:
     folder = ("--folder", str(tmp_path / "runs"))
     whole = rehearse("resume_elsewhere.py", "--steps", "6", "--folder", str(tmp_path / "whole"))
     first = run_forked(str(EXAMPLES / "resume_elsewhere.py"), "--steps", "3", *folder)
-    assert first.stdout.startswith("from step 0 on cpu\n"), first.stderr
+    assert first.stdout.startswith("from step 0 on cpu "), first.stderr
     second = rehearse("resume_elsewhere.py", "--steps", "6", *folder)
-    assert second.startswith("from step 3 on cuda:0,1\n")
+    assert second.startswith("from step 3 on cuda:0 (Tesla T4), cuda:1 ")
     assert second.splitlines()[-1] == whole.splitlines()[-1]
 
 
@@ -73,8 +74,8 @@ def test_what_runs_out_of_memory_is_explained() -> None:
     script = str(EXAMPLES / "out_of_memory.py")
     done = run_anyrig("rehearse", "--rig", "1GiB", "--assume-values", script)
     assert done.returncode == 1
-    assert "out of memory" in done.stderr
-    assert "out_of_memory.py:" in done.stderr
+    assert "OutOfMemoryError at out_of_memory.py:" in done.stderr
+    assert "Remedies, with what each saves" in done.stderr
     small = rehearse("out_of_memory.py", "--batch-size", "1", flags=("--assume-values",))
     assert small.startswith("mean loss ")
 
@@ -133,7 +134,7 @@ def test_the_notebook(tmp_path: Path) -> None:
     script.write_text("\n".join(cells))
     done = run_forked(str(script))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^loss \S+ on cuda:0,1$", done.stdout, re.M)
+    assert re.search(r"^loss \S+ on cuda:0 \(Tesla T4\), cuda:1 ", done.stdout, re.M)
     assert done.stdout.endswith("2 ranks\n")
 
 
