@@ -6,7 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs test-docs gallery bench clean
+.PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs test-docs \
+	gallery bench wheels release clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +81,7 @@ check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python -m pytest tests/house
 
 # The errors of predicted times, against the committed ones; JUDGE=quick takes half a minute, and
@@ -109,6 +111,24 @@ gallery build/gallery/index.html: | $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
+
+# The wheel of anyrig, and that of the virtual GPUs' libraries for this Python and each PyTorch:
+# a download of 0.5 GB and two minutes of compiling each. ANYRIG_VIRTUAL_TORCH='2.13.0 2.15.0'
+# compiles for these alone. What was compiled stays in build/anyrig.
+wheels: $(VENV)/.installed-release
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(BIN)/python -m build --wheel --outdir dist packaging/anyrig-virtual
+
+# All that can be known before a release is published: the source distribution, the wheel that is
+# built from it, the wheel for this Python, their metadata, the configuration for the other Pythons,
+# and what a user does with them in a new environment. Nothing is published.
+release: $(VENV)/.installed-release
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --wheel --outdir dist packaging/anyrig-virtual
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/cibuildwheel --platform linux --print-build-identifiers packaging/anyrig-virtual
+	$(BIN)/python packaging/check_release.py dist
 
 clean:
 	rm -rf $(VENV) .venv-torch-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

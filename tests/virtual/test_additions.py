@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import anyrig
-from anyrig.virtual.compiler import Compiler, _header_flags, compile_flags
+from anyrig.virtual.compiler import Compiler, compile_flags, header_flags
+from anyrig.virtual.torch_files import TorchFiles
 
 PACKAGE = Path(anyrig.__file__).parent
 PAGE = PACKAGE / "virtual" / "csrc" / "README.md"
@@ -97,7 +98,8 @@ def test_a_gpu_is_one_table(copied_package: Path) -> None:
 def test_the_operator_of_the_page_compiles(tmp_path: Path) -> None:
     source = tmp_path / "fictitious.cpp"
     source.write_text(block_of_page("cpp"))
-    flags = [*compile_flags(), "-iquote", str(PAGE.parent), *_header_flags()]
+    torch = TorchFiles.installed()
+    flags = [*compile_flags(torch), "-iquote", str(PAGE.parent), *header_flags(torch)]
     subprocess.run([*Compiler.find().command, *flags, "-fsyntax-only", str(source)], check=True)
 
 

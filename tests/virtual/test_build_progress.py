@@ -14,11 +14,13 @@ import pytest
 from anyrig.virtual import build_progress, compiler
 from anyrig.virtual.build_progress import BuildProgress
 
-BUILD = """
-import sys, time
+# A child process stands for a compiler, which uses half of the estimated processor time.
+BUILD = r"""
+import subprocess, sys
 from anyrig.virtual.build_progress import BuildProgress
-with BuildProgress("g++ 12", 2.0):
-    time.sleep(float(sys.argv[1]))
+work = "import time\nwhile time.process_time() < 2: pass"
+with BuildProgress("g++ 12", 4.0, 1):
+    subprocess.run([sys.executable, "-I", "-S", "-c", work], check=True)
 """
 
 
@@ -28,7 +30,8 @@ def test_a_pipe_gets_a_line_at_every_interval(
     assert build_progress.SECONDS_BETWEEN_LINES <= 5
     monkeypatch.setattr(build_progress, "SECONDS_BETWEEN_LINES", 0.6)
     threads = threading.active_count()
-    with BuildProgress("g++ 12", 47.4):
+    monkeypatch.setattr(build_progress, "estimate_seconds", lambda cpu_seconds, jobs: 47.4)
+    with BuildProgress("g++ 12", 94.8, 2):
         time.sleep(2)
     assert threading.active_count() == threads
     out, err = capfd.readouterr()
@@ -37,7 +40,7 @@ def test_a_pipe_gets_a_line_at_every_interval(
     assert first == (
         "anyrig: building the virtual GPUs, once for this PyTorch, in about 47 s, with g++ 12"
     )
-    assert later[0] == "anyrig: building the virtual GPUs: 1 s of about 47 s"
+    assert re.fullmatch(r"anyrig: building the virtual GPUs: \d+ s of about 47 s", later[0])
     assert len(later) >= 2
 
 
@@ -46,26 +49,31 @@ def test_a_terminal_gets_a_bar_that_moves_and_goes() -> None:
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", BUILD, "3"], stderr=theirs, env=environment
+        [sys.executable, "-W", "error", "-c", BUILD], stderr=theirs, env=environment
     ) as process:
         os.close(theirs)
         written = b"".join(iter(lambda: _read(ours), b"")).decode()
     os.close(ours)
     assert process.returncode == 0
     assert "Building the virtual GPUs, once for this PyTorch" in written
-    assert "of about 2 s" in written
-    # The lengths of its filled part: it grows, and is not full although the estimate is past.
+    # The lengths of its filled part: it grows with the work, and is not full at the end.
     filled = [
         len(bar.replace("\x1b", "")) for bar in re.findall("\u2501+(?=\u2578|\u257a|\x1b)", written)
     ]
     assert len(set(filled)) > 2
+    # The time never passes the estimate that is shown with it.
+    shown = re.findall(
+        r"(\d+):(\d\d):(\d\d)\D+of about (\d+) s", re.sub("\x1b\\[[0-9;]*m", "", written)
+    )
+    assert len(shown) > 2
+    for hours, minutes, seconds, whole in shown:
+        assert int(hours) * 3600 + int(minutes) * 60 + int(seconds) <= int(whole)
     assert "anyrig:" not in written
 
 
 def test_a_program_that_never_leaves_the_block_ends() -> None:
-    program = (
-        "from anyrig.virtual.build_progress import BuildProgress\nBuildProgress('', 9).__enter__()"
-    )
+    program = "from anyrig.virtual.build_progress import BuildProgress as Progress; "
+    program += "Progress('', 9, 1).__enter__()"
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 0
 
@@ -98,13 +106,29 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_the_estimate_grows_with_what_one_core_must_do_alone(
+def test_the_estimate_grows_with_the_load_and_falls_with_the_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def estimate(cores: int, load: float, jobs: int) -> float:
+        monkeypatch.setattr(build_progress.os, "cpu_count", lambda: cores)
+        monkeypatch.setattr(build_progress.os, "getloadavg", lambda: (load, 0.0, 0.0))
+        return build_progress.estimate_seconds(140.0, jobs)
+
+    assert estimate(cores=2, load=0.0, jobs=2) == 70
+    assert estimate(cores=1, load=0.0, jobs=1) == 140
+    assert estimate(cores=8, load=0.0, jobs=8) == 17.5
+    assert estimate(cores=8, load=4.0, jobs=4) == 35  # there are cores for both
+    assert estimate(cores=2, load=4.0, jobs=2) == 210  # a third of each core
+
+
+def test_a_build_that_takes_longer_than_thought_is_never_done() -> None:
+    shares = [build_progress.fraction_done(used, 100.0) for used in range(0, 1000, 10)]
+    assert shares == sorted(set(shares))
+    assert shares[5] == 0.5
+    assert shares[-1] < 1
+
+
+def test_more_units_need_more_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_possible_jobs", lambda: 2)
-    two = compiler.estimate_seconds(2)
-    assert 30 < two < 90
-    monkeypatch.setattr(compiler, "_possible_jobs", lambda: 1)
-    assert compiler.estimate_seconds(2) == 2 * two
-    monkeypatch.setattr(compiler, "_possible_jobs", lambda: 8)
-    assert compiler.estimate_seconds(8) < two
+    assert 100 < compiler.estimate_cpu_seconds(2) < compiler.estimate_cpu_seconds(8)
+    assert (compiler.count_jobs(1), compiler.count_jobs(8)) == (1, 2)

@@ -18,6 +18,7 @@ from anyrig.virtual import compiler
 from anyrig.virtual.build import SOURCES
 from anyrig.virtual.compiler import Compiler, compile_flags, count_units
 from anyrig.virtual.compiler_processes import CompilerProcesses, _first_errors
+from anyrig.virtual.torch_files import TorchFiles
 
 GIB = 2**30
 
@@ -162,7 +163,7 @@ def test_each_narrow_header_stands_for_one_of_pytorch() -> None:
     names = [file.relative_to(narrow) for file in narrow.rglob("*.h")]
     assert names
     assert [
-        name for name in names if not (compiler._pytorch_folder() / "include" / name).exists()
+        name for name in names if not (TorchFiles.installed().folder / "include" / name).exists()
     ] == []
 
 
@@ -186,7 +187,8 @@ def test_the_narrow_header_has_what_headers_of_distributed_call() -> None:
 def test_the_sources_compile_in_any_number_of_units(units: int, tmp_path: Path) -> None:
     # A source without an include that it needs compiles if an earlier one of its unit has it.
     folders = ["-iquote", str(SOURCES), "-isystem", str(SOURCES / compiler._NARROW_HEADERS)]
-    flags = [*compile_flags(), *folders, *compiler._header_flags(), "-fsyntax-only"]
+    torch = TorchFiles.installed()
+    flags = [*compile_flags(torch), *folders, *compiler.header_flags(torch), "-fsyntax-only"]
     for file in compiler._write_units(SOURCES, units, tmp_path):
         checked = subprocess.run(
             ["g++", *flags, str(file)], capture_output=True, text=True, check=False
@@ -197,7 +199,7 @@ def test_the_sources_compile_in_any_number_of_units(units: int, tmp_path: Path) 
 def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.sys, "platform", "win32")
     with pytest.raises(BuildError, match="need Linux or macOS; on Windows, use them in WSL"):
-        compile_flags()
+        compile_flags(TorchFiles.installed())
 
 
 def test_errors_come_before_what_follows_from_them() -> None:

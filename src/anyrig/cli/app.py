@@ -17,7 +17,9 @@ from .compare import compare
 from .devices import devices
 from .doctor import doctor
 from .fail import fail
+from .first_hour import FIRST_HOUR
 from .fit import fit
+from .help_screen import HELP_NAMES, Command
 from .migrate import migrate
 from .rehearse import rehearse
 from .run import run
@@ -40,21 +42,20 @@ app = typer.Typer(
     name="anyrig",
     cls=Commands,
     help="Run a PyTorch model on any rig: no GPU, one, several unequal ones, several nodes.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP_NAMES},
 )
-app.command()(devices)
-app.command(context_settings=FLAG_CONTEXT)(doctor)
+app.command(cls=Command)(devices)
+app.command(cls=Command, context_settings=FLAG_CONTEXT)(doctor)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
 app.command("rehearse compare", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(compare)
 app.command("rehearse fail", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fail)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(verify)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fit)
-app.command()(check)
-app.command()(migrate)
+app.command(cls=Command)(check)
+app.command(cls=Command)(migrate)
 app.add_typer(virtual, name="virtual")
 app.add_typer(checkpoint, name="checkpoint")
 
@@ -67,6 +68,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -74,7 +76,8 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_HOUR, nl=False)
 
 
 def main() -> None:

@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from ..units import format_bytes, format_count
+from .help_screen import Command
+from .script_command import Commands
 
 checkpoint = typer.Typer(
+    cls=Commands,
     help="Show, verify, compare and convert checkpoints, of anyrig and of other tools.",
     no_args_is_help=True,
 )
@@ -30,7 +33,7 @@ _Key = Annotated[
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
-@checkpoint.command()
+@checkpoint.command(cls=Command)
 def show(path: _CheckpointPath, as_json: _Json = False, key: _Key = None) -> None:
     """Show what a checkpoint holds: step, files, and each tensor's shape and type.
 
@@ -47,7 +50,7 @@ def show(path: _CheckpointPath, as_json: _Json = False, key: _Key = None) -> Non
         typer.echo(format_description(description))
 
 
-@checkpoint.command()
+@checkpoint.command(cls=Command)
 def verify(path: _CheckpointPath, as_json: _Json = False) -> None:
     """Check whether every file is as it was saved. The exit status is 1 if a file is not."""
     from ..checkpoint.integrity import check_integrity
@@ -76,7 +79,7 @@ def verify(path: _CheckpointPath, as_json: _Json = False) -> None:
     raise typer.Exit(int(any(each.findings for each in found)))
 
 
-@checkpoint.command()
+@checkpoint.command(cls=Command)
 def diff(
     first: Annotated[Path, typer.Argument(metavar="A", help="The checkpoint to compare.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="The checkpoint to compare it with.")],
@@ -101,7 +104,7 @@ def diff(
     raise typer.Exit(int(not found.is_equal))
 
 
-@checkpoint.command()
+@checkpoint.command(cls=Command)
 def convert(
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="A checkpoint in any recognised format.")
@@ -130,7 +133,7 @@ def convert(
     _print_written(target, done)
 
 
-@checkpoint.command()
+@checkpoint.command(cls=Command)
 def consolidate(
     path: _CheckpointPath,
     output: Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from .chosen_device import named_in_errors
 from .command_line import read_command
+from .completion import complete_rig
 from .flag_errors import refused_as
 from .group_flags import GroupFlags
 from .program_argument import ALLOW_MISSING_KERNELS, MODULE, NO_PYTHON
@@ -39,6 +40,7 @@ RIG = Annotated[
     typer.Option(
         "--rig",
         metavar="RIG",
+        autocompletion=complete_rig,
         help="The virtual GPUs: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for two nodes, or "
         "2x16GiB for plain GPUs with that memory. Required.",
     ),

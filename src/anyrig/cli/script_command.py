@@ -6,6 +6,8 @@ from typing import Any
 
 import typer.core
 
+from .help_screen import Command, page_of
+
 
 class Commands(typer.core.TyperGroup):
     """Commands whose names may have two words: `rehearse`, and `rehearse compare`."""
@@ -17,8 +19,13 @@ class Commands(typer.core.TyperGroup):
             return name, self.commands[name], words[2:]
         return super().resolve_command(context, words)
 
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help, which ends with the page of the documentation."""
+        self.epilog = f"More about it: {page_of(context)}"
+        super().format_help(context, formatter)
 
-class ScriptCommand(typer.core.TyperCommand):
+
+class ScriptCommand(Command):
     """A command that passes everything after the script's name to the script."""
 
     def collect_usage_pieces(self, _: object) -> list[str]:
@@ -34,5 +41,4 @@ class ScriptCommand(typer.core.TyperCommand):
             name = f"{context.info_name} {str(option).lstrip('-')}"
             if context.parent is not None and name in context.parent.command.commands:
                 error.message = f"No such option: {option}. Did you mean anyrig {name}?"  # type: ignore[attr-defined]
-                error.possibilities = None  # type: ignore[attr-defined]
             raise

@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-virtual = typer.Typer(help="The virtual GPUs that `anyrig rehearse` runs on.", no_args_is_help=True)
+from .help_screen import Command
+from .script_command import Commands
+
+virtual = typer.Typer(
+    cls=Commands,
+    help="The virtual GPUs that `anyrig rehearse` runs on.",
+    no_args_is_help=True,
+)
 
 
 @virtual.callback()
@@ -16,7 +23,7 @@ def _root() -> None:
     """Keep `build` a subcommand: typer would merge a single command into its parent."""
 
 
-@virtual.command()
+@virtual.command(cls=Command)
 def build(
     again: Annotated[
         bool, typer.Option("--again", help="Rebuild even if a build for this PyTorch exists.")

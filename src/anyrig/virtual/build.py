@@ -3,13 +3,14 @@
 ::
 
     ~/.cache/anyrig/virtual/
-        2.13.0+cpu-cpython-311-x86_64-linux-gnu-0f3c…/      PyTorch, Python, hash of the sources
+        2.13.0-cpython-311-x86_64-linux-gnu-0f3c…/          PyTorch, Python, hash of the sources
             51b2…/anyrig_virtual_extension.so               hash of compiler and flags
             51b2….refused                                   why it cannot work (see trial.py)
         driver-77e0…/                                       see driver/library.py
         jiterator/                                          see host_kernel.py
 
-`library_cache` builds each library once and checks that it is intact.
+`library_cache` builds each library once and checks that it is intact. The package `anyrig-virtual`
+has compiled libraries of some versions (`packaged_libraries`), which then need no compiler.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ from .compiler import (
     Compiler,
     compile_extension,
     compile_flags,
+    count_jobs,
     count_units,
-    estimate_seconds,
+    estimate_cpu_seconds,
 )
 from .library_cache import build_once, cache_folder, is_intact
+from .packaged_libraries import INSTALL, PackagedLibrary, find_packaged
+from .torch_files import TorchFiles
 from .trial import UndecidedTrialError, try_library
 
 SOURCES = Path(__file__).parent / "csrc"
+LIBRARY = f"{MODULE_NAME}.so"
 
 
 @functools.cache
@@ -83,31 +88,37 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
         NoCompilerError: the library must be built, and a compiler or Python's headers are missing.
         BuildError: the library cannot be built, or another process takes too long to build it.
     """
-    versions = cache_folder() / _versions_key(sources)
+    torch = TorchFiles.installed()
+    versions = cache_folder() / library_key(torch, sources)
+    packaged = PackagedLibrary(None) if again else find_packaged(versions.name, LIBRARY)
+    # A library in the cache has precedence: it is there if `again` was asked for.
+    if packaged.path is not None and not versions.is_dir():
+        return packaged.path
     try:
         compiler = Compiler.find()
     except NoCompilerError as error:
         # The library may have been built elsewhere and copied here, as in a multi-stage image.
-        copies = list(versions.glob(f"*/{MODULE_NAME}.so"))
-        intact = next(filter(is_intact, copies), None)
+        copies = list(versions.glob(f"*/{LIBRARY}"))
+        intact = next(filter(is_intact, copies), packaged.path)
         if intact is not None and not again:
             return intact
         if copies and not again:
             raise NoCompilerError(
                 f"{copies[0]} is damaged, or another user could have changed it: {error}"
             ) from None
-        raise
-    flags = compile_flags()
-    folder = versions / _hash(*compiler.command, compiler.version, *flags)
-    library = folder / f"{MODULE_NAME}.so"
+        raise NoCompilerError(f"{error}{_other_remedy(torch, packaged)}") from None
+    folder = build_folder(compiler, torch, sources)
+    library = folder / LIBRARY
+    if packaged.path is not None and not is_intact(library):
+        return packaged.path
     refusal = folder.with_name(f"{folder.name}.refused")
     if refusal.exists() and not again:
         raise BuildError(refusal.read_text(encoding="utf-8"))
 
     def build(folder: Path) -> Path:
-        units = count_units()
-        with BuildProgress(compiler.version, estimate_seconds(units)):
-            built = compile_extension(compiler, sources, units, flags, folder)
+        if packaged.reason is not None:
+            sys.stderr.write(f"anyrig: no compiled library is used: {packaged.reason}\n")
+        built = compile_library(compiler, torch, sources, folder)
         refusal.unlink(missing_ok=True)
         if is_newer_than_tested():
             try:
@@ -123,10 +134,30 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
     return build_once(library, build, again=again)
 
 
-def _versions_key(sources: Path) -> str:
-    """Return the name of the folder for this PyTorch, this Python and these sources."""
-    import torch
+def build_folder(compiler: Compiler, torch: TorchFiles, sources: Path) -> Path:
+    """Return the folder of the cache for what `compiler` makes of `sources` for `torch`.
 
+    Raises:
+        BuildError: this is Windows, or there is no cache.
+    """
+    digest = _hash(*compiler.command, compiler.version, *compile_flags(torch))
+    return cache_folder() / library_key(torch, sources) / digest
+
+
+def compile_library(compiler: Compiler, torch: TorchFiles, sources: Path, folder: Path) -> Path:
+    """Compile the library in `folder` and show the progress; return its path.
+
+    Raises:
+        NoCompilerError: Python's headers are missing.
+        BuildError: the library cannot be compiled.
+    """
+    units = count_units()
+    with BuildProgress(compiler.version, estimate_cpu_seconds(units), count_jobs(units)):
+        return compile_extension(compiler, torch, sources, units, compile_flags(torch), folder)
+
+
+def library_key(torch: TorchFiles, sources: Path = SOURCES) -> str:
+    """Return the name of the folder for `torch`, this Python and these sources."""
     files = sorted(
         file for file in sources.rglob("*") if file.suffix in (".h", ".cpp") and file.is_file()
     )
@@ -135,8 +166,18 @@ def _versions_key(sources: Path) -> str:
         for file in files
         for text in (file.relative_to(sources).as_posix(), file.read_text(encoding="utf-8"))
     ]
+    build = (torch.is_published, torch.has_cxx11_abi, torch.has_distributed, torch.has_gloo)
     abi = sysconfig.get_config_var("SOABI")
-    return f"{torch.__version__}-{abi}-{_hash(str(torch.version.git_version), *texts)}"
+    return f"{torch.release}-{abi}-{_hash(torch.commit, str(build), *texts)}"
+
+
+def _other_remedy(torch: TorchFiles, packaged: PackagedLibrary) -> str:
+    """Return what else than a compiler would help, as the end of a sentence."""
+    if packaged.reason is not None:
+        return f"; the installed anyrig-virtual does not help: {packaged.reason}"
+    if sys.platform == "linux" and torch.is_published and not is_newer_than_tested():
+        return f"; or install compiled libraries with: {INSTALL}"
+    return ""
 
 
 def _hash(*parts: str) -> str:

@@ -2,7 +2,7 @@
 
 PyTorch's headers alone take 5 s of processor time in a file that includes few of them, and 15 s in
 a file with all of the backend's includes. So the sources are merged into translation units, one per
-core and at least two, which compile concurrently (see `estimate_seconds`). Names with internal
+core and at least two, which compile concurrently (see `estimate_cpu_seconds`). Names with internal
 linkage must therefore be unique across the backend.
 
 Half of the units hold the code that runs in every call of an operator, which is compiled with
@@ -15,7 +15,6 @@ The compiler is called directly: neither ninja nor setuptools needs to be instal
 from __future__ import annotations
 
 import functools
-import math
 import os
 import platform
 import shlex
@@ -30,6 +29,7 @@ from pathlib import Path
 
 from ..errors import BuildError, NoCompilerError
 from .compiler_processes import CompilerProcesses
+from .torch_files import TorchFiles
 
 MODULE_NAME = "anyrig_virtual_extension"
 
@@ -51,8 +51,9 @@ _OPTIMISATION = {
 # that the backend does not use.
 _NARROW_HEADERS = "narrow_headers"
 
-# Time for the headers of one unit and for all sources, with linking (AMD EPYC of 2024, g++ 12).
-_SECONDS_OF_HEADERS, _SECONDS_OF_SOURCES = 9.0, 90.0
+# Processor time for the headers of one unit and for all sources, with linking (AMD EPYC of 2024,
+# g++ 12).
+_CPU_SECONDS_OF_HEADERS, _CPU_SECONDS_OF_SOURCES = 12.0, 116.0
 
 # Upper bound of the compiler's memory for one of two units; of more units, each needs less.
 _BYTES_PER_UNIT = 3 * 2**30
@@ -106,6 +107,7 @@ class Compiler:
 
 def compile_extension(
     compiler: Compiler,
+    torch: TorchFiles,
     sources: Path,
     units: int,
     flags: Sequence[str],
@@ -115,6 +117,7 @@ def compile_extension(
 
     Args:
         compiler: the compiler.
+        torch: the PyTorch to compile for.
         sources: the folder of the C++ files.
         units: the number of translation units (`count_units`).
         flags: the compiler's flags (`compile_flags`).
@@ -126,12 +129,12 @@ def compile_extension(
     """
     # `-iquote` rather than `-I`: a folder of the sources may have the name of a standard header.
     narrow = ["-isystem", str(sources / _NARROW_HEADERS)]
-    flags = [*flags, "-iquote", str(sources), *narrow, *_header_flags()]
+    flags = [*flags, "-iquote", str(sources), *narrow, *header_flags(torch)]
     texts = _write_units(sources, units, folder)
     objects = [text.with_suffix(".o") for text in texts]
     library = folder / f"{MODULE_NAME}.so"
     command = [*compiler.command, *flags]
-    with CompilerProcesses(min(units, _possible_jobs()), folder) as processes:
+    with CompilerProcesses(count_jobs(units), folder) as processes:
         compilations = [
             processes.start(
                 [*command, *_OPTIMISATION[level], "-c", str(text), "-o", str(target)],
@@ -141,7 +144,7 @@ def compile_extension(
         ]
         warnings = "".join(compilation.result() for compilation in as_completed(compilations))
         processes.start(
-            [*compiler.command, *map(str, objects), *_link_flags(), "-o", str(library)],
+            [*compiler.command, *map(str, objects), *_link_flags(torch), "-o", str(library)],
             "the virtual backend could not be linked",
         ).result()
     warnings_of(library).write_text(warnings)
@@ -158,10 +161,14 @@ def count_units() -> int:
     return min(max(_possible_jobs(), _LEAST_UNITS), _MOST_UNITS)
 
 
-def estimate_seconds(units: int) -> float:
-    """Return the estimated duration of `compile_extension` on this machine, in seconds."""
-    rounds = math.ceil(units / _possible_jobs())
-    return rounds * (_SECONDS_OF_HEADERS + _SECONDS_OF_SOURCES / units)
+def count_jobs(units: int) -> int:
+    """Return how many of `units` translation units compile concurrently on this machine."""
+    return min(units, _possible_jobs())
+
+
+def estimate_cpu_seconds(units: int) -> float:
+    """Return the estimated processor time of `compile_extension` for `units`, in seconds."""
+    return units * _CPU_SECONDS_OF_HEADERS + _CPU_SECONDS_OF_SOURCES
 
 
 def _write_units(sources: Path, count: int, folder: Path) -> dict[Path, str]:
@@ -201,15 +208,12 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def compile_flags() -> list[str]:
+def compile_flags(torch: TorchFiles) -> list[str]:
     """Return the compiler flags for this PyTorch.
 
     Raises:
         BuildError: this is Windows, which virtual GPUs do not support.
     """
-    import torch
-    import torch.distributed
-
     if sys.platform == "win32":
         raise BuildError("virtual GPUs need Linux or macOS; on Windows, use them in WSL")
     flags = ["-std=c++20", "-fPIC", "-O1", "-g0", "-fvisibility=hidden"]
@@ -224,11 +228,10 @@ def compile_flags() -> list[str]:
     flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     # The compiler's garbage collection takes 7 % of its time with g++'s default, 128 MiB.
     flags += ["--param", "ggc-min-heapsize=1000000"]
-    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_cxx11_abi)}"]
     # Without these macros, PyTorch's headers do not declare the process groups.
-    if torch.distributed.is_available():
-        flags += ["-DUSE_DISTRIBUTED"]
-        flags += ["-DUSE_C10D_GLOO"] if torch.distributed.is_gloo_available() else []
+    flags += ["-DUSE_DISTRIBUTED"] if torch.has_distributed else []
+    flags += ["-DUSE_C10D_GLOO"] if torch.has_gloo else []
     return flags
 
 
@@ -241,15 +244,19 @@ def _possible_jobs() -> int:
     return max(1, min(cores, fitting))
 
 
-def _link_flags() -> list[str]:
-    flags = ["-shared", f"-L{_pytorch_folder() / 'lib'}"]
+def _link_flags(torch: TorchFiles) -> list[str]:
+    flags = ["-shared", f"-L{torch.folder / 'lib'}"]
     flags += ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
     # Python's symbols resolve when the library is loaded. Only the linker of macOS needs a flag.
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _header_flags() -> list[str]:
-    """Return the flags with the include folders of PyTorch and Python."""
+def header_flags(torch: TorchFiles) -> list[str]:
+    """Return the flags with the include folders of PyTorch and Python.
+
+    Raises:
+        NoCompilerError: the headers of this Python are not installed.
+    """
     python_headers = Path(sysconfig.get_path("include"))
     if not (python_headers / "Python.h").is_file():
         raise NoCompilerError(
@@ -257,16 +264,9 @@ def _header_flags() -> list[str]:
             f"{platform.python_version()}, and {python_headers} has no Python.h; "
             f"install them with: {_install_commands()[1]}"
         )
-    include = _pytorch_folder() / "include"
+    include = torch.folder / "include"
     folders = [include, include / "torch" / "csrc" / "api" / "include", python_headers]
     return [word for folder in folders for word in ("-isystem", str(folder))]
-
-
-def _pytorch_folder() -> Path:
-    """Return PyTorch's folder, without `torch.utils.cpp_extension`, which searches for CUDA."""
-    import torch
-
-    return Path(torch.__file__).parent
 
 
 @functools.cache

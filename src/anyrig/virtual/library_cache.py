@@ -64,10 +64,8 @@ def is_intact(library: Path) -> bool:
         BuildError: the library belongs to another user or cannot be read.
     """
     try:
-        files = [*_own_folders(library.parent), library, _record_of(library)]
-        return all(_only_this_user_writes(file) for file in files) and (
-            _record_of(library).read_bytes() == _hash_of(library)
-        )
+        files = [*_own_folders(library.parent), library, record_of(library)]
+        return all(_only_this_user_writes(file) for file in files) and matches_record(library)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -103,12 +101,31 @@ def build_once(library: Path, build: Callable[[Path], Path], *, again: bool = Fa
     return library
 
 
+def store_script(folder_name: str, name: str, text: str) -> Path:
+    """Return a folder of the cache with the executable script `name`, written if necessary.
+
+    Raises:
+        BuildError: the script cannot be stored, or the folder belongs to another user.
+    """
+    script = cache_folder() / folder_name / name
+    try:
+        _make_private(script.parent)
+        if not script.is_file() or script.read_bytes() != text.encode():
+            with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
+                file.write(text)
+            Path(file.name).chmod(0o755)
+            Path(file.name).replace(script)
+    except OSError as error:
+        raise _unwritable(script.parent, error) from error
+    return script.parent
+
+
 def _build(library: Path, build: Callable[[Path], Path]) -> None:
     _remove_killed_builds(library.parent)
     place, prefix = library.parent.parent, f"{library.parent.name}{_BUILDING}"
     with tempfile.TemporaryDirectory(dir=place, prefix=prefix) as folder:
         built = build(Path(folder))
-        _record_of(built).write_bytes(_hash_of(built))
+        write_record(built)
         # The library last: if this process is killed in between, the hash does not match the old
         # library, and the library is rebuilt.
         files = [*built.parent.glob(f"{built.name}.*"), built]
@@ -147,16 +164,20 @@ def _build_lock(folder: Path) -> Iterator[None]:
             f"{LONGEST_WAIT_SECONDS:.0f} s; end that process, or remove {lock.lock_file}"
         ) from None
     except OSError as error:
-        raise BuildError(
-            f"the virtual backend cannot be stored in {folder.parent}: {error}; "
-            "set XDG_CACHE_HOME to a writable folder"
-        ) from error
+        raise _unwritable(folder.parent, error) from error
     try:
         builder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
         builder.unlink()
     finally:
         lock.release()
+
+
+def _unwritable(folder: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"the virtual backend cannot be stored in {folder}: {error}; "
+        "set XDG_CACHE_HOME to a writable folder"
+    )
 
 
 def _make_private(folder: Path) -> None:
@@ -199,8 +220,23 @@ def _only_this_user_writes(path: Path) -> bool:
     )
 
 
-def _record_of(library: Path) -> Path:
+def record_of(library: Path) -> Path:
+    """Return the file with the hash of `library`."""
     return library.with_name(f"{library.name}.sha256")
+
+
+def write_record(library: Path) -> None:
+    """Record the hash of `library`, which was just built."""
+    record_of(library).write_bytes(_hash_of(library))
+
+
+def matches_record(library: Path) -> bool:
+    """Return whether `library` has the recorded hash.
+
+    Raises:
+        OSError: either file cannot be read.
+    """
+    return record_of(library).read_bytes() == _hash_of(library)
 
 
 def _hash_of(library: Path) -> bytes:

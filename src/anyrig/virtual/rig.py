@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import DeviceTextError, UnknownHardwareError
-from ..hardware import Spec, is_key, spec_of_key
+from ..hardware import Spec, is_key, nearest_keys, spec_of_key
 from ..units import format_bytes, parse_bytes
 
 # Limit per node: torch keeps a device index in a signed byte, and CUDA's own tables hold 64.
@@ -255,7 +255,9 @@ def _gpu(gpu: str) -> str | int:
         return gpu
     if gpu.isdecimal():
         raise DeviceTextError(
-            f"{gpu!r} is neither a GPU nor a size; write {gpu}GiB for a plain GPU of that size"
+            f"{gpu!r} is neither a GPU nor a size; the nearest GPUs are "
+            f"{', '.join(nearest_keys(gpu, only_cuda=True))}; for a plain GPU of that size, write "
+            f"{gpu}GiB"
         )
     if _SIZE.fullmatch(gpu) is None:
         return gpu

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from anyrig.virtual import compiler
+from anyrig.virtual.torch_files import TorchFiles
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch_folder = Path(torch.__file__).parent
     headers = [torch_folder / "include", torch_folder / "include/torch/csrc/api/include"]
     include = [word for folder in headers for word in ("-isystem", str(folder))]
-    flags = [*compiler.compile_flags(), "-O0", *include, "-shared", f"-L{torch_folder / 'lib'}"]
+    flags = [
+        *compiler.compile_flags(TorchFiles.installed()),
+        "-O0",
+        *include,
+        "-shared",
+        f"-L{torch_folder / 'lib'}",
+    ]
     link = ["-lc10", "-ltorch_cpu", "-o", str(path)]
     command = [*compiler.Compiler.find().command, *flags, str(source), *link]
     subprocess.run(command, check=True)

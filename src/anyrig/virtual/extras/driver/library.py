@@ -5,9 +5,10 @@
     ~/.cache/anyrig/virtual/
         driver-77e0…/                    hash of the sources
             libnvidia-ml.so.1
-            smi-90ab…/nvidia-smi         hash of the script: which Python runs which anyrig
+        smi-90ab…/nvidia-smi             hash of the script: which Python runs which anyrig
 
-The library does not depend on PyTorch or Python, so every version shares one. It compiles in 2 s.
+The library does not depend on PyTorch or Python, so every version shares one. It compiles in 2 s,
+unless the package `anyrig-virtual` has it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 from ....errors import BuildError
 from ...compiler import Compiler
 from ...compiler_processes import CompilerProcesses
-from ...library_cache import build_once, cache_folder
+from ...library_cache import build_once, cache_folder, store_script
+from ...packaged_libraries import find_packaged
 
 VARIABLE = "ANYRIG_DRIVER"
 
@@ -58,12 +59,13 @@ def driver_environment(facts: str) -> dict[str, str]:
         return {}
     try:
         library = build_library()
+        command = _command(library.parent)
     except BuildError:
         return {}
     return {
         VARIABLE: facts,
         "LD_LIBRARY_PATH": _in_front(str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")),
-        "PATH": _in_front(str(_command(library.parent)), os.environ.get("PATH", os.defpath)),
+        "PATH": _in_front(str(command), os.environ.get("PATH", os.defpath)),
     }
 
 
@@ -91,14 +93,26 @@ def build_library(*, again: bool = False) -> Path:
         NoCompilerError: the library must be built, and there is no compiler.
         BuildError: the library cannot be built, or another process takes too long to build it.
     """
-    sources = sorted(_SOURCES.iterdir())
-    texts = [file.read_text(encoding="utf-8") for file in sources]
-    key = _hash(platform.machine(), *_FLAGS, *texts)
-    library = cache_folder() / f"driver-{key}" / LIBRARY
-    return build_once(library, _build, again=again)
+    key = library_key()
+    packaged = find_packaged(key, LIBRARY)
+    if packaged.path is not None and not again:
+        return packaged.path
+    return build_once(cache_folder() / key / LIBRARY, compile_library, again=again)
 
 
-def _build(folder: Path) -> Path:
+def library_key() -> str:
+    """Return the name of the library's folder: the hash of the sources and the flags."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCES.iterdir())]
+    return f"driver-{_hash(platform.machine(), *_FLAGS, *texts)}"
+
+
+def compile_library(folder: Path) -> Path:
+    """Compile the library in `folder`; return its path.
+
+    Raises:
+        NoCompilerError: there is no compiler.
+        BuildError: the library cannot be compiled.
+    """
     compiler = Compiler.find()
     # One translation unit: most of the time goes to the standard library's headers.
     unit, built = folder / "unit.cpp", folder / LIBRARY
@@ -112,26 +126,26 @@ def _build(folder: Path) -> Path:
     return built
 
 
-def _command(folder: Path) -> Path:
-    """Return the subfolder of `folder` with the `nvidia-smi` script; write the script if needed."""
+def _command(library: Path) -> Path:
+    """Return the folder with the `nvidia-smi` script; write the script if needed.
+
+    Args:
+        library: the folder of NVML's library.
+
+    Raises:
+        BuildError: the script cannot be stored.
+    """
     pynvml = importlib.util.find_spec("pynvml")
     program = _PROGRAM.format(
         anyrig=str(Path(__file__).parents[4]),
         pynvml=str(Path(str(pynvml.origin if pynvml else None)).parent),
     )
     text = _COMMAND.format(
-        library=shlex.quote(str(folder)),
+        library=shlex.quote(str(library)),
         python=shlex.quote(sys.executable),
         program=shlex.quote(program),
     )
-    command = folder / f"smi-{_hash(text)}" / "nvidia-smi"
-    if not command.is_file() or command.read_bytes() != text.encode():
-        command.parent.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=command.parent, delete=False) as file:
-            file.write(text)
-        Path(file.name).chmod(0o755)
-        Path(file.name).replace(command)
-    return command.parent
+    return store_script(f"smi-{_hash(text)}", "nvidia-smi", text)
 
 
 def _hash(*parts: str) -> str:
