@@ -9,7 +9,6 @@ import pytest
 
 from anyrig.rehearsal.assumed_ranks import AssumedRanks
 from anyrig.rehearsal.facts import (
-    ClockError,
     CollectiveTimes,
     DeviceFacts,
     Facts,
@@ -19,6 +18,7 @@ from anyrig.rehearsal.facts import (
     PeakMemory,
     ProgramError,
     StepFacts,
+    StepInterval,
     TypicalStep,
 )
 from anyrig.rehearsal.summary import describe
@@ -98,20 +98,20 @@ def test_collectives_are_named_where_they_took_time() -> None:
     )
 
 
-def test_errors_are_those_that_are_known_of_each_gpu() -> None:
-    errors = (
-        ClockError("T4", "products", 4.94),
-        ClockError("L4", "products", None),
-        ClockError("T4", "attention", None),
-        ClockError("T4", "collectives", 0.051),
+def test_a_step_has_the_interval_of_its_kind() -> None:
+    interval = StepInterval(1.8, 2.4, 22, "training steps, on GPUs (L4)", 1.1)
+    known = rows(replace(trained(9.0, 2.0), step_interval=interval))["step"]
+    assert known[0].startswith(
+        "2.00 s, between 1.8 and 2.4 s (9 of 10 programs of this kind were), the second of two"
     )
-    assert rows(replace(ABOUT, clock_errors=errors))["errors"] == [
-        "of T4's times, median where measured: products 494 %, collectives 5.1 %",
-        "of L4's times, median where measured: unknown, as none of its kernels was measured",
-    ]
-    assert rows(ABOUT)["errors"] == [
-        "the times of a GPU that is given by its size alone predict nothing"
-    ]
+    assert known[1] == "of this kind: 22 measured training steps, on GPUs (L4)"
+
+
+def test_a_step_of_which_nothing_is_known_says_why() -> None:
+    interval = StepInterval(None, None, 0, "nobody measured it", None)
+    unknown = rows(replace(trained(9.0, 2.0), step_interval=interval))["step"]
+    assert "between" not in unknown[0]
+    assert unknown[1] == "how far that is off is not known: nobody measured it"
 
 
 def device(rank: int = 0, index: int = 0) -> DeviceFacts:

@@ -135,26 +135,6 @@ def list_devices(facts: Mapping[str, Any]) -> str:
     return format_table("table-devices", "Devices", titles, rows)
 
 
-def list_clock_errors(facts: Mapping[str, Any]) -> str:
-    """Return how far the virtual times are known to be off."""
-    rows = [
-        [
-            Cell(str(error["card"])),
-            Cell(str(error["family"])),
-            Cell("not known")
-            if error["median_error"] is None
-            else Cell(format_share(error["median_error"]), error["median_error"]),
-        ]
-        for error in facts["clock_errors"]
-    ]
-    return format_table(
-        "table-errors",
-        "How far the times are known to be off",
-        ["GPU", "kernels", "median error"],
-        rows,
-    )
-
-
 def _seconds(seconds: float | None) -> Cell:
     return Cell(format_seconds(seconds), seconds or 0.0)
 
