@@ -138,6 +138,16 @@ def test_a_device_has_its_shares_its_peak_and_its_tensors() -> None:
     assert len(rows(replace(facts, memory=(memory(), unknown)))["cuda:1"]) == 2
 
 
+def test_the_most_memory_is_stated_where_it_is_known() -> None:
+    known = replace(device(), peak=replace(device().peak, most_bytes=6 * GIB))
+    text = rows(replace(ABOUT, devices=(known,)))["cuda:0"][2]
+    assert text.startswith("at most 6.00 GiB, with what other fragmentation, ")
+    assert text.endswith("the driver may add")
+    full = replace(known, peak=replace(known.peak, most_bytes=17 * GIB))
+    text = rows(replace(ABOUT, devices=(full,)))["cuda:0"][2]
+    assert text.endswith("may add, which is more than the GPU has")
+
+
 def test_ranks_are_named_where_there_are_several() -> None:
     two = replace(ABOUT, devices=(device(), device(1)), memory=(memory(), memory(1)))
     assert [text[:8] for text in rows(two)["cuda:0"]] == ["rank 0, "] * 3 + ["rank 1, "] * 3

@@ -131,7 +131,8 @@ def gpus_with_measured_steps() -> frozenset[str]:
 
 def _read() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("step_errors.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    content: dict[str, Any] = tomllib.loads(text)
+    return content
 
 
 def _errors(table: Mapping[str, Any], elsewhere: float) -> StepErrors:

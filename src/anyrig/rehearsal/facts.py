@@ -47,6 +47,8 @@ class PeakMemory:
         collective_bytes: NCCL's buffers.
         cached_bytes: free memory that PyTorch's allocator holds.
         headroom_bytes: what was left of the device's memory.
+        most_bytes: the most that a rank takes on a real GPU, with what other fragmentation,
+            optional workspaces and the driver may add; None if `total_bytes` was measured.
     """
 
     total_bytes: int | None
@@ -56,6 +58,7 @@ class PeakMemory:
     collective_bytes: int | None
     cached_bytes: int | None
     headroom_bytes: int | None
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,18 @@ def _describe_device(device: DeviceFacts) -> list[str]:
         describe_shares(device),
         f"peak {format_bytes(peak.total_bytes)} of {format_bytes(device.capacity_bytes)}, "
         f"{format_bytes(peak.headroom_bytes)} left: {_describe_parts(peak)}",
+        *_describe_most(device),
+    ]
+
+
+def _describe_most(device: DeviceFacts) -> list[str]:
+    most = device.peak.most_bytes
+    if most is None:
+        return []
+    fits = "" if most <= device.capacity_bytes else ", which is more than the GPU has"
+    return [
+        f"at most {format_bytes(most)}, with what other fragmentation, optional workspaces and the "
+        f"driver may add{fits}"
     ]
 
 

@@ -14,7 +14,7 @@ from .totals import Total
 
 _LONGEST = 40
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
-_PEAK_PARTS = ("tensor", "workspace", "context", "collective", "cached", "headroom")
+_PEAK_PARTS = ("most", "tensor", "workspace", "context", "collective", "cached", "headroom")
 
 
 def list_steps(facts: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def list_devices(facts: Mapping[str, Any]) -> str:
                 *(_bytes(peak.get(f"{part}_bytes")) for part in _PEAK_PARTS),
             ]
         )
-    titles = ["device", "rank", "GPU", "busy", "waiting", "idle", "capacity", "peak"]
+    titles = ["device", "rank", "GPU", "busy", "waiting", "idle", "capacity", "peak", "at most"]
     titles += ["tensors", "workspaces", "context", "collectives", "cached", "headroom"]
     return format_table("table-devices", "Devices", titles, rows)
 
