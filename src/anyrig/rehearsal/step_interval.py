@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..hardware import StepErrors, specs, step_errors_of
+from ..hardware import StepErrors, coefficients_of, specs, step_errors_of, values_of
 from .facts import DeviceFacts, StepInterval, TypicalStep
 from .step_kind import kind_of_step
 from .work_log import StepWorks
@@ -35,8 +35,8 @@ def interval_of_step(
     busy = max(device.busy_share or 0.0 for device in devices)
     if busy < _LEAST_BUSY:
         return _unknown(
-            f"kernels run in {100 * busy:.0f} % of it, and how far the times of the host, copies "
-            "and collectives are off was not measured"
+            f"kernels run in {100 * busy:.0f} % of it, and no program was compared whose time is "
+            f"that of the host, copies and collectives; {_describe_host(next(iter(cards)))}"
         )
     kinds = {kind_of_step(one.columns, specs()[card]) for card in cards for one in works}
     errors = [None if kind is None else step_errors_of(kind) for kind in kinds]
@@ -44,6 +44,18 @@ def interval_of_step(
     if len(known) < len(errors):
         return _unknown("neither this GPU nor a relative was measured")
     return _known(typical.seconds, known)
+
+
+def _describe_host(card: str) -> str:
+    """Return what the clock takes the host to need, and where that comes from."""
+    values = values_of(coefficients_of(specs()[card]))
+    launch, operator = (
+        1e6 * values[name][0] for name in ("host.launch_seconds", "host.operator_seconds")
+    )
+    return (
+        f"the host is taken to need {launch:.0f} us for a launch and {operator:.0f} us more for an "
+        "operator (in public traces, a launch takes 4 to 10 us in the median)"
+    )
 
 
 def _known(seconds: float, errors: Sequence[StepErrors]) -> StepInterval:
