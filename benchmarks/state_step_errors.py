@@ -1,7 +1,7 @@
 """Write how far predicted steps were off, from the figures in `results`, where anyrig reads it.
 
 `python benchmarks/state_step_errors.py write`, after `judge_steps.py`,
-`judge_language_models.py`, `judge_iterations.py`, `judge_published.py` and `judge_card.py`.
+`judge_language_models.py`, `judge_iterations.py` and `judge_card.py`.
 `check` prints how many of the programs lie in the intervals that the others give: a fifth of the
 programs at a time, chosen by a checksum of their names, against the quantiles of the rest.
 """

@@ -72,7 +72,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         count = len(typical["of_steps"])
         note = f"of steps {numbers}" if count <= 5 else f"of {count} steps"
         tiles.append(("typical step", format_seconds(typical["seconds"]), note))
-        tiles += _interval_tile(facts["step_interval"])
+        tiles += _interval_tile(facts.get("step_interval"))
         rate = typical.get("samples_per_second")
         if rate is not None:
             tiles.append(("throughput", f"{format_number(rate)}/s", "samples"))
