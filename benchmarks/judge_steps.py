@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from anyrig.hardware import StepKind
 from clock.judgement import errors_of
 from clock.programs import Programs
 from clock.recorded_programs import read_programs
@@ -27,7 +28,14 @@ FIGURES = {
     "torchvision": "clock-torchvision-programs",
 }
 IN_NO_FIT = {"torchvision"}
+DIGITS = 3
 NAMED = ("model", "torch", "layout", "image_size", "batch", "dtype", "trains")
+
+
+def figures_of_kind(kind: StepKind) -> dict[str, Any]:
+    """Return what `state_step_errors.py` reads."""
+    about = ("on_matrix_units", "convolves", "trains")
+    return {"known": kind.known.value, **{name: getattr(kind, name) for name in about}}
 
 
 def judged_steps(name: str) -> Iterator[dict[str, Any]]:
@@ -37,10 +45,12 @@ def judged_steps(name: str) -> Iterator[dict[str, Any]]:
         if name in IN_NO_FIT or not fits(step["model"]):
             by_gpu.setdefault(step.get("gpu", "RTX-3090"), []).append(step)
     for gpu, steps in by_gpu.items():
-        predicted = np.round(Programs(steps, gpu).predict(), 1).tolist()
-        for step, virtual_ms in zip(steps, predicted, strict=True):
+        programs = Programs(steps, gpu)
+        predicted = np.round(programs.predict(), DIGITS).tolist()
+        for step, virtual_ms, kind in zip(steps, predicted, programs.kinds(), strict=True):
             named = {key: step[key] for key in NAMED if key in step}
-            yield {"gpu": gpu, **named, "ms": step["ms"], "virtual_ms": virtual_ms}
+            times = {"ms": step["ms"], "virtual_ms": virtual_ms}
+            yield {"gpu": gpu, **named, **times, **figures_of_kind(kind)}
 
 
 def main() -> int:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyrig.units import format_bytes, format_count, parse_bytes
+from anyrig.units import format_bytes, format_count, format_span, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,20 @@ def test_no_memory_has_more_bytes_than_a_float_can_count() -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
 def test_a_count_stands_before_its_noun(count: int, text: str) -> None:
     assert format_count(count, "rank") == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (5.204, 6.809, "5.2 and 6.81 s"),
+        (0.9, 1.2, "0.9 and 1.2 s"),
+        (0.0803, 0.0981, "80.3 and 98.1 ms"),
+        (4e-7, 9e-7, "0.4 and 0.9 us"),
+        (800.0, 1234.5, "800 and 1,234 s"),
+    ],
+)
+def test_a_span_has_one_unit(low: float, high: float, text: str) -> None:
+    assert format_span(low, high) == text
 
 
 @given(st.integers(min_value=0, max_value=2**60))

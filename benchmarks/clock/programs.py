@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from anyrig.hardware import StepKind, spec_of_key
+from anyrig.rehearsal.step_kind import kind_of_step
 from anyrig.virtual.build import load_extension
 
 from .fitting import TRUSTED, Coefficients, facts
@@ -45,6 +47,18 @@ class Programs:
         each = 1e3 * np.asarray(load_extension().predict_seconds(self.gpu, self._works))
         spent = each[self._record] * self._counts
         return np.bincount(self._program, weights=spent, minlength=len(self.steps))
+
+    def kinds(self) -> list[StepKind]:
+        """Return the kind of each step."""
+        each = np.asarray(load_extension().predict_seconds(self.gpu, self._works))
+        seconds = each[self._record] * self._counts
+        spec, found = spec_of_key(self.gpu_key), []
+        for i, step in enumerate(self.steps):
+            columns = {**step["columns"], "seconds": seconds[self._program == i].tolist()}
+            kind = kind_of_step(columns, spec)
+            assert kind is not None
+            found.append(kind)
+        return found
 
     def loss(self, coefficients: Coefficients) -> float:
         errors = np.abs(np.log(self.predict(coefficients) / self.ms))

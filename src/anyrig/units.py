@@ -33,6 +33,16 @@ def format_seconds(seconds: float) -> str:
     return f"{1e6 * seconds:.1f} us"
 
 
+def format_span(low: float, high: float, joint: str = "and") -> str:
+    """Return two durations in seconds as text, with one unit: ``"5.2 and 6.81 s"``."""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    factor, unit = next((one for one in units if high >= one[0]), units[-1])
+    low, high = low / factor, high / factor
+    if high >= 999.5:
+        return f"{low:,.0f} {joint} {high:,.0f} {unit}"
+    return f"{low:.3g} {joint} {high:.3g} {unit}"
+
+
 def format_count(count: int, noun: str) -> str:
     """Return `count` and the noun, plural unless it is 1: ``"1 device"``, ``"2 devices"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

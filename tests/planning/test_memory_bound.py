@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from anyrig.planning.candidate import Verdict, judge
-from anyrig.planning.memory_bound import most_bytes, spare_bytes
+from anyrig.planning.memory_bound import spare_bytes
 from anyrig.rehearsal.comparison.prices import Prices
 from anyrig.rehearsal.comparison.rehearsed_apart import RehearsedApart
+from anyrig.rehearsal.memory_bound import most_bytes
 from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
@@ -36,11 +37,15 @@ def facts(*totals: int, rate: float | None = None, **more: Any) -> dict[str, Any
 
 
 def test_five_percent_of_the_allocator_and_512_mib_are_added() -> None:
-    assert most_bytes(peak(10 * GIB)) == int(10.5 * GIB) + 512 * MIB
-    outside = peak(10 * GIB, context=GIB, collectives=GIB)
-    assert most_bytes(outside) == int(10.4 * GIB) + 512 * MIB
-    unknown: dict[str, Any] = {**outside, "context_bytes": None, "collective_bytes": None}
-    assert most_bytes(unknown) == int(10.5 * GIB) + 512 * MIB
+    assert most_bytes(10 * GIB, 0) == int(10.5 * GIB) + 512 * MIB
+    assert most_bytes(10 * GIB, 2 * GIB) == int(10.4 * GIB) + 512 * MIB
+
+
+def test_what_the_allocator_did_not_hold_is_left_out() -> None:
+    outside = {"capacity_bytes": 16 * GIB, "peak": peak(10 * GIB, context=GIB, collectives=GIB)}
+    assert spare_bytes({"devices": [outside]}) == 16 * GIB - most_bytes(10 * GIB, 2 * GIB)
+    unknown = {**outside, "peak": {**peak(GIB), "context_bytes": None, "collective_bytes": None}}
+    assert spare_bytes({"devices": [unknown]}) == 16 * GIB - most_bytes(GIB, 0)
 
 
 def test_the_fullest_gpu_counts() -> None:

@@ -36,7 +36,7 @@ def test_a_brief_rehearsal_finds_the_same_steps_and_memory(tmp_path: Path) -> No
     done = run_anyrig("rehearse", "--rig", "T4", *flags, str(script), "8")
     assert done.returncode == 0, done.stderr
     whole = json.loads((tmp_path / "whole").read_text())
-    for same in ("devices", "typical_step", "memory", "clock_errors", "rig", "arguments"):
+    for same in ("devices", "typical_step", "memory", "step_interval", "rig", "arguments"):
         assert brief[same] == whole[same]
     assert len(brief["steps"]) == 3
     assert whole["intervals"]["kind"]

@@ -21,8 +21,8 @@ from anyrig.rehearsal.comparison.comparison import Comparison
 from anyrig.rehearsal.comparison.missing_memory import missing_bytes, with_more_memory
 from anyrig.rehearsal.comparison.prices import Prices
 from anyrig.rehearsal.comparison.rigs import parse_rigs
-from anyrig.rehearsal.comparison.table import comparison_table, describe_clock, describe_fit
-from anyrig.rehearsal.facts import ClockError
+from anyrig.rehearsal.comparison.table import comparison_table, describe_fit, describe_interval
+from anyrig.rehearsal.comparison.told_apart import find_alike
 from anyrig.virtual.rig import LARGEST_GPU_BYTES, VirtualRig
 from forked_programs import run_anyrig
 
@@ -64,7 +64,8 @@ def test_a_rig_that_fits_one_that_is_too_small_and_one_on_which_the_script_fails
     assert "MiB too little" in by_rig["1GiB"]
     assert small["outcome"] == "out of memory"
     assert 256 * 2**20 <= small["missing_bytes"] < 300 * 2**20
-    assert by_rig["1GiB"].rstrip().endswith("times predict nothing")
+    assert fits["step_interval"] == fits["facts"]["step_interval"]
+    assert written["not_told_apart"] == []  # of one rig
 
     assert "failed: ValueError at fails_on_a_t4.py:10: no T4, please" in by_rig["2xT4"]
     assert "no price" in by_rig["2xT4"]
@@ -156,14 +157,31 @@ def test_a_rig_has_left_what_its_fullest_gpu_has_left() -> None:
     assert describe_fit(row) == "yes, 1.00 GiB left"
 
 
-def test_errors_of_whole_programs_count_before_those_of_kernels() -> None:
-    kernels = [ClockError("L4", "products", 0.02), ClockError("L4", "attention", 0.101)]
-    assert describe_clock(kernels) == "2 to 10 % (kernels)"
-    programs = [*kernels, ClockError("L4", "whole trainings", 0.15)]
-    assert describe_clock(programs) == "15 % (programs)"
-    assert describe_clock([ClockError("L4", "products", None)]) == "not measured"
-    both = [*programs, ClockError("T4", "products", 0.5)]
-    assert describe_clock(both) == "L4: 15 % (programs); T4: 50 % (kernels)"
+def timed(rig: str, seconds: float, **interval: Any) -> ComparedRig:
+    known = {"low_seconds": 0.9 * seconds, "high_seconds": 1.2 * seconds, "programs": 44}
+    of_step = {**known, "reason": "steps", "apart": None, **interval}
+    return row(rig, facts(seconds, 1 / seconds, step_interval=of_step))
+
+
+def test_the_interval_of_a_step_is_that_of_its_rehearsal() -> None:
+    assert describe_interval(timed("L4", 2.0).step_interval) == "1.8 to 2.4 s"
+    unknown = timed("L4", 2.0, low_seconds=None, high_seconds=None, reason="untried")
+    assert describe_interval(unknown.step_interval) == "not known"
+    assert describe_interval(row("L4").step_interval) == "-"
+
+
+def test_rigs_whose_errors_may_differ_by_more_than_their_times_are_not_told_apart() -> None:
+    near, far = timed("L4", 1.0, apart=1.1), timed("T4", 1.09, apart=1.05)
+    (alike,) = find_alike([near, far])
+    assert alike.rigs == ("L4", "T4")
+    assert (alike.factor, alike.error) == pytest.approx((1.09, 1.1))
+    assert "L4 and T4 cannot be told apart: one is faster by a factor of 1.09" in str(alike)
+    assert not find_alike([near, timed("T4", 1.11, apart=1.05)])
+    # Where errors on two GPUs were not compared, they count as independent: 1.2 and 1.2 give 1.29.
+    assert find_alike([near, timed("T4", 1.29)])
+    assert not find_alike([near, timed("T4", 1.30)])
+    unknown = timed("T4", 1.0, low_seconds=None, high_seconds=None)
+    assert not find_alike([near, unknown, row("2xL4", status=1)])
 
 
 def test_the_error_of_ranks_is_that_of_the_rank_that_caused_it() -> None:
@@ -212,16 +230,19 @@ def shown(*rows: ComparedRig, currency: str | None = "USD") -> list[list[str]]:
 def test_the_table_has_the_columns_that_the_rigs_have() -> None:
     first, second = row(of=facts(0.5, 1234.5)), row("T4", facts(0.25, None))
     table = shown(first, second)
-    assert table[0][-2:] == ["USD per million samples", "error of times, median"]
-    assert table[1][:5] == ["2xL4", "no GPU used", "500.00 ms", "1,234", "0.81"]
-    assert table[2][:5] == ["T4", "no GPU used", "250.00 ms", "-", "no price"]
+    assert table[0] == [
+        *("rig", "fits", "step", "9 of 10 between", "samples/s", "USD per million samples")
+    ]
+    assert table[1] == ["2xL4", "no GPU used", "500.00 ms", "-", "1,234", "0.81"]
+    assert table[2] == ["T4", "no GPU used", "250.00 ms", "-", "-", "no price"]
+    assert shown(timed("L4", 2.0))[1][3] == "1.8 to 2.4 s"
     unknown = row(of=facts(0.5, None))
-    assert shown(first, unknown)[2][4] == "-"  # it has a price, and no samples
+    assert shown(first, unknown)[2][5] == "-"  # it has a price, and no samples
     steps = shown(unknown, second)
     assert "USD per million steps" in steps[0]
-    assert steps[1][4] == "500"
+    assert steps[1][5] == "500"
     assert shown(first, currency=None)[0] == [
-        *("rig", "fits", "step", "samples/s", "error of times, median")
+        *("rig", "fits", "step", "9 of 10 between", "samples/s")
     ]
     many = row(of=facts(0.5, 100.0, assumed_ranks={"nodes": 800, "ranks": 1600}))
     assert [line[1] for line in shown(many, second)] == ["ranks", "1,600", "-"]

@@ -192,7 +192,6 @@ def test_without_timelines_there_are_no_intervals_and_no_paths() -> None:
     assert facts.intervals == Intervals()
     assert [step.path for step in facts.steps] == [()]
     assert facts.typical_step is not None
-    assert {error.gpu for error in facts.clock_errors} == {"A100-80GB"}
 
 
 def test_a_path_prefers_the_work_of_its_own_rank_and_of_a_device() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from anyrig.errors import ReportError
-from anyrig.hardware import known_errors, spec_of_key
 from anyrig.rehearsal.reporting import Reporting
 from anyrig.rehearsal.step_ends import count_first_steps
 from anyrig.rehearsal.step_marker import StepMarker, check_name
@@ -53,8 +52,7 @@ def test_the_summary_and_the_files_of_a_training(tmp_path: Path) -> None:
     assert lines[1].endswith(" samples/s")
     assert "the host waits for a GPU 3 times in a step" in err
     assert "in the data loader, by the clock of this machine" in err
-    error = known_errors(spec_of_key("A100-80GB"))["products"]
-    assert f"products {error:.3g} %" in err
+    assert "how far that is off is not known: kernels run in " in err
     facts = json.loads(facts_file.read_text())
     check_facts(facts)
     check_trace(json.loads(trace_file.read_text()), facts)

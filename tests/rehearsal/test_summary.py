@@ -9,7 +9,6 @@ import pytest
 
 from anyrig.rehearsal.assumed_ranks import AssumedRanks
 from anyrig.rehearsal.facts import (
-    ClockError,
     CollectiveTimes,
     DeviceFacts,
     Facts,
@@ -19,6 +18,7 @@ from anyrig.rehearsal.facts import (
     PeakMemory,
     ProgramError,
     StepFacts,
+    StepInterval,
     TypicalStep,
 )
 from anyrig.rehearsal.summary import describe
@@ -98,20 +98,20 @@ def test_collectives_are_named_where_they_took_time() -> None:
     )
 
 
-def test_errors_are_those_that_are_known_of_each_gpu() -> None:
-    errors = (
-        ClockError("T4", "products", 4.94),
-        ClockError("L4", "products", None),
-        ClockError("T4", "attention", None),
-        ClockError("T4", "collectives", 0.051),
+def test_a_step_has_the_interval_of_its_kind() -> None:
+    interval = StepInterval(1.8, 2.4, 22, "training steps, on GPUs (L4)", 1.1)
+    known = rows(replace(trained(9.0, 2.0), step_interval=interval))["step"]
+    assert known[0].startswith(
+        "2.00 s, between 1.8 and 2.4 s (9 of 10 programs of this kind were), the second of two"
     )
-    assert rows(replace(ABOUT, clock_errors=errors))["errors"] == [
-        "of T4's times, median where measured: products 494 %, collectives 5.1 %",
-        "of L4's times, median where measured: unknown, as none of its kernels was measured",
-    ]
-    assert rows(ABOUT)["errors"] == [
-        "the times of a GPU that is given by its size alone predict nothing"
-    ]
+    assert known[1] == "of this kind: 22 measured training steps, on GPUs (L4)"
+
+
+def test_a_step_of_which_nothing_is_known_says_why() -> None:
+    interval = StepInterval(None, None, 0, "nobody measured it", None)
+    unknown = rows(replace(trained(9.0, 2.0), step_interval=interval))["step"]
+    assert "between" not in unknown[0]
+    assert unknown[1] == "how far that is off is not known: nobody measured it"
 
 
 def device(rank: int = 0, index: int = 0) -> DeviceFacts:
@@ -136,6 +136,16 @@ def test_a_device_has_its_shares_its_peak_and_its_tensors() -> None:
     ]
     unknown = replace(memory(index=1), kinds_at_peak=None)
     assert len(rows(replace(facts, memory=(memory(), unknown)))["cuda:1"]) == 2
+
+
+def test_the_most_memory_is_stated_where_it_is_known() -> None:
+    known = replace(device(), peak=replace(device().peak, most_bytes=6 * GIB))
+    text = rows(replace(ABOUT, devices=(known,)))["cuda:0"][2]
+    assert text.startswith("at most 6.00 GiB, with what other fragmentation, ")
+    assert text.endswith("the driver may add")
+    full = replace(known, peak=replace(known.peak, most_bytes=17 * GIB))
+    text = rows(replace(ABOUT, devices=(full,)))["cuda:0"][2]
+    assert text.endswith("may add, which is more than the GPU has")
 
 
 def test_ranks_are_named_where_there_are_several() -> None:

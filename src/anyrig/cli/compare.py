@@ -81,6 +81,7 @@ def _compare_and_exit(
     """Rehearse on each rig, print the table, and write the JSON object to `file`."""
     from ..rehearsal.comparison.compared_rig import Outcome
     from ..rehearsal.comparison.table import comparison_table
+    from ..rehearsal.comparison.told_apart import find_alike
     from ..rehearsal.reporting import write_text
     from ..virtual.build import build_extension
 
@@ -94,6 +95,8 @@ def _compare_and_exit(
         raise typer.Exit(130) from None
     currency = None if comparison.prices is None else comparison.prices.currency
     wide_console().print(comparison_table(rows, currency))
+    for alike in find_alike(rows):
+        typer.echo(str(alike))
     if file is not None:
         write_text(file, json_module.dumps(comparison.as_json(rows)))
     fits = any(row.outcome is Outcome.FITS for row in rows)

@@ -8,23 +8,34 @@ from .coefficients import (
     values_of,
 )
 from .driver_memory import DriverMemory, driver_memory_of
-from .program_errors import ProgramErrors, program_errors
 from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
+from .step_errors import (
+    Known,
+    StepErrors,
+    StepKind,
+    gpus_with_measured_steps,
+    step_errors,
+    step_errors_of,
+)
 
 __all__ = [
     "CoefficientGroup",
     "DriverMemory",
-    "ProgramErrors",
+    "Known",
     "Spec",
+    "StepErrors",
+    "StepKind",
     "coefficient_groups",
     "coefficients_of",
     "driver_memory_of",
     "find_spec",
+    "gpus_with_measured_steps",
     "is_key",
     "known_errors",
     "nearest_keys",
-    "program_errors",
     "spec_of_key",
     "specs",
+    "step_errors",
+    "step_errors_of",
     "values_of",
 ]

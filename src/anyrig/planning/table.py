@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ..rehearsal.comparison.table import describe_clock, describe_fit
+from ..rehearsal.comparison.table import describe_fit, describe_interval
 from ..units import format_bytes, format_seconds
 from .candidate import Verdict
 from .fitted_rig import FittedRig
@@ -32,13 +32,13 @@ def fit_table(
         table.add_column(variation.name, justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("9 of 10 between", justify="right", no_wrap=True)
     table.add_column("samples/s", justify="right", no_wrap=True)
     found = [None if row.best is None else row.best.found for row in rows]
     per_step = all(each is None or each.samples_per_second is None for each in found)
     if currency is not None:
         of = "steps" if per_step else "samples"
         table.add_column(f"{currency} per million {of}", justify="right", no_wrap=True)
-    table.add_column("error of times, median", no_wrap=True)
     table.add_column("rehearsals", justify="right", no_wrap=True)
     for row, each in zip(rows, found, strict=True):
         seconds = None if each is None else each.step_seconds
@@ -53,9 +53,9 @@ def fit_table(
             *([] if variation is None else [_UNKNOWN if value is None else str(value)]),
             Text(describe_row(row, variation)),
             _UNKNOWN if seconds is None else format_seconds(seconds),
+            describe_interval(None if each is None else each.step_interval),
             _UNKNOWN if rate is None else f"{rate:,.4g}",
             *([] if currency is None else [_describe_cost(cost, has_price)]),
-            Text(_UNKNOWN if each is None else describe_clock(each.clock_errors)),
             str(row.rehearsals),
         )
     return table

@@ -47,6 +47,8 @@ class PeakMemory:
         collective_bytes: NCCL's buffers.
         cached_bytes: free memory that PyTorch's allocator holds.
         headroom_bytes: what was left of the device's memory.
+        most_bytes: the most that a rank takes on a real GPU, with what other fragmentation,
+            optional workspaces and the driver may add; None if `total_bytes` was measured.
     """
 
     total_bytes: int | None
@@ -56,6 +58,7 @@ class PeakMemory:
     collective_bytes: int | None
     cached_bytes: int | None
     headroom_bytes: int | None
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class DeviceFacts:
     Attributes:
         index: the CUDA index in the rank.
         rank: the rank; 0 in a program of one process.
-        GPU: the name of the GPU in a rig, such as ``A100-80GB``.
+        gpu: the name of the GPU in a rig, such as ``A100-80GB``.
         capacity_bytes: the memory that a program can use.
         peak: its memory when most of it was in use.
         busy_share: the part of the typical steps in which a kernel ran.
@@ -84,21 +87,6 @@ class DeviceFacts:
     busy_share: float | None
     waiting_share: float | None
     idle_share: float | None
-
-
-@dataclass(frozen=True)
-class ClockError:
-    """How far the predicted times of a GPU's kernels, or of whole programs, are known to be off.
-
-    Attributes:
-        GPU: the name of the GPU in a rig.
-        family: the kind of work, such as ``products``.
-        median_error: the median of the relative error where measured; None if none is known.
-    """
-
-    gpu: str
-    family: str
-    median_error: float | None
 
 
 @dataclass(frozen=True)
@@ -167,6 +155,26 @@ class TypicalStep:
     seconds: float
     samples_per_second: float | None
     of_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepInterval:
+    """Between which times nine of ten typical steps of this kind lie on real GPUs.
+
+    Attributes:
+        low_seconds: the lower end; None if it is not known how far the time may be off.
+        high_seconds: the upper end; None if it is not known.
+        programs: how many measured programs say so. No fit has seen them.
+        reason: which programs these are, or why nothing is known.
+        apart: the factor up to which the errors of nine of ten programs differed between two GPUs;
+            None if it is not known.
+    """
+
+    low_seconds: float | None
+    high_seconds: float | None
+    programs: int
+    reason: str
+    apart: float | None
 
 
 @dataclass(frozen=True)
@@ -332,9 +340,10 @@ class Facts:
         status: the program's exit status.
         error: the error that ended it.
         devices: the devices that were used.
-        clock_errors: how far the times are known to be off.
         steps: the steps in order.
         typical_step: the typical step; None without steps.
+        step_interval: between which times it lies on real GPUs; None without steps or GPUs, and
+            where steps were measured.
         tracks: the streams and the threads of hosts.
         texts: the names that other facts refer to by index.
         intervals: what happened when.
@@ -355,9 +364,9 @@ class Facts:
     status: int = 0
     error: ProgramError | None = None
     devices: tuple[DeviceFacts, ...] = ()
-    clock_errors: tuple[ClockError, ...] = ()
     steps: tuple[StepFacts, ...] = ()
     typical_step: TypicalStep | None = None
+    step_interval: StepInterval | None = None
     tracks: tuple[Track, ...] = ()
     texts: tuple[str, ...] = ()
     intervals: Intervals = Intervals()

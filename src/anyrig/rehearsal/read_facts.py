@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..virtual.known_errors import error_shares
 from ..virtual.record_reading import Record
 from ..virtual.rig import VirtualRig
 from .critical_path import Timeline
-from .facts import ClockError, Facts, Finding
+from .facts import Facts, Finding
 from .findings.analysis import analyse
 from .findings.find import find_all
 from .process_record import ProcessRecord, merge_records
 from .record_facts import PathReader, RecordTexts, read_record_facts
+from .step_interval import interval_of_step
 
 
 def read_facts(
@@ -39,7 +39,9 @@ def read_facts(
         with_timelines=with_timelines,
         alike=1 if about.assumed_ranks is None else about.assumed_ranks.ranks,
     )
-    facts = replace(facts, clock_errors=_clock_errors(rig))
+    works = [process.works for process in processes if process.works is not None]
+    interval = interval_of_step(facts.typical_step, facts.devices, works)
+    facts = replace(facts, step_interval=interval)
     return replace(facts, findings=_find(facts, record, rig, processes)) if with_findings else facts
 
 
@@ -58,11 +60,3 @@ def _find(
 def _path_reader(record: Record, texts: RecordTexts) -> PathReader:
     timeline = Timeline(record)
     return lambda begin, end: texts.path(record, timeline.critical_path(begin, end))
-
-
-def _clock_errors(rig: VirtualRig) -> tuple[ClockError, ...]:
-    return tuple(
-        ClockError(gpu, family, share)
-        for gpu, shares in error_shares(rig).items()
-        for family, share in shares.items()
-    )

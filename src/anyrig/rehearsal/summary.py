@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ..units import format_bytes, format_count, format_seconds
+from ..units import format_bytes, format_count, format_seconds, format_span
 from .assumed_ranks import AssumedRanks
 from .facts import (
-    ClockError,
     CollectiveTimes,
     DeviceFacts,
     Facts,
     Finding,
     PeakMemory,
     StepFacts,
+    StepInterval,
     TypicalStep,
 )
 from .failing.description import describe_fault
@@ -36,7 +36,6 @@ def describe(facts: Facts) -> str:
     if facts.assumed_ranks is not None:
         lines += row("ranks", _describe_ranks(facts.assumed_ranks))
     lines += row("step", _describe_steps(facts))
-    lines += row("errors", _describe_errors(facts.clock_errors))
     for device in facts.devices:
         rank = f"rank {device.rank}, " if has_ranks(facts) else ""
         texts = [*_describe_device(device), *_describe_tensors(facts, device)]
@@ -87,9 +86,11 @@ def _describe_steps(facts: Facts) -> list[str]:
             "none found: no torch.optim.Optimizer took a step; name the function of a step with "
             "--step-marker"
         ]
+    between = describe_interval(facts.step_interval)
     texts = [
-        f"{format_seconds(typical.seconds)}, {_describe_choice(facts.steps)}"
+        f"{format_seconds(typical.seconds)}{between}, {_describe_choice(facts.steps)}"
         f"{describe_rate(typical)}",
+        *_describe_kind(facts.step_interval),
         *describe_activity(facts, typical),
     ]
     loader = loader_seconds(facts, typical)
@@ -99,6 +100,22 @@ def _describe_steps(facts: Facts) -> list[str]:
             "machine"
         )
     return texts
+
+
+def describe_interval(interval: StepInterval | None) -> str:
+    """Return between which times a step lies, if that is known, to append."""
+    if interval is None or interval.low_seconds is None or interval.high_seconds is None:
+        return ""
+    span = format_span(interval.low_seconds, interval.high_seconds)
+    return f", between {span} (9 of 10 programs of this kind were)"
+
+
+def _describe_kind(interval: StepInterval | None) -> list[str]:
+    if interval is None:
+        return []
+    if interval.low_seconds is None:
+        return [f"how far that is off is not known: {interval.reason}"]
+    return [f"of this kind: {interval.programs} measured {interval.reason}"]
 
 
 def describe_rate(typical: TypicalStep) -> str:
@@ -177,22 +194,6 @@ def _describe_choice(steps: Sequence[StepFacts]) -> str:
     return f"median of {others}; {took}" if others > 1 else f"the second of two; {took}"
 
 
-def _describe_errors(errors: Iterable[ClockError]) -> list[str]:
-    gpus = dict.fromkeys(error.gpu for error in errors)
-    if not gpus:
-        return ["the times of a GPU that is given by its size alone predict nothing"]
-    texts = []
-    for gpu in gpus:
-        known = [
-            f"{error.family} {100 * error.median_error:.3g} %"
-            for error in errors
-            if error.gpu == gpu and error.median_error is not None
-        ]
-        measured = ", ".join(known) or "unknown, as none of its kernels was measured"
-        texts.append(f"of {gpu}'s times, median where measured: {measured}")
-    return texts
-
-
 def describe_shares(device: DeviceFacts) -> str:
     """Return how busy a device was."""
     shares = (device.busy_share, device.waiting_share, device.idle_share)
@@ -206,6 +207,18 @@ def _describe_device(device: DeviceFacts) -> list[str]:
         describe_shares(device),
         f"peak {format_bytes(peak.total_bytes)} of {format_bytes(device.capacity_bytes)}, "
         f"{format_bytes(peak.headroom_bytes)} left: {_describe_parts(peak)}",
+        *_describe_most(device),
+    ]
+
+
+def _describe_most(device: DeviceFacts) -> list[str]:
+    most = device.peak.most_bytes
+    if most is None:
+        return []
+    fits = "" if most <= device.capacity_bytes else ", which is more than the GPU has"
+    return [
+        f"at most {format_bytes(most)}, with what other fragmentation, optional workspaces and the "
+        f"driver may add{fits}"
     ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..virtual.record_reading import MemoryCurve
 from .facts import DeviceFacts, MemoryFacts, PeakMemory
+from .memory_bound import most_bytes
 from .occupation import Occupation
 
 
@@ -15,7 +16,7 @@ class UsedDevice:
 
     Attributes:
         index: the CUDA index in the process.
-        GPU: the name of the GPU in a rig.
+        gpu: the name of the GPU in a rig.
         capacity_bytes: the memory that a program can use.
         memory: its memory over time.
     """
@@ -28,6 +29,7 @@ class UsedDevice:
     def facts(self, rank: int, occupation: Occupation) -> DeviceFacts:
         """Return the facts of the device of a rank."""
         peak = self.memory.peak
+        outside = peak.context_bytes + peak.mapped_bytes + peak.collective_bytes
         return DeviceFacts(
             index=self.index,
             rank=rank,
@@ -41,6 +43,7 @@ class UsedDevice:
                 collective_bytes=peak.collective_bytes,
                 cached_bytes=peak.cached_bytes,
                 headroom_bytes=self.capacity_bytes - peak.total_bytes,
+                most_bytes=most_bytes(peak.total_bytes, outside),
             ),
             busy_share=occupation.busy,
             waiting_share=occupation.waiting,

@@ -40,10 +40,7 @@ def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float =
     gpu.l2_bytes = spec.l2_bytes or 0.0
     gpu.memory_bytes_per_second = spec.memory_bytes_per_second
     gpu.flops_per_second = [0.0 if d is None else spec.flops_per_second[d] for d in chosen]
-    has_matrix_units = spec.capability is None or spec.capability >= _FIRST_WITH_MATRIX_UNITS
-    gpu.has_matrix_units = [
-        has_matrix_units and d is not None and d not in _WITHOUT_MATRIX_UNITS for d in chosen
-    ]
+    gpu.has_matrix_units = on_matrix_units(spec)
     gpu.link_bytes_per_second = spec.link_bytes_per_second or 0.0
     gpu.pcie_bytes_per_second = spec.pcie_bytes_per_second
     gpu.network_bytes_per_second = network_bytes_per_second
@@ -51,6 +48,14 @@ def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float =
     gpu.fabric = spec.architecture if spec.link_bytes_per_second is not None else ""
     gpu.coefficients = values_of(coefficients_of(spec))
     return gpu
+
+
+def on_matrix_units(spec: Spec) -> list[bool]:
+    """Return whether a GPU computes on matrix units, in the order of `Precision`."""
+    if spec.capability is not None and spec.capability < _FIRST_WITH_MATRIX_UNITS:
+        return [False] * len(_DTYPES_OF_PRECISION)
+    chosen = [published_dtype(spec, dtypes) for dtypes in _DTYPES_OF_PRECISION]
+    return [dtype is not None and dtype not in _WITHOUT_MATRIX_UNITS for dtype in chosen]
 
 
 def published_dtype(spec: Spec, dtypes: tuple[str, ...]) -> str | None:

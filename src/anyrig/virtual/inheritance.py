@@ -45,7 +45,7 @@ class Inheritance:
 
     Attributes:
         arguments: the arguments of `install`, with the rig as text.
-        GPUs: the folder through which the processes share the GPUs.
+        gpus: the folder through which the processes share the GPUs.
         started: when the rehearsal started, in seconds since 1970.
     """
 

@@ -84,6 +84,7 @@ def facts_of(*steps: dict[str, Any], typical: tuple[int, ...] = ()) -> dict[str,
         "texts": TEXTS,
         "steps": [*steps],
         "typical_step": of_steps if typical else None,
+        "step_interval": None,
     }
 
 
@@ -171,7 +172,10 @@ def device(index: int, rank: int, busy: float | None, total: int) -> dict[str, A
     return {
         "index": index, "rank": rank, "gpu": "T4", "capacity_bytes": 16 * GIB,
         "busy_share": busy, "waiting_share": busy, "idle_share": None,
-        "peak": {**peak, "total_bytes": total, "tensor_bytes": GIB, "headroom_bytes": 0},
+        "peak": {
+            **peak, "total_bytes": total, "tensor_bytes": GIB, "headroom_bytes": 0,
+            "most_bytes": 5 * GIB,
+        },
     }  # fmt: skip
 
 
@@ -248,6 +252,7 @@ def test_devices_have_what_is_known() -> None:
     assert (shown["device"], shown["rank"], shown["GPU"]) == ("cuda:1", "0", "T4")
     assert (shown["busy"], shown["idle"]) == ("20\u00a0%", "not measured")
     assert (shown["capacity"], shown["peak"]) == ("16.00 GiB", "4.00 GiB")
+    assert shown["at most"] == "5.00 GiB"
     assert (shown["tensors"], shown["cached"]) == ("1.00 GiB", "not measured")
     assert shown["headroom"] == "0 B"
 

@@ -63,7 +63,7 @@ def test_a_page_says_everything_without_scripts(page: ReadPage) -> None:
         "nccl:all_reduce",
         "blocks.*.mlp.up",
         "activations",
-        "not known",
+        "44 measured training steps, on this GPU",
         "exit status 0",
     ):
         assert words in page.text, words
@@ -140,6 +140,18 @@ def test_only_the_scripts_of_the_page_may_run(page: ReadPage) -> None:
         assert not any(name.startswith("on") for name in attributes)
 
 
+def test_the_page_states_the_interval_of_the_step_or_why_there_is_none() -> None:
+    facts = make_facts(devices=1, steps=3, layers=1)
+    facts["step_interval"] |= {"low_seconds": 0.8, "high_seconds": 1.25}
+    text = ReadPage.of(format_page(facts)).text
+    assert "0.8 to 1.25 s" in text
+    assert "9 of 10 of 44 measured training steps, on this GPU" in text
+    facts["step_interval"] |= {"low_seconds": None, "high_seconds": None, "reason": "untried"}
+    text = ReadPage.of(format_page(facts)).text
+    assert "not known" in text
+    assert "untried" in text
+
+
 def hostile_facts() -> dict[str, Any]:
     """Facts in which every text is hostile."""
     facts = make_facts(devices=1, steps=3, layers=1)
@@ -151,8 +163,7 @@ def hostile_facts() -> dict[str, Any]:
     facts["tracks"] = [{**track, "title": HOSTILE} for track in facts["tracks"]]
     for device in facts["devices"]:
         device["gpu"] = HOSTILE
-    for error in facts["clock_errors"]:
-        error |= {"gpu": HOSTILE, "family": HOSTILE}
+    facts["step_interval"]["reason"] = HOSTILE
     for finding in facts["findings"]:
         finding |= dict.fromkeys(("code", "title", "line", "text", "remedy"), HOSTILE)
     return facts
@@ -195,13 +206,13 @@ def test_a_failed_page_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_program_may_end_early(missing: str) -> None:
     facts = make_facts(devices=1, steps=3, layers=1)
     if missing in ("steps", "everything"):
-        facts |= {"steps": [], "typical_step": None}
+        facts |= {"steps": [], "typical_step": None, "step_interval": None}
     if missing in ("intervals", "everything"):
         facts["intervals"] = {name: [] for name in facts["intervals"]}
     if missing in ("memory", "everything"):
         facts["memory"] = []
     if missing == "everything":
-        facts |= {"devices": [], "tracks": [], "findings": [], "clock_errors": [], "texts": []}
+        facts |= {"devices": [], "tracks": [], "findings": [], "texts": []}
         facts["error"] = {"kind": "OutOfMemoryError", "text": "CUDA out of memory.", "line": None}
     page = ReadPage.of(format_page(facts))
     assert "rehearsed on" in page.text

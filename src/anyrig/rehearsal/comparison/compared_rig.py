@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from ...virtual.known_errors import error_shares
 from ...virtual.rig import VirtualRig
-from ..facts import ClockError
+from ..facts import StepInterval
 from .prices import Prices
 
 _SECONDS_OF_HOUR = 3600
@@ -39,7 +38,7 @@ class ComparedRig:
         price_per_hour: what the rig costs.
         cost_per_million_samples: what a million samples cost.
         cost_per_million_steps: what a million steps cost.
-        clock_errors: how far the times are known to be off.
+        step_interval: between which times the step lies on real GPUs.
         facts: the facts of the rehearsal, without its timelines; None if it ended without any.
         ranks: the ranks for which rank 0 ran alone, on as many nodes like the rig as they take;
             None if every rank ran.
@@ -56,7 +55,7 @@ class ComparedRig:
     price_per_hour: float | None
     cost_per_million_samples: float | None
     cost_per_million_steps: float | None
-    clock_errors: tuple[ClockError, ...]
+    step_interval: StepInterval | None
     facts: dict[str, Any] | None = field(repr=False)
     ranks: int | None = None
 
@@ -107,11 +106,7 @@ def compare_rig(
         price_per_hour=price,
         cost_per_million_samples=_cost(price, 1 / rate if rate else None),
         cost_per_million_steps=_cost(price, seconds),
-        clock_errors=tuple(
-            ClockError(gpu, family, share)
-            for gpu, shares in error_shares(rig).items()
-            for family, share in shares.items()
-        ),
+        step_interval=_interval_of(about) if typical else None,
         facts=None if facts is None else _without_timelines(facts),
         ranks=assumed["ranks"] if assumed else None,
     )
@@ -133,6 +128,11 @@ def _describe_error(status: int, error: dict[str, Any] | None, last_line: str | 
 
 def _headroom_bytes(facts: dict[str, Any]) -> int | None:
     return min((one["peak"]["headroom_bytes"] for one in facts.get("devices", ())), default=None)
+
+
+def _interval_of(facts: dict[str, Any]) -> StepInterval | None:
+    interval = facts.get("step_interval")
+    return None if interval is None else StepInterval(**interval)
 
 
 def _cost(price_per_hour: float | None, seconds: float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...virtual.rig import VirtualRig
@@ -11,6 +11,7 @@ from .compared_rig import ComparedRig, compare_rig, is_out_of_memory
 from .missing_memory import missing_bytes, with_more_memory
 from .prices import Prices
 from .rehearsed_apart import RehearsedApart, rehearse_apart
+from .told_apart import find_alike
 
 FORMAT, VERSION = "anyrig-comparison", 1
 _WITHOUT_DATA = ("--shape-only", "--assume-values")
@@ -64,4 +65,5 @@ class Comparison:
             if prices is None
             else {"currency": prices.currency, "per_hour": dict(prices.per_hour)},
             "rigs": [row.as_json() for row in rows],
+            "not_told_apart": [asdict(alike) for alike in find_alike(rows)],
         }

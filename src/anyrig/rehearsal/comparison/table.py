@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from ...units import format_bytes, format_seconds
-from ..facts import ClockError
+from ...units import format_bytes, format_seconds, format_span
+from ..facts import StepInterval
 from .compared_rig import ComparedRig, Outcome
 
 _UNKNOWN = "-"
@@ -29,12 +29,12 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
         table.add_column("ranks", justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("9 of 10 between", justify="right", no_wrap=True)
     table.add_column("samples/s", justify="right", no_wrap=True)
     per_step = all(row.samples_per_second is None for row in rows)
     if currency is not None:
         of = "steps" if per_step else "samples"
         table.add_column(f"{currency} per million {of}", justify="right", no_wrap=True)
-    table.add_column("error of times, median", no_wrap=True)
     for row in rows:
         cost = row.cost_per_million_steps if per_step else row.cost_per_million_samples
         table.add_row(
@@ -42,9 +42,9 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
             *([_UNKNOWN if row.ranks is None else f"{row.ranks:,}"] if has_ranks else []),
             Text(describe_fit(row)),
             _UNKNOWN if row.step_seconds is None else format_seconds(row.step_seconds),
+            describe_interval(row.step_interval),
             _UNKNOWN if row.samples_per_second is None else f"{row.samples_per_second:,.0f}",
             *([] if currency is None else [_describe_cost(row, cost)]),
-            Text(describe_clock(row.clock_errors)),
         )
     return table
 
@@ -70,34 +70,10 @@ def _describe_cost(row: ComparedRig, cost: float | None) -> str:
     return "no price" if row.price_per_hour is None else _UNKNOWN
 
 
-def describe_clock(errors: Iterable[ClockError]) -> str:
-    """Return how far the times of a rig's GPUs are known to be off.
-
-    If errors of whole programs are known, they are used, otherwise those of kernels.
-    """
-    by_gpu: dict[str, dict[str, float]] = {}
-    for error in errors:
-        known = by_gpu.setdefault(error.gpu, {})
-        if error.median_error is not None:
-            known[error.family] = error.median_error
-    if not by_gpu:
-        return "times predict nothing"
-    texts = {gpu: _describe_known(known) for gpu, known in by_gpu.items()}
-    if len(texts) == 1:
-        return next(iter(texts.values()))
-    return "; ".join(f"{gpu}: {text}" for gpu, text in texts.items())
-
-
-def _describe_known(known: dict[str, float]) -> str:
-    if not known:
-        return "not measured"
-    programs = {
-        family.removeprefix("whole "): share
-        for family, share in known.items()
-        if family.startswith("whole ")
-    }
-    shares = sorted((programs or known).values())
-    span = f"{100 * shares[0]:.0f} %"
-    if round(100 * shares[-1]) != round(100 * shares[0]):
-        span = f"{100 * shares[0]:.0f} to {100 * shares[-1]:.0f} %"
-    return f"{span} ({'programs' if programs else 'kernels'})"
+def describe_interval(interval: StepInterval | None) -> str:
+    """Return between which times a step lies on real GPUs, or that this is not known."""
+    if interval is None:
+        return _UNKNOWN
+    if interval.low_seconds is None or interval.high_seconds is None:
+        return "not known"
+    return format_span(interval.low_seconds, interval.high_seconds, "to")

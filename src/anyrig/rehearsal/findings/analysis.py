@@ -44,7 +44,7 @@ class Analysis:
         samples: the samples of a step; None if unknown.
         kernels: the work of each task that is a kernel, by the task's place; empty if unknown.
         layer_sizes: the sizes of the optimizer's matrices and filters.
-        GPUs: the used devices of the rig by (rank, CUDA index).
+        gpus: the used devices of the rig by (rank, CUDA index).
         devices: the facts of the devices.
         lines: the names of the record's lines, such as ``train.py:31``.
     """

@@ -16,7 +16,7 @@ class MeasuredDevice:
 
     Attributes:
         index: the CUDA index in the process.
-        GPU: the name that the driver gives the device.
+        gpu: the name that the driver gives the device.
         capacity_bytes: the memory of the device.
         most_reserved_bytes: the most that PyTorch's allocator took, in the whole run.
         most_allocated_bytes: the most that it handed out, maybe at another moment.

@@ -20,7 +20,7 @@ from .memory_picture import draw_memory, draw_peak_kinds, known_layers
 from .payload import Payload, make_payload
 from .quantities import device_title, format_number, format_seconds
 from .summary import describe_origin, format_findings, format_notes, format_summary
-from .tables import list_clock_errors, list_devices, list_path, list_steps, list_totals
+from .tables import list_devices, list_path, list_steps, list_totals
 from .totals import add_up
 
 # They make one script, in this order.
@@ -81,7 +81,6 @@ def format_page(facts: Mapping[str, Any]) -> str:
                 list_steps(facts),
                 list_totals(facts, totals),
                 list_devices(facts),
-                list_clock_errors(facts),
             ]
         ),
         "data": payload.text,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ...units import format_bytes, format_count
+from ...units import format_bytes, format_count, format_span
 from .kinds import KINDS, LABELS
 from .quantities import (
     device_title,
@@ -72,6 +72,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         count = len(typical["of_steps"])
         note = f"of steps {numbers}" if count <= 5 else f"of {count} steps"
         tiles.append(("typical step", format_seconds(typical["seconds"]), note))
+        tiles += _interval_tile(facts.get("step_interval"))
         rate = typical.get("samples_per_second")
         if rate is not None:
             tiles.append(("throughput", f"{format_number(rate)}/s", "samples"))
@@ -97,6 +98,17 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append(("largest saving", format_seconds(saving["saved_seconds"]), note))
     tiles.append(("steps", str(len(facts["steps"])), format_count(len(devices), "device")))
     return tiles
+
+
+def _interval_tile(interval: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return between which times the step lies on real GPUs, or why that is not known."""
+    if interval is None:
+        return []
+    title, low, high = "on real GPUs", interval["low_seconds"], interval["high_seconds"]
+    if low is None:
+        return [(title, "not known", interval["reason"])]
+    note = f"9 of 10 of {interval['programs']} measured {interval['reason']}"
+    return [(title, format_span(low, high, "to"), note)]
 
 
 def _path_bar(steps: Sequence[Mapping[str, Any]]) -> str:

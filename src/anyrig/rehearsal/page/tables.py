@@ -14,7 +14,7 @@ from .totals import Total
 
 _LONGEST = 40
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
-_PEAK_PARTS = ("tensor", "workspace", "context", "collective", "cached", "headroom")
+_PEAK_PARTS = ("most", "tensor", "workspace", "context", "collective", "cached", "headroom")
 
 
 def list_steps(facts: Mapping[str, Any]) -> str:
@@ -130,29 +130,9 @@ def list_devices(facts: Mapping[str, Any]) -> str:
                 *(_bytes(peak.get(f"{part}_bytes")) for part in _PEAK_PARTS),
             ]
         )
-    titles = ["device", "rank", "GPU", "busy", "waiting", "idle", "capacity", "peak"]
+    titles = ["device", "rank", "GPU", "busy", "waiting", "idle", "capacity", "peak", "at most"]
     titles += ["tensors", "workspaces", "context", "collectives", "cached", "headroom"]
     return format_table("table-devices", "Devices", titles, rows)
-
-
-def list_clock_errors(facts: Mapping[str, Any]) -> str:
-    """Return how far the virtual times are known to be off."""
-    rows = [
-        [
-            Cell(str(error["gpu"])),
-            Cell(str(error["family"])),
-            Cell("not known")
-            if error["median_error"] is None
-            else Cell(format_share(error["median_error"]), error["median_error"]),
-        ]
-        for error in facts["clock_errors"]
-    ]
-    return format_table(
-        "table-errors",
-        "How far the times are known to be off",
-        ["GPU", "kernels", "median error"],
-        rows,
-    )
 
 
 def _seconds(seconds: float | None) -> Cell:
