@@ -26,6 +26,7 @@ too long) ends all of them, and the next call starts new ones.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -196,7 +197,7 @@ class ProcessEngine(DividedEngine):
                 known.version, known.stale = model.version, {*model.tensors.others}
                 places = [slot.place for slot in model.tensors.slots]
                 row, _ = model.tensors.row(worker.number)
-                definition = Definition(model.text, places, model.tensors.block, row)
+                definition = Definition(model.text, places, model.tensors.block, row, [*sys.path])
             forgotten, worker.forgotten = worker.forgotten, []
             stale, known.stale = known.stale, set()
             yield ForwardRequest(

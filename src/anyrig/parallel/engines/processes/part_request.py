@@ -21,6 +21,7 @@ class Definition:
     places: Sequence[Place]
     block: Block
     row: Block  # for the gradients that the worker computes
+    path: Sequence[str]  # where modules are imported from
 
 
 @dataclass(frozen=True)

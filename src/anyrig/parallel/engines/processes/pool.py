@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +26,7 @@ from .link import Link, LinkClosed, Segment
 
 WAIT_SECONDS = 300.0
 _END_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # an interrupt does not wake a wait
 _MODULE = "anyrig.parallel.engines.processes.worker"
 # What `anyrig run --watch` asks of processes is not meant for these.
 _HIDDEN = ("ANYRIG_WATCHERS",)
@@ -57,7 +61,7 @@ class Worker:
                 start_new_session=True,
             )
         self._link = Link(ours)
-        self._link.send((list(sys.path), str(Path.cwd())))
+        self._link.send(str(Path.cwd()))
 
     @property
     def name(self) -> str:
@@ -73,34 +77,38 @@ class Worker:
 
     def receive(self, what: str) -> Any:
         """Return the next message; raise SpreadError if none comes."""
+        until = time.monotonic() + WAIT_SECONDS
         try:
-            return self._link.receive(WAIT_SECONDS)
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    return self._link.receive(_LOOK_SECONDS)
         except LinkClosed:
             raise self.lost(f"this process waited for {what}") from None
-        except TimeoutError:
-            raise ReplicaWaitError(
-                f"waited {WAIT_SECONDS:g} s for {what} of {self.name}, after this process had "
-                "computed its own part. The workers were ended; the next call starts new ones. If "
-                "they wait for something that only this process has, use the threads of "
-                "plan=Replicas()"
-            ) from None
+        raise ReplicaWaitError(
+            f"waited {WAIT_SECONDS:g} s for {what} of {self.name}, after this process had computed "
+            "its own part. The workers were ended; the next call starts new ones. If they wait for "
+            "something that only this process has, use the threads of plan=Replicas()"
+        )
 
     def lost(self, when: str) -> SpreadError:
         """Return the error for a worker that has ended."""
+        return SpreadError(
+            f"{self.how_it_ended()} while {when}. Parameters and optimizer are in this process, "
+            "unharmed: go on with the next step, which starts new processes"
+        )
+
+    def how_it_ended(self) -> str:
+        """Return in words that this worker ended, and why."""
         try:
             status = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             status = 0
-        cause = f"exit status {status}"
+        cause = f"with status {status}"
         if status < 0:
-            cause = f"signal {signal.Signals(-status).name}"
+            cause = f"by {signal.Signals(-status).name}"
             if status == -signal.SIGKILL:
-                cause += ", which the system sends when memory is exhausted"
-        return SpreadError(
-            f"{self.name}, which computes a part of each batch, ended while {when}: {cause}. "
-            "Parameters and optimizer are in this process, unharmed: go on with the next step, "
-            "which starts new processes"
-        )
+                cause += ", which the system sends when memory is exhausted,"
+        return f"{self.name}, which computes a part of each batch, ended {cause}"
 
     def end(self) -> None:
         """End the process."""
@@ -122,7 +130,13 @@ class Pool:
     def start(self, workers: int) -> None:
         """Start processes, without waiting for them, unless as many are there already."""
         with self.lock:
-            if any(worker.process.poll() is not None for worker in self._workers):
+            ended = [each for each in self._workers if each.process.poll() is not None]
+            if ended:
+                warnings.warn(
+                    f"{ended[0].how_it_ended()} between two steps; new processes are started",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 self.end()
             while len(self._workers) < workers:
                 self._workers.append(Worker(len(self._workers) + 1))

@@ -25,8 +25,7 @@ def main() -> NoReturn:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     link = Link(socket.socket(fileno=descriptor))
     try:
-        sys.path[:], folder = link.receive()
-        os.chdir(folder)
+        os.chdir(link.receive())
         _serve(link, number)
     except LinkClosed:
         pass

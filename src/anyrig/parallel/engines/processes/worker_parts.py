@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,7 @@ class WorkerParts:
         for kind, number in request.forgotten:
             (self._models if kind == "model" else self._graphs).pop(number, None)
         if request.definition is not None:
+            sys.path[:] = request.definition.path
             self._models[request.model] = WorkerModel(request.definition)
         model = self._models[request.model]
         model.follow(request.learns, request.refreshed)
