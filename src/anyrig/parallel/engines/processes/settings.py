@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Settings:
     matmul_precision: str
     threads: int
     seed: bytes
-    python_random: Any
+    python_random: tuple[int, bytes, float | None]
     numpy_random: Any
 
     @classmethod
@@ -60,7 +61,7 @@ class Settings:
             torch.get_float32_matmul_precision(),
             threads,
             hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8).digest(),
-            random.getstate(),
+            _packed(random.getstate()),
             None if numpy is None else numpy.get_state(),
         )
 
@@ -74,7 +75,8 @@ class Settings:
             torch.set_num_threads(self.threads)
         seed = hashlib.blake2b(self.seed, digest_size=8, salt=worker.to_bytes(4, "little")).digest()
         torch.manual_seed(int.from_bytes(seed, "little") >> 1)
-        random.setstate(self.python_random)
+        version, numbers, gauss = self.python_random
+        random.setstate((version, tuple(array("L", numbers)), gauss))
         if self.numpy_random is not None:
             import numpy
 
@@ -86,6 +88,12 @@ class Settings:
             torch.autocast("cpu", dtype, enabled, cache),
         ):
             yield
+
+
+def _packed(state: Any) -> tuple[int, bytes, float | None]:
+    """Return a state of `random` with its numbers in one piece, which is faster to send."""
+    version, numbers, gauss = state
+    return version, array("L", numbers).tobytes(), gauss
 
 
 def _refuse_modes() -> None:
