@@ -123,6 +123,16 @@ def test_changes_between_steps_are_noticed(change: str) -> None:
     pair.step()
 
 
+def test_a_method_that_a_notebook_replaces() -> None:
+    class Doubled(nn.Linear):  # cannot be imported, so it travels by value
+        pass
+
+    pair = Pair(Doubled(WIDTH, CLASSES))
+    pair.step()
+    Doubled.forward = lambda self, x: nn.Linear.forward(self, x) * 2  # type: ignore[method-assign]
+    pair.step()
+
+
 def test_unfreezing() -> None:
     pair = Pair()
     pair.both(lambda module: module[0].requires_grad_(False))

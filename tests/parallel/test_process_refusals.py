@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -118,3 +119,32 @@ def test_plans(arguments: dict[str, Any], message: str) -> None:
 def test_one_device_is_one_process() -> None:
     model = anyrig.spread(nn.Linear(3, 2), "cpu", plan=anyrig.Replicas(processes=True))
     assert anyrig.explain(model).way == "alone"
+
+
+SCALE = 1.0
+
+
+class Scaled(nn.Linear):
+    """A class that workers import, and a global of its module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * SCALE
+
+
+@pytest.mark.parametrize("where", ["before the first step", "later"])
+def test_a_global_that_was_assigned_in_an_imported_module(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = spread(Scaled(3, 2))
+    if where == "later":
+        model(torch.randn(4, 3))
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
+    with pytest.raises(SpreadError, match=rf"SCALE has other value, 2.0 instead of 1.0.*{THREADS}"):
+        model(torch.randn(4, 3))
+
+
+def test_a_method_that_was_replaced_in_an_imported_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scaled, "forward", lambda self, x: x)
+    model = spread(Scaled(3, 2))
+    with pytest.raises(SpreadError, match=rf"Scaled.forward has other code.*{THREADS}"):
+        model(torch.randn(4, 3))

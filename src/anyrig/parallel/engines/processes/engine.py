@@ -197,7 +197,9 @@ class ProcessEngine(DividedEngine):
                 known.version, known.stale = model.version, {*model.tensors.others}
                 places = [slot.place for slot in model.tensors.slots]
                 row, _ = model.tensors.row(worker.number)
-                definition = Definition(model.text, places, model.tensors.block, row, [*sys.path])
+                definition = Definition(
+                    model.text, places, model.tensors.block, row, [*sys.path], model.facts
+                )
             forgotten, worker.forgotten = worker.forgotten, []
             stale, known.stale = known.stale, set()
             yield ForwardRequest(

@@ -29,7 +29,7 @@ from ..replicas.mirror import HOOKS_OF_CALLS, OF_EVERY_MODULE, names_and_ids
 from ..replicas.replicas import check_place
 from .link import lies_in_memory
 from .shared_tensors import SharedTensors
-from .watched_code import names_in_code
+from .watched_code import classes_of, constants_of, facts_of, functions_of, names_in_code
 
 _REMEDY = "use the threads of plan=Replicas()"
 _CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError)
@@ -48,8 +48,10 @@ class ModuleState:
         self._facts: Any = None
         self.version = 0  # of `text`
         self.text = b""  # the module and the loss, pickled without their tensors
+        self.facts: dict[str, Any] = {}  # of imported code
         self.tensors: SharedTensors
         self._modules: list[nn.Module] = []
+        self._classes: list[type] = []
         self._changing: list[Any] = []
         self._watched: list[tuple[Any, str]] = []
         # Compared by identity, so they must stay alive.
@@ -60,16 +62,16 @@ class ModuleState:
 
         Raise SpreadError if other processes cannot have the module as it is.
         """
-        if self._facts is not None and self._read_facts() == self._facts:
-            if not self.tensors.are_in_place():
-                self._pack()
-            return
-        self._pack()
+        known = self._facts
+        if known is None or self._read_facts() != known or not self.tensors.are_in_place():
+            self._pack()
 
     def _read_facts(self) -> Any:
         facts: list[Any] = []
         for module in self._modules:
             facts += names_and_ids(module)
+        for cls in self._classes:
+            facts += map(id, vars(cls).values())
         facts += [id(_value_of(holder, name)) for holder, name in self._watched]
         facts += [each.tensor.requires_grad for each in self.tensors.parameters]
         if self._changing:
@@ -96,7 +98,15 @@ class ModuleState:
             with torch.inference_mode(False), torch.no_grad():
                 self.tensors = SharedTensors(tensors)
         self._modules = pickler.modules
+        self._classes = classes_of(self._modules, loss)
+        by_value = set(map(id, pickler.functions))
+        known_by_name = functions_of(self._modules, loss).items()
+        functions = {name: each for name, each in known_by_name if id(each) not in by_value}
+        self.facts = facts_of(functions)
         self._watched = [*_names_of(pickler.functions)]
+        self._watched += [
+            (each.__globals__, name) for each in functions.values() for name in constants_of(each)
+        ]
         values = [
             value
             for each in self._modules
@@ -105,7 +115,7 @@ class ModuleState:
         ]
         values += [_value_of(holder, name) for holder, name in self._watched]
         values += [] if isinstance(loss, (FunctionType, nn.Module)) else [loss]
-        self._kept = values
+        self._kept = [*values, *(value for cls in self._classes for value in vars(cls).values())]
         self._changing = [value for value in values if _may_change(value)]
         self._facts = self._read_facts()
 

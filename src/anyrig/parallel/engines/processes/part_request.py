@@ -22,6 +22,7 @@ class Definition:
     block: Block
     row: Block  # for the gradients that the worker computes
     path: Sequence[str]  # where modules are imported from
+    facts: Mapping[str, Any]  # of imported code; see `watched_code`
 
 
 @dataclass(frozen=True)

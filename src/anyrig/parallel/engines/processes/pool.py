@@ -44,6 +44,7 @@ class Worker:
             environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
             folder = str(Path(anyrig.__file__).parents[1])
             known = environment.get("PYTHONPATH")
+            environment["PYTHONSAFEPATH"] = "1"  # not the folder from which the script was started
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
             self.process = subprocess.Popen(
                 [

@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import math
+import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,7 +76,7 @@ class SharedTensors:
             start += -(-tensor.numel() * tensor.itemsize // _ALIGNMENT) * _ALIGNMENT
             if learns:
                 self.parameter_bytes = start
-        self.block = make_block(max(start, _ALIGNMENT))
+        self.block = _make_block(start)
         self.slots = [
             Slot(each, places[id(each)], places[id(each)].in_memory(self.block)) for each in tensors
         ]
@@ -114,10 +116,17 @@ class SharedTensors:
     def row(self, number: int) -> tuple[Block, list[Tensor]]:
         """Return the memory for the gradients of a worker, and its part for each parameter."""
         while len(self._rows) <= number:
-            block = make_block(max(self.parameter_bytes, _ALIGNMENT))
+            block = _make_block(self.parameter_bytes)
             row = [slot.place.in_memory(block) for slot in self.parameters]
             self._rows.append((block, row))
         return self._rows[number]
+
+
+def _make_block(size: int) -> Block:
+    """Return a block whose file is closed with it."""
+    block = make_block(max(size, _ALIGNMENT))
+    weakref.finalize(block, os.close, block.descriptor)
+    return block
 
 
 def is_parameter(tensor: Tensor) -> bool:

@@ -26,6 +26,7 @@ from .part_request import (
     TargetTotal,
 )
 from .results import learning_tensors
+from .watched_code import facts_of, functions_of, require_equal_code
 
 _CPU = torch.device("cpu")
 
@@ -57,6 +58,9 @@ class WorkerModel:
                 learning: Any = parameter.requires_grad_()
                 learning.register_post_accumulate_grad_hook(hook)
         self.module, self.loss = unpickle(definition.text, self._tensors.__getitem__)
+        modules = [each for each in (self.module, self.loss) if isinstance(each, nn.Module)]
+        functions = functions_of((m for each in modules for m in each.modules()), self.loss)
+        require_equal_code(facts_of(functions), definition.facts)
 
     def _moving_gradient(self, number: int) -> Callable[[Tensor], None]:
         """Return a hook that moves a parameter's gradient to the row of this worker at once."""
