@@ -133,6 +133,39 @@ def test_a_method_that_a_notebook_replaces() -> None:
     pair.step()
 
 
+def test_a_loss_that_reads_the_spread_model() -> None:
+    models: list[Any] = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        weights = sum(each.square().sum() for each in models[-1].parameters())
+        return functional.cross_entropy(output, target) + 0.01 * weights
+
+    pair = Pair(loss=nn.CrossEntropyLoss())
+    model = spread(pair.several, loss)
+    models += [pair.one, model]
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    model(x, target=y).backward()
+    models.pop()
+    loss(pair.one(x), y).backward()
+    torch.testing.assert_close(
+        [each.grad for each in pair.several.parameters()],
+        [each.grad for each in pair.one.parameters()],
+    )
+
+
+def test_a_spread_model_within_another() -> None:
+    one = nn.Sequential(perceptron(), nn.Linear(CLASSES, 1))
+    several = copy.deepcopy(one)
+    several[0] = spread(several[0])
+    model = spread(several)
+    x = torch.randn(SAMPLES, WIDTH)
+    for output in (one(x), model(x)):
+        output.square().mean().backward()
+    torch.testing.assert_close(
+        [each.grad for each in several.parameters()], [each.grad for each in one.parameters()]
+    )
+
+
 def test_unfreezing() -> None:
     pair = Pair()
     pair.both(lambda module: module[0].requires_grad_(False))

@@ -60,17 +60,12 @@ def with_views() -> nn.Module:
     return module
 
 
-def with_spread_part() -> nn.Module:
-    return nn.Sequential(anyrig.spread(nn.Linear(3, 2), "cpu"))
-
-
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a tensor in an attribute": (Keeps, rf"the forward keeps a tensor in Keeps.last.*{THREADS}"),
     "a tensor in a list": (Collects, rf"the forward keeps a tensor in Collects.seen.*{THREADS}"),
     "an attribute that cannot be sent": (Locked, rf"cannot be sent to.*lock.*{THREADS}"),
     "a hook": (with_hook, rf"a Linear has a hook \(forward hooks\).*{THREADS}"),
     "parameters that are views": (with_views, rf"two parameters.*the same memory.*{THREADS}"),
-    "a spread part": (with_spread_part, r"within it a Linear that is spread itself"),
 }
 
 
@@ -80,6 +75,27 @@ def test_in_the_first_step(kind: str) -> None:
     model = spread(build())
     with pytest.raises(SpreadError, match=message):
         model(torch.randn(4, 3))
+
+
+class Yields(nn.Linear):
+    """Returns what no process can send."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (number for number in range(2))
+
+
+def test_a_result_that_cannot_be_sent() -> None:
+    with pytest.raises(SpreadError, match=rf"cannot be sent.*generator.*{THREADS}"):
+        spread(Yields(3, 2))(torch.randn(4, 3))
+
+
+def test_an_argument_that_cannot_be_sent() -> None:
+    class Takes(nn.Linear):
+        def forward(self, x: Tensor, lock: Any) -> Tensor:
+            return super().forward(x)
+
+    with pytest.raises(SpreadError, match=rf"cannot be sent.*lock.*{THREADS}"):
+        spread(Takes(3, 2))(torch.randn(4, 3), threading.Lock())
 
 
 def test_sparse_gradients() -> None:

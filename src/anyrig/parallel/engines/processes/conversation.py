@@ -52,7 +52,7 @@ class Conversation:
     def ask(self, requests: Sequence[Any]) -> list[Segment | None]:
         """Send each worker its request; return the segments that hold the requests' tensors."""
         return [
-            worker.send(request) for worker, request in zip(self._workers, requests, strict=True)
+            worker.ask(request) for worker, request in zip(self._workers, requests, strict=True)
         ]
 
     def compute(self, own: Callable[[], Any]) -> None:

@@ -26,7 +26,6 @@ too long) ends all of them, and the next call starts new ones.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +44,7 @@ from ...losses.delivery import deliver
 from ...losses.loss import Criterion, compute_loss_part
 from ...losses.means_of_parts import computing_part
 from ..divided_engine import DividedEngine, Parts, Written
+from ..replicas.meeting import Meeting, is_inside
 from .conversation import Conversation, copied
 from .module_state import ModuleState
 from .part_request import Definition, ForwardRequest
@@ -88,6 +88,9 @@ class ProcessEngine(DividedEngine):
         self._was_training = True
         weakref.finalize(self, self._pool.forget, "model", self._number)
         self._pool.start(len(self.layout.devices) - 1)
+
+    def _is_inside(self) -> bool:
+        return is_inside()
 
     def _split(self, samples: int) -> tuple[int, ...]:
         first, *others = super()._split(samples)
@@ -173,7 +176,9 @@ class ProcessEngine(DividedEngine):
         with computing_part(
             lambda count: (conversation.add_up(count), share), first if parts.is_first else None
         ):
-            result = own(*given[0], **given[1])
+            # In a meeting, a spread model within the module computes alone.
+            alone = Meeting([self.layout.lead], exchanges=False)
+            result = alone.attend(lambda: own(*given[0], **given[1]))
         if parts.is_first:
             first.check_output(result)
         return result
@@ -197,9 +202,7 @@ class ProcessEngine(DividedEngine):
                 known.version, known.stale = model.version, {*model.tensors.others}
                 places = [slot.place for slot in model.tensors.slots]
                 row, _ = model.tensors.row(worker.number)
-                definition = Definition(
-                    model.text, places, model.tensors.block, row, [*sys.path], model.facts
-                )
+                definition = Definition(model.text, places, model.tensors.block, row, model.facts)
             forgotten, worker.forgotten = worker.forgotten, []
             stale, known.stale = known.stale, set()
             yield ForwardRequest(

@@ -29,6 +29,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from ....errors import SpreadError
 from ...mapped_memory import Block, make_block
 
 # The bytes of the pickle; the number of the segment, or -1, and its bytes if its file descriptor
@@ -37,6 +38,8 @@ _HEAD = struct.Struct("=QqQq")
 _MOST_DESCRIPTORS = 8
 _ALIGNMENT = 64
 _SMALLEST = 2**16
+# The errors of pickle for an object that cannot be pickled.
+CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError)
 
 
 class LinkClosed(Exception):  # noqa: N818 - an event, which its catcher explains
@@ -85,11 +88,17 @@ class Link:
     def send(self, message: Any) -> Segment | None:
         """Send a message; return the segment that has its tensors, to be freed by the caller.
 
-        Raise LinkClosed if the other end is closed.
+        Raise LinkClosed if the other end is closed, and SpreadError if the message cannot be sent.
         """
         stream = io.BytesIO()
         pickler = _Pickler(stream)
-        pickler.dump(message)
+        try:
+            pickler.dump(message)
+        except CANNOT_BE_SENT as error:
+            raise SpreadError(
+                f"an argument or a result of the model cannot be sent to another process: {error}. "
+                "Pass and return tensors in containers, or use the threads of plan=Replicas()"
+            ) from error
         segment = self._fill(pickler) if pickler.size else None
         descriptors = [block.descriptor for block in pickler.blocks]
         number, size = -1, 0
@@ -145,7 +154,14 @@ class Link:
             raise LinkClosed from error
         if size:
             self._mapped[number] = _map(descriptors.pop(0), size)
-        return unpickle(text, _Placed(self._mapped.get(number), descriptors))
+        try:
+            return unpickle(text, _Placed(self._mapped.get(number), descriptors))
+        except Exception as error:
+            raise SpreadError(
+                "an argument or a result of the model arrived in another process, but cannot be "
+                f"read there: {type(error).__name__}: {error}. Pass and return tensors in "
+                "containers, or use the threads of plan=Replicas()"
+            ) from error
 
     def _read(self, size: int) -> bytes:
         found = bytearray(size)
@@ -231,8 +247,9 @@ def survives(value: Any) -> bool:
 
 
 def _view(block: Block, form: Form) -> Tensor:
-    flat = block.view(form.start, form.dtype, (math.prod(form.shape),))
-    return flat.as_strided(form.shape, form.strides, flat.storage_offset())
+    # In a storage of its own: nested tensors are made of the whole storage of a tensor.
+    flat = block.apart(form.start, form.dtype, math.prod(form.shape))
+    return flat.as_strided(form.shape, form.strides)
 
 
 def _map(descriptor: int, size: int) -> Block:

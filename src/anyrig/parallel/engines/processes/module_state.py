@@ -15,7 +15,7 @@ import io
 import pickle
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 import torch
@@ -27,12 +27,11 @@ from ...own_class import require_frozen
 from ...spread_module import SpreadModule
 from ..replicas.mirror import HOOKS_OF_CALLS, OF_EVERY_MODULE, names_and_ids
 from ..replicas.replicas import check_place
-from .link import lies_in_memory
+from .link import CANNOT_BE_SENT, lies_in_memory
 from .shared_tensors import SharedTensors
 from .watched_code import classes_of, constants_of, facts_of, functions_of, names_in_code
 
 _REMEDY = "use the threads of plan=Replicas()"
-_CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError)
 # Values whose identity says all.
 _FIXED = (
     *(Tensor, nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType),
@@ -122,9 +121,7 @@ class ModuleState:
     def _pickle(self, value: Any, pickler: _Pickler) -> bytes:
         try:
             pickler.dump(value)
-        except _CANNOT_BE_SENT as error:
-            if isinstance(error, SpreadError):
-                raise
+        except CANNOT_BE_SENT as error:
             raise SpreadError(
                 f"{type(self._root[0]).__name__} or its loss has an object that cannot be sent to "
                 f"other processes: {error}. Create it inside of the forward, or {_REMEDY}"
@@ -174,13 +171,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self._known[id(value)] = len(self._known)
                 self.tensors.append(value)
             return self._known[id(value)]
-        if isinstance(value, nn.Module):
-            if isinstance(value, SpreadModule):
-                _refuse_spread_module(value)
+        if isinstance(value, nn.Module) and not isinstance(value, SpreadModule):
             self.modules.append(value)
         return None
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, SpreadModule):  # within a part, it is called as the module inside
+            return _itself, (value.module,)
         reduced = super().reducer_override(value)
         if isinstance(value, FunctionType) and reduced is not NotImplemented:
             self.functions.append(value)
@@ -236,8 +233,5 @@ def _refuse_hooks(module: nn.Module) -> None:
             )
 
 
-def _refuse_spread_module(module: SpreadModule) -> NoReturn:
-    raise SpreadError(
-        f"the module has within it a {type(module.module).__name__} that is spread itself; spread "
-        f"the outer module alone, or {_REMEDY}"
-    )
+def _itself(module: nn.Module) -> nn.Module:
+    return module

@@ -14,6 +14,13 @@ from .shared_tensors import Place
 
 
 @dataclass(frozen=True)
+class SearchPath:
+    """Where modules are imported from, for all that follows; there is no answer."""
+
+    folders: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Definition:
     """A module and a loss, for a worker that has none, or another version of them."""
 
@@ -21,7 +28,6 @@ class Definition:
     places: Sequence[Place]
     block: Block
     row: Block  # for the gradients that the worker computes
-    path: Sequence[str]  # where modules are imported from
     facts: Mapping[str, Any]  # of imported code; see `watched_code`
 
 

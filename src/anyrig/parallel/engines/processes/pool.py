@@ -23,6 +23,7 @@ import anyrig
 
 from ....errors import ReplicaWaitError, SpreadError
 from .link import Link, LinkClosed, Segment
+from .part_request import SearchPath
 
 WAIT_SECONDS = 300.0
 _END_SECONDS = 1.0
@@ -39,6 +40,7 @@ class Worker:
         self.number = number
         # What the worker shall forget before its next part: numbers of models, and of calls.
         self.forgotten: list[tuple[str, int]] = []
+        self._path: list[str] = []  # as the worker has it
         ours, theirs = socket.socketpair()
         with theirs:
             environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
@@ -68,6 +70,13 @@ class Worker:
     def name(self) -> str:
         """The worker for messages."""
         return f"process {self.number} (pid {self.process.pid})"
+
+    def ask(self, request: Any) -> Segment | None:
+        """Send a request, for which the worker may have to import modules; see `send`."""
+        if self._path != sys.path:
+            self._path = [*sys.path]
+            self.send(SearchPath(self._path))
+        return self.send(request)
 
     def send(self, message: Any) -> Segment | None:
         """Send a message; see `Link.send`. Raise SpreadError if the worker has ended."""

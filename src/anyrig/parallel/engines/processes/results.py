@@ -7,14 +7,28 @@ from typing import Any
 
 from torch import Tensor
 
+from ....errors import SpreadError
 from ....transfer.tree import list_leaves, map_leaves
+from ...marks import tensors_with_gradients
 
 
 def learning_tensors(tree: Any) -> list[Tensor]:
-    """Return the tensors of a tree that require gradients, each once, in the order of the tree."""
-    return [
+    """Return the tensors of a tree that require gradients, each once, in the order of the tree.
+
+    Raise SpreadError for such a tensor within an object that is no container: the gradients that it
+    gets in one process would not reach another.
+    """
+    found = [
         leaf for leaf, _ in list_leaves(tree) if isinstance(leaf, Tensor) and leaf.requires_grad
     ]
+    known = set(map(id, found))
+    if any(id(each) not in known for each in tensors_with_gradients(tree)):
+        raise SpreadError(
+            f"a {type(tree).__name__} holds a tensor with a gradient in an object that is no "
+            "container, where gradients do not cross from one process to another. Pass and return "
+            "tensors in containers, or use the threads of plan=Replicas()"
+        )
+    return found
 
 
 def replace_tensors(tree: Any, by: Mapping[int, Tensor]) -> Any:

@@ -41,38 +41,36 @@ def _end_with(parent: int) -> None:
 
 
 def _serve(link: Link, number: int) -> None:
-    from .part_request import ForwardRequest
-    from .worker_parts import Stopped, WorkerParts
+    from ....errors import SpreadError
+    from .part_request import SearchPath
+    from .worker_parts import WorkerParts
 
     parts = WorkerParts(link, number)
-    free: list[Segment] = []
+    used: Segment | None = None
     while True:
-        request = link.receive()
-        for segment in free:  # the parent has taken over what it needed of the last answer
-            segment.is_free = True
-        free.clear()
-        answer: Any
         try:
-            if isinstance(request, ForwardRequest):
-                answer = parts.forward(request)
-            else:
-                answer = parts.backward(request)
-        except Stopped:
-            answer = _failure(None)
+            request = link.receive()
+            if isinstance(request, SearchPath):
+                sys.path[:] = request.folders
+                continue
+            answer = parts.answer(request)
+            del request
+        except LinkClosed:
+            raise
         except BaseException as error:
             answer = _failure(error)
-        del request
-        used = link.send(answer)
-        if used is not None:
-            free.append(used)
+        if used is not None:  # the parent has taken over what it needed of the last answer
+            used.is_free = True
+        try:
+            used = link.send(answer)
+        except SpreadError as error:  # the result cannot be pickled
+            used = link.send(_failure(error))
         del answer
 
 
-def _failure(error: BaseException | None) -> Any:
+def _failure(error: BaseException) -> Any:
     from .part_request import Failed
 
-    if error is None:
-        return Failed(None, "")
     # Without the frames of this program.
     frames = error.__traceback__
     folder = str(Path(__file__).parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from .part_request import (
     Computed,
     Definition,
     Differentiated,
+    Failed,
     ForwardRequest,
     TargetCount,
     TargetTotal,
@@ -108,12 +108,22 @@ class WorkerParts:
         self._models: dict[int, WorkerModel] = {}
         self._graphs: dict[int, _Graph] = {}
 
+    def answer(self, request: ForwardRequest | BackwardRequest) -> Any:
+        """Return the answer to a request; raise what the module raises."""
+        try:
+            return (
+                self.forward(request)
+                if isinstance(request, ForwardRequest)
+                else self.backward(request)
+            )
+        except Stopped:
+            return Failed(None, "")
+
     def forward(self, request: ForwardRequest) -> Computed:
         """Compute the result of a part, and keep its graph."""
         for kind, number in request.forgotten:
             (self._models if kind == "model" else self._graphs).pop(number, None)
         if request.definition is not None:
-            sys.path[:] = request.definition.path
             self._models[request.model] = WorkerModel(request.definition)
         model = self._models[request.model]
         model.follow(request.learns, request.refreshed)
