@@ -15,6 +15,7 @@ WHY = {
     "checkpoint/values_file.py": "with weights_only=True, which unpickles no code",
     "migration/rules/map_location.py": "loads nothing: its examples are source",
     "migration/rules/weights_only.py": "loads nothing: its examples are source",
+    "parallel/engines/processes/link.py": "a process and its children, by inherited sockets",
     "parallel/ranks/metrics/exchange.py": "gather_over_ranks takes objects of any class",
     "processes/call.py": "a function and its result, in a private folder of the user's",
     "verification/channel.py": "records of anyrig verify's own processes, in a private folder",

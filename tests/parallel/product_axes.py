@@ -359,10 +359,12 @@ TRAININGS: dict[str, Training] = {
 
 # --- where, and how many samples ------------------------------------------------------------------
 
+PROCESSES = "2 processes"  # on the CPU, started by this one
 # The shares of virtual devices in this process; None for the ranks of a group.
 DEVICES: dict[str, tuple[float, ...] | None] = {
     "1": (1,),
     "2": (1, 1),
+    PROCESSES: (1, 1),
     "3 as 3:2:1": (3, 2, 1),
     "ranks": None,
     "shards": None,

@@ -19,6 +19,7 @@ from product_axes import (
     BATCHES,
     DEVICES,
     OUTPUTS,
+    PROCESSES,
     ROWS,
     TRAININGS,
     WIDTH,
@@ -113,7 +114,8 @@ class _Trained:
         self.module = module
         output, self.training = OUTPUTS[case.output], TRAININGS[case.training]
         shares = DEVICES[case.devices]
-        self.lead = torch.device("cpu" if shares is None else "cuda:0")
+        on_cpu = shares is None or case.devices == PROCESSES
+        self.lead = torch.device("cpu" if on_cpu else "cuda:0")
         is_pipeline = case.devices.startswith("pipeline")
         if not (spread and is_pipeline):
             module.to(self.lead)
@@ -167,6 +169,8 @@ def _spread(case: Case, module: Net, loss: Any, lead: torch.device) -> Any:
         plan: Plan = Pipeline(micro_batches=2, example=(inputs, {}))
     elif case.devices == "shards":
         plan = Shards()
+    elif case.devices == PROCESSES:
+        return anyrig.spread(module, "cpu", Replicas(processes=2), loss=loss)
     else:
         plan = Replicas(shares="auto" if shares is None else shares)
     rig = None if shares is None else first_devices(len(shares))

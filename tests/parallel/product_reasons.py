@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from product_axes import BATCHES, DEVICES, TRAININGS
+from product_axes import BATCHES, DEVICES, PROCESSES, TRAININGS
 from product_cases import UNEVEN_MEANS, Case
 
 
@@ -51,6 +51,31 @@ REASONS = (
         r"a Hidden with a tensor of shape .* nothing says how many samples it has",
         "ranks: nothing counts the samples of an object of a class of its own",
         lambda case: _in_ranks(case) and case.batch == "own class",
+    ),
+    Reason(
+        r"the gradients are computed in several processes, so create_graph=True has no graph",
+        "processes: gradients of gradients",
+        lambda case: case.devices == PROCESSES and case.training in ("penalty", "double backward"),
+    ),
+    Reason(
+        r"(the forward keeps a tensor in Net\.kept|Net or its loss holds a tensor .* with a graph)",
+        "processes: a forward that keeps a tensor in an attribute",
+        lambda case: case.devices == PROCESSES and case.output.endswith("attribute"),
+    ),
+    Reason(
+        r"holds a tensor with a gradient in an object that is no container",
+        "processes: an object of a class of its own that has tensors with gradients",
+        lambda case: case.devices == PROCESSES,
+    ),
+    Reason(
+        r"arrived in another process, but cannot be read there",
+        "processes: a nested tensor, or an object that does not survive pickling",
+        lambda case: case.devices == PROCESSES and case.batch in ("nested tensor", "attrs"),
+    ),
+    Reason(
+        r"a result of the model cannot be sent to another process: .*generator",
+        "processes: a generator is not sent",
+        lambda case: case.devices == PROCESSES and case.output == "generator",
     ),
     Reason(
         r"cannot gather the value: a generator yields its values later",

@@ -11,17 +11,19 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+from product_axes import PROCESSES
 from product_cases import EQUAL, NO_MEANING, Case, pairwise, run_case, sample
 from product_ranks import FAILED, outcomes
 from product_reasons import fault_of, reason_of
 
-IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1", "pipeline")
+IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1", "pipeline", PROCESSES)
 OVER_RANKS = ("ranks", "shards", "pipeline over ranks")
 SWEPT = {
     "1": 300,
     "2": 500,
     "3 as 3:2:1": 500,
     "pipeline": 350,
+    PROCESSES: 400,
     "ranks": 400,
     "shards": 200,
     "pipeline over ranks": 200,

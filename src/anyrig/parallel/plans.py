@@ -64,24 +64,31 @@ class Replicas:
         local_statistics: accept numbers that each device takes from its own samples, as under DDP:
             batch normalization, which the first step otherwise warns of, and samples that the
             module relates to each other, which it otherwise refuses.
+        processes: compute each part in a process of its own, which this process starts and ends:
+            their number, this process included; True for one for each device. On the CPU, in a
+            script or notebook without a launcher. By default the threads of this process drive all
+            devices.
         ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
             ``find_unused_parameters``, ``bucket_cap_mb``, ``gradient_as_bucket_view``. In one
             process they have no effect.
 
     Raises:
         SharesError: `shares` is no policy and no numbers.
-        SpreadError: `ddp` has another argument.
+        SpreadError: `ddp` has another argument, or `processes` is no positive number, or used with
+            `sync_batch_norm` or with measured shares.
     """
 
     shares: str | Sequence[float] | Shares = "auto"
     sync_batch_norm: bool = False
     local_statistics: bool = False
+    processes: bool | int = False
     ddp: Mapping[str, Any] = field(default_factory=dict)
 
     noun: ClassVar[str] = "replicas"
 
     def __post_init__(self) -> None:
         read_shares(self.shares)
+        _check_processes(self)
         for name in self.ddp:
             if name in _DDP:
                 continue
@@ -256,6 +263,28 @@ def require_plan(given: object) -> None:
         raise SpreadError(
             f"plan={name} is not a plan; use Replicas(), Shards(), Pipeline() or Exact(12), "
             "or leave it out"
+        )
+
+
+def _check_processes(plan: Replicas) -> None:
+    """Raise SpreadError unless replicas in processes are possible as planned."""
+    number = plan.processes
+    if number is False:
+        return
+    if not isinstance(number, int) or number < 1:
+        raise SpreadError(
+            f"processes={number!r} is not a number of processes; use 2 or more, or True for one "
+            "for each device"
+        )
+    if plan.sync_batch_norm:
+        raise SpreadError(
+            "sync_batch_norm=True exchanges statistics within layers, which replicas in processes "
+            "do not; leave out processes=, or put the layers in eval()"
+        )
+    if plan.shares in ("speed", "memory"):
+        raise SpreadError(
+            f"shares={plan.shares!r} measures devices, but processes share one CPU; use "
+            'shares="even" or one number for each process'
         )
 
 

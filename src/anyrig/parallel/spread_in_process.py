@@ -28,6 +28,10 @@ def spread_in_process(
 ) -> SpreadModule:
     """Return a module spread over a rig; see `anyrig.spread`."""
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
+    if isinstance(plan, Replicas) and plan.processes is not False:
+        from .engines.processes.spread import spread_over_processes
+
+        return spread_over_processes(module, rig, plan, asked)
     why = ""
     if plan is None:
         totals = [device.total_bytes for device in rig if device.kind != "cpu"]

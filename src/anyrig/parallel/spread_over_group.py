@@ -47,6 +47,11 @@ def spread_over_group(
             "output_device= is for one process; in a process group each rank has the outputs of "
             "its own samples, as from anyrig.distribute(loader, model)"
         )
+    if isinstance(plan, Replicas) and plan.processes is not False:
+        raise SpreadError(
+            f"processes={plan.processes} starts processes from a script without a launcher, but "
+            f"this process is a rank of {group.world_size}, each a process already; leave it out"
+        )
     here = devices_of(module)
     if rig is None and len(here) == 1 and not device_types_of(module) <= {"cpu", "meta"}:
         group = replace(group, device=here.pop())  # the accelerator that has the module

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from anyrig.parallel.engines.pipeline.over_ranks.contents import Form
-from anyrig.parallel.engines.pipeline.over_ranks.mapped_memory import _MOST_VIEWS, make_sample
 from anyrig.parallel.engines.pipeline.over_ranks.memory_link import MemoryLink
+from anyrig.parallel.mapped_memory import _MOST_VIEWS, make_sample
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="links by memory need Linux"

@@ -59,7 +59,7 @@ class Mirror:
 
     def has_changed(self) -> bool:
         """Return whether attributes, children, hooks or tensors were replaced since `build`."""
-        return self._names_and_ids != _names_and_ids(self.module) or any(
+        return self._names_and_ids != names_and_ids(self.module) or any(
             seen() is None for seen in self._tensors_seen
         )
 
@@ -77,7 +77,7 @@ class Mirror:
     def build(self, slots: Slots, mirrors: Mirrors) -> None:
         """Give the copies the module's present attributes, except for `varying`."""
         state = self.module.__dict__
-        self._names_and_ids = _names_and_ids(self.module)
+        self._names_and_ids = names_and_ids(self.module)
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
         self.varying = [name for name in own if _may_vary(self.module, name, state[name])]
         self._kept = [state[name] for name in own if name not in self.varying]
@@ -173,21 +173,21 @@ class _Translation:
         return value
 
 
-def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
+def names_and_ids(module: torch.nn.Module) -> list[str | int]:
     """Return names and ids of a module's attributes, tensors and children, and ids of its hooks."""
     state = module.__dict__
     found: list[str | int] = [*state, *map(id, state.values())]
     for kind in _TENSORS_AND_CHILDREN:
         found += state[kind]
         found += map(id, state[kind].values())
-    for kind in _HOOKS_OF_CALLS:
+    for kind in HOOKS_OF_CALLS:
         found += state.get(kind, ())
     return found
 
 
 def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
     """Return whether copies need a value of their own."""
-    if type(value) in ATOM_TYPES or name in _SHARED:
+    if type(value) in ATOM_TYPES or name in OF_EVERY_MODULE:
         return False
     if isinstance(module, torch.nn.RNNBase) and name == "_flat_weights":
         return False
@@ -202,11 +202,11 @@ def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
 
 
 # The containers of torch.nn.Module itself: hooks, and names of buffers.
-_SHARED = frozenset(
+OF_EVERY_MODULE = frozenset(
     name for name, value in torch.nn.Module().__dict__.items() if isinstance(value, (dict, set))
 )
-_HOOKS = tuple(name for name in _SHARED if "hooks" in name)
-_HOOKS_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = tuple(name for name in OF_EVERY_MODULE if "hooks" in name)
+HOOKS_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def inner_module(module: Any) -> Any:

@@ -26,8 +26,8 @@ from torch import Tensor
 from .....processes.group.board import board_of
 from .....processes.group.membership import Group
 from .....processes.group.node_sockets import connect_ranks, group_limit_seconds
+from ....mapped_memory import NONE, Block, Sample, make_block, make_sample, open_block
 from .contents import Form
-from .mapped_memory import NONE, Block, Sample, make_block, make_sample, open_block
 
 # A message of more bytes is left to gloo: it costs no more there, and blocks are never given back.
 MOST_BYTES = 4 * 2**20

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...layout import Layout
-from ...losses.criterions import recognise
-from ...losses.loss import Criterion, compute_loss_part
-from ...losses.own_loss import HalvesCheck
-from ...losses.same_by_halves import NOTHING, Differences, compare_part
-from ...parts.call import with_copies, without_trace
-from .meeting import Meeting
-from .run import Run
+from ..layout import Layout
+from ..losses.checked_means import CheckedCalls
+from ..losses.criterions import recognise
+from ..losses.loss import Criterion, compute_loss_part
+from ..losses.own_loss import HalvesCheck
+from ..losses.same_by_halves import NOTHING, Differences, compare_part
+from ..parts.call import with_copies, without_trace
 
 
 def check_first_call(
-    run: Run,
+    call: Callable[[Callable[..., Any], tuple[Any, Any]], Any],
+    checked: CheckedCalls,
     layout: Layout,
     module: nn.Module,
     loss: Criterion | None,
@@ -30,13 +30,9 @@ def check_first_call(
     """Check what a module on `device` computes for a part of a batch, in a first call.
 
     Return what does not follow from the halves of the part; raise BatchError for a loss that does
-    not follow from them.
+    not follow from them. `call` calls a function on `device` with a part.
     """
-
-    def call(function: Callable[..., Any], given: tuple[Any, Any]) -> Any:
-        return run.side_by_side.run(Meeting([device]), [function], [given])[0]
-
-    if loss is not None and recognise(loss) is None and run.checked.note_loss(samples):
+    if loss is not None and recognise(loss) is None and checked.note_loss(samples):
         check, learns = HalvesCheck(layout.dim), torch.is_grad_enabled()
 
         def compute(*inputs: Any, **kwargs: Any) -> None:
@@ -45,6 +41,6 @@ def check_first_call(
 
         with without_trace([module, loss], [device]):
             call(compute, with_copies(part))
-    if layout.plan.local_statistics or not run.checked.note_halves(part[1], samples):
+    if layout.plan.local_statistics or not checked.note_halves(part[1], samples):
         return NOTHING
     return compare_part(module, loss, part, samples, layout.dim, device, call)

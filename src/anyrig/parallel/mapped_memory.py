@@ -26,9 +26,10 @@ class Block:
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
+        self._memory = mmap.mmap(descriptor, size)
         # Training may fill a block that an evaluation made, with or without inference mode.
         with torch.inference_mode(False):
-            self.data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+            self.data = torch.frombuffer(self._memory, dtype=torch.uint8)
         self.descriptor, self.size = descriptor, size
         self._views: dict[tuple[int, torch.dtype, Sequence[int]], Tensor] = {}
 
@@ -43,6 +44,13 @@ class Block:
             with torch.inference_mode(False):
                 found = self._views[key] = self.data[start:end].view(dtype).view(shape)
         return found
+
+    def apart(self, start: int, dtype: torch.dtype, count: int) -> Tensor:
+        """Return `count` elements from byte `start` on, in a storage that has nothing else."""
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        with torch.inference_mode(False):
+            return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=start)
 
 
 def make_block(size: int) -> Block:

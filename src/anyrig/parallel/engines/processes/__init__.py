@@ -1,0 +1,1 @@
+"""Replicas in processes that this process starts, keeps and ends."""

@@ -1,0 +1,202 @@
+"""The worker processes of this process: started once, kept for all models, and ended."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyrig
+
+from ....errors import ReplicaWaitError, SpreadError
+from .link import Link, LinkClosed, Segment
+from .part_request import SearchPath
+
+WAIT_SECONDS = 300.0
+_END_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # an interrupt does not wake a wait
+_MODULE = "anyrig.parallel.engines.processes.worker"
+# What `anyrig run --watch` asks of processes is not meant for these.
+_HIDDEN = ("ANYRIG_WATCHERS",)
+
+
+class Worker:
+    """A process that computes parts of batches for this one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        # What the worker shall forget before its next part: numbers of models, and of calls.
+        self.forgotten: list[tuple[str, int]] = []
+        self._path: list[str] = []  # as the worker has it
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
+            folder = str(Path(anyrig.__file__).parents[1])
+            known = environment.get("PYTHONPATH")
+            environment["PYTHONSAFEPATH"] = "1"  # not the folder from which the script was started
+            environment["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    _MODULE,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    str(number),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                # Ctrl-C in a terminal is for this process, which then ends the workers.
+                start_new_session=True,
+            )
+        self._link = Link(ours)
+        self._link.send(str(Path.cwd()))
+
+    @property
+    def name(self) -> str:
+        """The worker for messages."""
+        return f"process {self.number} (pid {self.process.pid})"
+
+    def ask(self, request: Any) -> Segment | None:
+        """Send a request, for which the worker may have to import modules; see `send`."""
+        if self._path != sys.path:
+            self._path = [*sys.path]
+            self.send(SearchPath(self._path))
+        return self.send(request)
+
+    def send(self, message: Any) -> Segment | None:
+        """Send a message; see `Link.send`. Raise SpreadError if the worker has ended."""
+        try:
+            return self._link.send(message)
+        except LinkClosed:
+            raise self.lost("this process sent it a batch") from None
+
+    def receive(self, what: str) -> Any:
+        """Return the next message; raise SpreadError if none comes."""
+        until = time.monotonic() + WAIT_SECONDS
+        try:
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    return self._link.receive(_LOOK_SECONDS)
+        except LinkClosed:
+            raise self.lost(f"this process waited for {what}") from None
+        raise ReplicaWaitError(
+            f"waited {WAIT_SECONDS:g} s for {what} of {self.name}, after this process had computed "
+            "its own part. The workers were ended; the next call starts new ones. If they wait for "
+            "something that only this process has, use the threads of plan=Replicas()"
+        )
+
+    def lost(self, when: str) -> SpreadError:
+        """Return the error for a worker that has ended."""
+        return SpreadError(
+            f"{self.how_it_ended()} while {when}. Parameters and optimizer are in this process, "
+            "unharmed: go on with the next step, which starts new processes"
+        )
+
+    def how_it_ended(self) -> str:
+        """Return in words that this worker ended, and why."""
+        try:
+            status = self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            status = 0
+        cause = f"with status {status}"
+        if status < 0:
+            cause = f"by {signal.Signals(-status).name}"
+            if status == -signal.SIGKILL:
+                cause += ", which the system sends when memory is exhausted,"
+        return f"{self.name}, which computes a part of each batch, ended {cause}"
+
+    def end(self) -> None:
+        """End the process."""
+        self._link.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Pool:
+    """The workers of this process, which serve one model at a time."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.RLock()
+        self.numbers = count(1)  # of models and of calls
+        self.generation = 0  # of workers: what earlier ones knew is lost
+        self._workers: list[Worker] = []
+
+    def start(self, workers: int) -> None:
+        """Start processes, without waiting for them, unless as many are there already."""
+        with self.lock:
+            ended = [each for each in self._workers if each.process.poll() is not None]
+            if ended:
+                warnings.warn(
+                    f"{ended[0].how_it_ended()} between two steps; new processes are started",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self.end()
+            while len(self._workers) < workers:
+                self._workers.append(Worker(len(self._workers) + 1))
+
+    @contextmanager
+    def exchanging(self, workers: int) -> Iterator[Sequence[Worker]]:
+        """Return workers for a conversation.
+
+        If it does not come to its end, end all workers: their state is unknown, and what they still
+        compute is of no use. The next conversation has new ones.
+        """
+        with self.lock:
+            if os.getpid() != self.process:
+                raise SpreadError(
+                    "this process was forked from the one that trains the model; use the model's "
+                    "attribute `module` here"
+                )
+            try:
+                self.start(workers)
+                yield self._workers[:workers]
+            except BaseException:
+                self.end()
+                raise
+
+    def forget(self, kind: str, number: int) -> None:
+        """Have workers forget a model or a call before their next part."""
+        for worker in self._workers:
+            worker.forgotten.append((kind, number))
+
+    def end(self) -> None:
+        """End all workers."""
+        with self.lock:
+            workers, self._workers = self._workers, []
+            self.generation += 1
+            for worker in workers:
+                worker.end()
+
+
+def pool_of_process() -> Pool:
+    """Return the workers of this process; a forked process has its own."""
+    return _pool_of(os.getpid())
+
+
+@cache
+def _pool_of(process: int) -> Pool:
+    pool = Pool()
+
+    def end() -> None:
+        if os.getpid() == process:  # a fork has the function, but not the workers
+            pool.end()
+
+    atexit.register(end)
+    return pool

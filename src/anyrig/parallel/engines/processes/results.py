@@ -1,0 +1,36 @@
+"""The tensors of a part's result that have gradients, and a result with others in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ....errors import SpreadError
+from ....transfer.tree import list_leaves, map_leaves
+from ...marks import tensors_with_gradients
+
+
+def learning_tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of a tree that require gradients, each once, in the order of the tree.
+
+    Raise SpreadError for such a tensor within an object that is no container: the gradients that it
+    gets in one process would not reach another.
+    """
+    found = [
+        leaf for leaf, _ in list_leaves(tree) if isinstance(leaf, Tensor) and leaf.requires_grad
+    ]
+    known = set(map(id, found))
+    if any(id(each) not in known for each in tensors_with_gradients(tree)):
+        raise SpreadError(
+            f"a {type(tree).__name__} holds a tensor with a gradient in an object that is no "
+            "container, where gradients do not cross from one process to another. Pass and return "
+            "tensors in containers, or use the threads of plan=Replicas()"
+        )
+    return found
+
+
+def replace_tensors(tree: Any, by: Mapping[int, Tensor]) -> Any:
+    """Return a tree with other tensors in place of those with these ids."""
+    return map_leaves(tree, lambda leaf, _: by.get(id(leaf), leaf))

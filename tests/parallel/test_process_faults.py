@@ -1,0 +1,244 @@
+"""What fails in a process is raised in the script, names its place, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import anyrig
+from anyrig.errors import SpreadError
+from anyrig.parallel.engines.processes.pool import pool_of_process
+
+PARENT = os.getpid()
+LIMIT_SECONDS = 120
+IN_OTHER, IN_THIS = torch.tensor([[0.0], [7.0]]), torch.tensor([[7.0], [0.0]])
+
+
+class Faulty(nn.Module):
+    """Does what `fault` says in the process whose part has a seven."""
+
+    def __init__(self, fault: str, parent: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 2)
+        self.fault, self.parent = fault, parent
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        if bool((x == 7).any()):
+            if self.fault == "raise":
+                raise LookupError("seven is not allowed")
+            if self.fault == "kill" and os.getpid() != self.parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "interrupt":
+                raise KeyboardInterrupt
+            if self.fault == "sleep" and os.getpid() != self.parent:
+                time.sleep(LIMIT_SECONDS)
+            if self.fault == "backward":
+                return RaisesInBackward.apply(self.layer(x))
+        output = self.layer(x)
+        return output if y is None else functional.cross_entropy(output, y)
+
+
+class RaisesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise LookupError("no gradient of seven")
+
+
+def spread(module: nn.Module, **options: Any) -> Any:
+    return anyrig.spread(module, "cpu", plan=anyrig.Replicas(processes=2), **options)
+
+
+def pids() -> list[int]:
+    return [worker.process.pid for worker in pool_of_process()._workers]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def wait_for_end(processes: list[int]) -> None:
+    until = time.monotonic() + LIMIT_SECONDS
+    while any(map(is_alive, processes)):
+        assert time.monotonic() < until, "a worker is left"
+        time.sleep(0.05)
+
+
+def assert_goes_on(model: Any) -> None:
+    model.module.fault = "none"
+    model(torch.ones(2, 1)).sum().backward()
+
+
+def test_an_exception_of_a_worker_has_its_traceback() -> None:
+    model = spread(Faulty("raise", PARENT))
+    with pytest.raises(LookupError, match="seven is not allowed") as raised:
+        model(IN_OTHER)
+    before = pids()
+    assert 'raise LookupError("seven is not allowed")' in str(raised.value.__cause__)
+    assert f"in process 1 (pid {before[0]}), which was given" in raised.value.__notes__[-1]
+    assert_goes_on(model)
+    assert pids() == before
+
+
+def test_an_exception_of_this_process_is_raised_as_it_is() -> None:
+    model = spread(Faulty("raise", PARENT))
+    with pytest.raises(LookupError, match="seven is not allowed") as raised:
+        model(IN_THIS)
+    assert raised.value.__cause__ is None
+    assert "in this process, which was given" in raised.value.__notes__[-1]
+    assert_goes_on(model)
+
+
+@pytest.mark.parametrize("x", [IN_OTHER, IN_THIS], ids=["in a worker", "in this process"])
+def test_an_exception_ends_the_wait_for_a_count_of_targets(x: Tensor) -> None:
+    model = spread(Faulty("raise", PARENT))
+    model.module.fault = "none"
+    model(torch.ones(2, 1), torch.tensor([0, 1])).backward()
+    model.module.fault = "raise"
+    with pytest.raises(LookupError, match="seven is not allowed"):
+        model(x, torch.tensor([0, 1]))
+    assert_goes_on(model)
+
+
+@pytest.mark.parametrize("x", [IN_OTHER, IN_THIS], ids=["in a worker", "in this process"])
+def test_an_exception_in_the_backward_pass(x: Tensor) -> None:
+    model = spread(Faulty("backward", PARENT))
+    output = model(x)
+    with pytest.raises(LookupError, match="no gradient of seven"):
+        output.sum().backward()
+    assert_goes_on(model)
+
+
+def test_a_worker_that_is_killed_in_a_step_is_named() -> None:
+    model = spread(Faulty("kill", PARENT))
+    assert_goes_on(model)
+    model.module.fault = "kill"
+    (before,) = pids()
+    with pytest.raises(SpreadError, match=rf"process 1 \(pid {before}\).*SIGKILL.*next step"):
+        model(IN_OTHER)
+    assert not is_alive(before)
+    assert_goes_on(model)
+
+
+def test_a_worker_that_is_killed_between_steps_is_started_again() -> None:
+    model = spread(Faulty("none", PARENT))
+    output = model(torch.ones(2, 1))
+    (before,) = pids()
+    os.kill(before, signal.SIGKILL)
+    pool_of_process()._workers[0].process.wait(LIMIT_SECONDS)
+    with pytest.warns(RuntimeWarning, match=rf"process 1 \(pid {before}\).*between two steps"):
+        assert_goes_on(model)
+    with pytest.raises(SpreadError, match=r"have ended since.*call the model again"):
+        output.sum().backward()
+
+
+def test_an_interrupt_in_the_forward_ends_the_workers() -> None:
+    model = spread(Faulty("interrupt", PARENT))
+    before = pids()
+    with pytest.raises(KeyboardInterrupt):
+        model(IN_THIS)
+    assert not any(map(is_alive, before))
+    assert_goes_on(model)
+
+
+def test_an_interrupt_while_a_worker_computes() -> None:
+    model = spread(Faulty("sleep", PARENT))
+    assert_goes_on(model)
+    model.module.fault = "sleep"
+    before = pids()
+    timer = threading.Timer(0.5, _thread.interrupt_main)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        model(IN_OTHER)
+    assert time.monotonic() - begin < LIMIT_SECONDS / 2
+    assert not any(map(is_alive, before))
+    assert_goes_on(model)
+
+
+SCRIPT = """
+import os, sys, time, torch, anyrig
+from torch import nn
+
+class Net(nn.Module):  # of __main__, so it travels by value
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+    def forward(self, x):
+        return self.layer(x) * FACTOR
+
+FACTOR = 2.0
+net = Net()
+model = anyrig.spread(
+    net, "cpu", plan=anyrig.Replicas(processes=2),
+    loss=lambda out, y: nn.functional.mse_loss(out, y),
+)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x, y = torch.randn(8, 3), torch.randn(8, 2)
+losses = []
+for step in range(3):
+    FACTOR = 2.0 + step
+    expected = nn.functional.mse_loss(net(x), y)
+    loss = model(x, target=y)
+    torch.testing.assert_close(loss, expected)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+from anyrig.parallel.engines.processes.pool import pool_of_process
+print(*(worker.process.pid for worker in pool_of_process()._workers), flush=True)
+if sys.argv[1] == "raise":
+    raise ValueError("the end")
+if sys.argv[1] == "wait":
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def started(script: Path, how: str) -> Any:
+    return subprocess.Popen(
+        [sys.executable, str(script), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_nothing_is_left_when_a_script_raises(script: Path) -> None:
+    with started(script, "raise") as process:
+        printed, errors = process.communicate(timeout=LIMIT_SECONDS)
+    workers = [*map(int, printed.split())]
+    assert len(workers) == 1, errors
+    assert "ValueError: the end" in errors
+    assert not any(map(is_alive, workers))
+
+
+def test_nothing_is_left_when_a_script_is_killed(script: Path) -> None:
+    with started(script, "wait") as process:
+        workers = [*map(int, process.stdout.readline().split())]
+        assert len(workers) == 1
+        process.kill()
+        process.wait(LIMIT_SECONDS)
+    wait_for_end(workers)

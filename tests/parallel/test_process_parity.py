@@ -1,0 +1,410 @@
+"""Replicas in processes learn what one device learns, to 1e-9."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from trained_models import CLASSES, EXAMPLES, WIDTH, assert_same_numbers, train
+
+import anyrig
+
+SAMPLES = 11
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Any:
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def spread(module: nn.Module, loss: Any = None, processes: int = 2, **options: Any) -> Any:
+    plan = anyrig.Replicas(processes=processes)
+    return anyrig.spread(module, "cpu", plan=plan, loss=loss, **options)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_three_steps(kind: str, fused: bool) -> None:
+    example = EXAMPLES[kind]
+    one = example.build()
+    several = copy.deepcopy(one)
+    criterion = nn.CrossEntropyLoss()
+    # An ordinary batch, one smaller than the number of processes, and one of other samples.
+    batches = [
+        (example.inputs(samples), torch.randint(CLASSES, (samples,)))
+        for samples in (SAMPLES, 2, SAMPLES - 1)
+    ]
+    expected = train(one, batches, "adam", lambda inputs, y: criterion(one(*inputs), y))
+    model = spread(several, criterion if fused else None, processes=3)
+    found = train(
+        several,
+        batches,
+        "adam",
+        lambda inputs, y: model(*inputs, target=y) if fused else criterion(model(*inputs), y),
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert_same_numbers(several, one)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 12), nn.Tanh(), nn.Linear(12, CLASSES))
+
+
+class Pair:
+    """The same training on one device and in processes."""
+
+    def __init__(self, module: nn.Module | None = None, loss: Any = None, **options: Any) -> None:
+        self.one = perceptron() if module is None else module
+        self.several = copy.deepcopy(self.one)
+        self.loss = loss or nn.CrossEntropyLoss()
+        self.model = spread(self.several, self.loss, **options)
+        self.optimizers = [
+            torch.optim.SGD(each.parameters(), 0.1, 0.9) for each in (self.one, self.several)
+        ]
+
+    def step(self, samples: int = SAMPLES, **given: Any) -> None:
+        x, y = torch.randn(samples, WIDTH), torch.randint(CLASSES, (samples,))
+        losses = [self.loss(self.one(x, **given), y), self.model(x, target=y, **given)]
+        for optimizer, loss in zip(self.optimizers, losses, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-12)
+        assert_same_numbers(self.several, self.one)
+
+    def both(self, change: Callable[[nn.Module], object]) -> None:
+        for module in (self.one, self.several):
+            change(module)
+
+
+def test_the_model_says_how_it_is_spread() -> None:
+    model = spread(perceptron())
+    assert "2 processes, as asked: this one and 1 that it starts and ends" in str(
+        anyrig.explain(model)
+    )
+
+
+def test_parameters_remain_the_same_objects_in_storages_of_their_own() -> None:
+    pair = Pair()
+    before = [*pair.several.parameters()]
+    pair.step()
+    after = [*pair.several.parameters()]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in after)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "freeze": lambda module: module[0].requires_grad_(False),
+    "a new layer": lambda module: module.__setitem__(1, nn.ReLU()),
+    "written by hand": lambda module: module[0].weight.data.fill_(0.25),
+    "data replaced": lambda module: setattr(module[2].bias, "data", torch.ones(CLASSES)),
+    "loaded": lambda module: module.load_state_dict(
+        {name: torch.full_like(each, 0.1) for name, each in module.state_dict().items()},
+        assign=False,
+    ),
+    "parameters added": lambda module: module.append(nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_between_steps_are_noticed(change: str) -> None:
+    pair = Pair()
+    pair.step()
+    pair.both(CHANGES[change])
+    pair.step()
+    pair.step()
+
+
+def test_a_method_that_a_notebook_replaces() -> None:
+    class Doubled(nn.Linear):  # cannot be imported, so it travels by value
+        pass
+
+    pair = Pair(Doubled(WIDTH, CLASSES))
+    pair.step()
+    Doubled.forward = lambda self, x: nn.Linear.forward(self, x) * 2  # type: ignore[method-assign]
+    pair.step()
+
+
+def test_a_loss_that_reads_the_spread_model() -> None:
+    models: list[Any] = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        weights = sum(each.square().sum() for each in models[-1].parameters())
+        return functional.cross_entropy(output, target) + 0.01 * weights
+
+    pair = Pair(loss=nn.CrossEntropyLoss())
+    model = spread(pair.several, loss)
+    models += [pair.one, model]
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    model(x, target=y).backward()
+    models.pop()
+    loss(pair.one(x), y).backward()
+    torch.testing.assert_close(
+        [each.grad for each in pair.several.parameters()],
+        [each.grad for each in pair.one.parameters()],
+    )
+
+
+def test_a_spread_model_within_another() -> None:
+    one = nn.Sequential(perceptron(), nn.Linear(CLASSES, 1))
+    several = copy.deepcopy(one)
+    several[0] = spread(several[0])
+    model = spread(several)
+    x = torch.randn(SAMPLES, WIDTH)
+    for output in (one(x), model(x)):
+        output.square().mean().backward()
+    torch.testing.assert_close(
+        [each.grad for each in several.parameters()], [each.grad for each in one.parameters()]
+    )
+
+
+def test_unfreezing() -> None:
+    pair = Pair()
+    pair.both(lambda module: module[0].requires_grad_(False))
+    pair.step()
+    pair.both(lambda module: module[0].requires_grad_(True))
+    pair.step()
+
+
+class Attributes(nn.Module):
+    """Computes with values that a program changes between steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.scale, self.settings = 1.0, {"power": [1]}
+        self.register_buffer("shift", torch.zeros(CLASSES))
+        self.plain = torch.ones(())
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = self.layer(x) * self.scale + self.shift
+        return self.dropout(scaled * self.plain * self.settings["power"][0])
+
+
+ATTRIBUTES: dict[str, Callable[[Any], object]] = {
+    "number": lambda module: setattr(module, "scale", 2.0),
+    "within a container": lambda module: module.settings["power"].__setitem__(0, 3),
+    "buffer": lambda module: module.shift.add_(1.5),
+    "buffer replaced": lambda module: setattr(module, "shift", torch.ones(CLASSES)),
+    "plain tensor": lambda module: module.plain.mul_(3),
+    "mode": lambda module: module.eval(),
+}
+
+
+@pytest.mark.parametrize("change", ATTRIBUTES)
+def test_changed_attributes_are_noticed(change: str) -> None:
+    pair = Pair(Attributes())
+    pair.step()
+    pair.both(ATTRIBUTES[change])
+    pair.step()
+
+
+def test_a_loss_that_reads_what_changes() -> None:
+    factors = [1.0]
+    pair = Pair(loss=lambda output, target: functional.cross_entropy(output, target) * factors[0])
+    pair.step()
+    factors[0] = 3.0
+    pair.step()
+
+
+def test_batch_norm_in_eval_mode_and_statistics() -> None:
+    module = nn.Sequential(nn.Linear(WIDTH, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES))
+    pair = Pair(module)
+    pair.both(lambda module: module.eval())
+    pair.step()
+    pair.both(lambda module: module[1].running_mean.fill_(0.5))
+    pair.step()
+
+
+def test_evaluation_between_steps() -> None:
+    pair = Pair()
+    pair.step()
+    x = torch.randn(SAMPLES, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(pair.model(x), pair.one(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(pair.model(x), pair.one(x))
+    pair.step()
+
+
+def test_gradients_add_up() -> None:
+    pair = Pair()
+    for _ in range(2):
+        x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+        pair.loss(pair.one(x), y).backward()
+        pair.model(x, target=y).backward()
+    assert_same_numbers(pair.several, pair.one)
+
+
+def test_accumulate() -> None:
+    pair = Pair(accumulate=True)
+    batches = [(torch.randn(n, WIDTH), torch.randint(CLASSES, (n,))) for n in (SAMPLES, 3)]
+    for x, y in batches:
+        pair.model(x, target=y).backward()
+    x, y = (torch.cat(each) for each in zip(*batches, strict=True))
+    pair.loss(pair.one(x), y).backward()
+    assert_same_numbers(pair.several, pair.one)
+
+
+def test_two_forwards_before_their_backward_passes() -> None:
+    pair = Pair()
+    losses = []
+    for _ in range(2):
+        x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+        losses.append((pair.loss(pair.one(x), y), pair.model(x, target=y)))
+    for one, several in reversed(losses):
+        one.backward()
+        several.backward()
+    assert_same_numbers(pair.several, pair.one)
+
+
+def test_a_second_backward_pass() -> None:
+    pair = Pair()
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    for loss in (pair.loss(pair.one(x), y), pair.model(x, target=y)):
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert_same_numbers(pair.several, pair.one)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_gradients_of_inputs_and_hooks_of_parameters() -> None:
+    pair = Pair()
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    found = []
+    for module, call in (
+        (pair.one, lambda x: pair.loss(pair.one(x), y)),
+        (pair.several, lambda x: pair.model(x, target=y)),
+    ):
+        seen: list[Tensor] = []
+        module[0].weight.register_hook(seen.append)
+        module[2].weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        given = x.clone().requires_grad_()
+        call(given * 2).backward()
+        assert len(seen) == 1
+        found.append((given.grad, seen[0]))
+    torch.testing.assert_close(found[1], found[0])
+    assert_same_numbers(pair.several, pair.one)
+
+
+def test_two_models_as_in_a_gan() -> None:
+    results = []
+    for processes in (1, 2):
+        torch.manual_seed(1)
+        maker, judge = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
+        make, rate = (spread(each, processes=processes) for each in (maker, judge))
+        criterion = nn.BCEWithLogitsLoss()
+        optimizers = [torch.optim.Adam(each.parameters(), 0.01) for each in (judge, maker)]
+        for _ in range(2):
+            real, noise = torch.randn(SAMPLES, WIDTH), torch.randn(SAMPLES, 3)
+            fake = make(noise)
+            loss = criterion(rate(real), torch.ones(SAMPLES, 1)) + criterion(
+                rate(fake.detach()), torch.zeros(SAMPLES, 1)
+            )
+            optimizers[0].zero_grad()
+            loss.backward()
+            optimizers[0].step()
+            optimizers[1].zero_grad()
+            criterion(rate(fake), torch.ones(SAMPLES, 1)).backward()
+            optimizers[1].step()
+        results.append([*maker.parameters(), *judge.parameters()])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
+
+
+class OwnLoss(nn.Module):
+    """Takes the mean over targets that are not ignored within the forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(self.layer(x), y) * 2
+
+
+def test_means_over_targets_count_those_of_all_processes() -> None:
+    one = OwnLoss()
+    several = copy.deepcopy(one)
+    model = spread(several, processes=3)
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    y[:5] = -100
+    for _ in range(2):
+        losses = one(x, y), model(x, y)
+        torch.testing.assert_close(losses[1], losses[0])
+        for loss in losses:
+            loss.backward()
+    assert_same_numbers(several, one)
+
+
+def test_outputs_in_containers_and_images_in_another_memory_format() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 2, 3)
+
+        def forward(self, x: Tensor, flags: dict[str, Any]) -> dict[str, Any]:
+            return {"out": self.layer(x), "sum": x.sum((1, 2, 3)), "flag": flags["name"]}
+
+    one = Two().to(memory_format=torch.channels_last)
+    model = spread(several := copy.deepcopy(one))
+    x = torch.randn(SAMPLES, 3, 5, 5).to(memory_format=torch.channels_last)
+    found = [each(x, {"name": "a"}) for each in (one, model)]
+    for output in found:
+        output["out"].square().sum().backward()
+    torch.testing.assert_close(found[1]["out"], found[0]["out"])
+    torch.testing.assert_close(found[1]["sum"], found[0]["sum"])
+    assert found[1]["flag"] == "a"
+    assert_same_numbers(several, one)
+
+
+def test_dropout_differs_from_part_to_part_and_repeats() -> None:
+    model = spread(nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5)))
+    with torch.no_grad():
+        model.module[0].weight.fill_(1)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        found.append(model(torch.ones(2, 1)))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0][0] == 0, found[0][1] == 0)
+
+
+def test_autocast_and_precision() -> None:
+    torch.set_default_dtype(torch.float32)
+    one = perceptron()
+    model = spread(several := copy.deepcopy(one), nn.CrossEntropyLoss(), precision="bfloat16")
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = functional.cross_entropy(one(x), y)
+    expected.backward()
+    found = model(x, target=y)
+    found.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        [each.grad for each in several.parameters()],
+        [each.grad for each in one.parameters()],
+        rtol=2e-2,
+        atol=1e-2,
+    )
+
+
+def test_a_saved_and_a_copied_model_compute() -> None:
+    pair = Pair()
+    pair.step()
+    again = copy.deepcopy(pair.model)
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    torch.testing.assert_close(again(x, target=y), pair.loss(pair.one(x), y))
+    before = pair.several[0].weight.clone()
+    with torch.no_grad():
+        again.module[0].weight.zero_()
+    assert torch.equal(pair.several[0].weight, before)
