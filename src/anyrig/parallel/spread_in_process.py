@@ -28,7 +28,7 @@ def spread_in_process(
 ) -> SpreadModule:
     """Return a module spread over a rig; see `anyrig.spread`."""
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
-    why = ""
+    why = asked.plan_reason
     if plan is None:
         totals = [device.total_bytes for device in rig if device.kind != "cpu"]
         plan, why = choose_plan(module, totals, otherwise=Pipeline() if len(rig) > 1 else None)
