@@ -19,6 +19,7 @@ from .doctor import doctor
 from .fail import fail
 from .fit import fit
 from .migrate import migrate
+from .plan import plan
 from .rehearse import rehearse
 from .run import run
 from .script_command import Commands, ScriptCommand
@@ -53,6 +54,7 @@ app.command("rehearse compare", cls=ScriptCommand, context_settings=SCRIPT_CONTE
 app.command("rehearse fail", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fail)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(verify)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fit)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(plan)
 app.command()(check)
 app.command()(migrate)
 app.add_typer(virtual, name="virtual")
