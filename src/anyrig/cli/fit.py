@@ -155,6 +155,7 @@ def _read_variation(texts: list[str]) -> Variation | None:
 
 
 def core_count() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

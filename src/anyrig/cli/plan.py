@@ -182,6 +182,7 @@ def _is_interrupted(plannings: Sequence[Planning], results: KeptResults) -> bool
     try:
         with stopped_by_sigterm():
             for planning in plannings:
+                planning.recall(results)
                 planning.run(results, partial(_note, planning))
     except KeyboardInterrupt:
         sys.stderr.write("anyrig: interrupted; this is the best so far\n")

@@ -1,10 +1,11 @@
-"""Plans as text: ``Pipeline(micro_batches=8)``, as the environment variable ``ANYRIG_PLAN`` has it."""
+"""Plans as text, for the environment variable ``ANYRIG_PLAN``: ``Pipeline(micro_batches=8)``."""
 
 from __future__ import annotations
 
 import ast
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from ..errors import SharesError, SpreadError
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
@@ -58,7 +59,7 @@ def _plan_from(node: ast.expr) -> Plan:
         raise SpreadError(f"{ast.unparse(node)[:80]!r} is not a plan; {_example()}")
     if node.args:
         raise SpreadError(f"{name} takes its values by name only; {_example()}")
-    values = {}
+    values: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise SpreadError(f"** is not valid in the text of a plan; {_example()}")

@@ -21,7 +21,8 @@ def arrangements_on(rig: VirtualRig) -> list[Arrangement]:
         one process      Replicas, Pipeline             on one node
         a rank per GPU   Replicas, Shards, Pipeline     Shards and Pipeline also in sets of ranks
 
-    The plans of ranks on unequal GPUs have one set: the sets of neighbouring ranks would differ.
+    On unequal GPUs there is one set, as sets of neighbouring ranks would differ. On one node, a
+    single pipeline is left to one process: it takes as long by the clock, which counts no Python.
     """
     gpus = len(rig.devices)
     found = [Arrangement(REPLICAS, 1)] if rig.node_count == 1 else []
@@ -37,7 +38,8 @@ def arrangements_on(rig: VirtualRig) -> list[Arrangement]:
     if rig.node_count == 1:
         found += [Arrangement(PIPELINE, 1, values) for values in _pipelines(1)]
     for count in sets:
-        found += [Arrangement(PIPELINE, gpus, values) for values in _pipelines(count)]
+        if count > 1 or rig.node_count > 1:
+            found += [Arrangement(PIPELINE, gpus, values) for values in _pipelines(count)]
     return found
 
 

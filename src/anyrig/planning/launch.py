@@ -106,7 +106,7 @@ class Launch:
 
     def slurm(self) -> str:
         """Return a script for ``sbatch``."""
-        endpoint = '"$head:%d"' % _PORT
+        endpoint = f'"$head:{_PORT}"'
         start = f"srun {self._command('anyrig run', endpoint)}"
         head = 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         return (

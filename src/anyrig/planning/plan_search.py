@@ -27,9 +27,14 @@ from .workload import Workload
 
 SPEED, PRICE, MEMORY = "speed", "price", "memory"
 # A plan is worth a rehearsal if it is expected to take no more than this many times the best.
-_WORTH = 1.1
-# How far apart two plans are that differ in a value, in doublings of micro-batches.
-_OTHER_VALUE, _OTHER_FAMILY = 2.0, 8.0
+_WORTH = 1.05
+# After so many rehearsals of which none fits, none is expected to.
+_HOPELESS = 10
+# By what to order plans while nothing is known of the program.
+_UNKNOWN = Workload(state_bytes=1.0, activation_bytes=1.0)
+# How far apart two plans are that differ in a value, or are followed by one process and by ranks, in
+# doublings of micro-batches.
+_OTHER_VALUE, _OTHER_FAMILY = 2.0, 1.0
 
 
 @dataclass
@@ -57,6 +62,8 @@ class PlanSearch:
             return None
         left = [one for one in self.arrangements if one not in self._asked]
         first = next((one for one in _probes(left, self.rig) if self._is_new(one)), None)
+        if first is None and not any(one.candidate.fits for one in self.tried):
+            first = self._smallest(left)
         chosen = first or self._most_promising(left)
         if chosen is not None:
             self._asked.add(chosen)
@@ -64,6 +71,7 @@ class PlanSearch:
 
     def note(self, tried: Tried) -> None:
         """Take what was found."""
+        self._asked.add(tried.arrangement)
         self.tried.append(tried)
         if tried.candidate.fits:
             self.workload = self.workload.least(tried.workload)
@@ -78,7 +86,7 @@ class PlanSearch:
     @property
     def samples(self) -> int | None:
         """The samples of a step; by them, plans with other samples are compared."""
-        return next((one.samples for one in self.tried if one.samples), None)
+        return self.workload.samples
 
     @property
     def impossible(self) -> int:
@@ -101,12 +109,20 @@ class PlanSearch:
             return self.workload.least_bytes(arrangement, gpus)
         return self.workload.least_seconds(arrangement, gpus) or 0.0
 
+    def _smallest(self, left: Iterable[Arrangement]) -> Arrangement | None:
+        """Return the plan that takes the least memory."""
+        if len(self._asked) >= _HOPELESS:
+            return None
+        gpus = len(self.rig.devices)
+        return min(left, key=lambda one: _UNKNOWN.least_bytes(one, gpus), default=None)
+
     def _most_promising(self, left: Iterable[Arrangement]) -> Arrangement | None:
         best = next((self._cost(one) for one in self.ranked()), math.inf)
         possible = [
             one
             for one in left
             if not self.workload.cannot_fit(one, self.rig)
+            and not self.workload.is_too_fine(one)
             and not self._ran_out_nearby(one)
             and self._bound(one) < best
         ]
@@ -125,11 +141,14 @@ class PlanSearch:
     def _ran_out_nearby(self, arrangement: Arrangement) -> bool:
         """Return whether a plan of the family with no higher bound of memory ran out of it."""
         gpus = len(self.rig.devices)
-        least = self.workload.least_bytes(arrangement, gpus)
+        states = self.workload.state_bytes or 1.0
+        known = self.workload.activation_bytes or states  # or one of the two hides the other
+        workload = Workload(state_bytes=states, activation_bytes=known)
+        least = workload.least_bytes(arrangement, gpus)
         return any(
             one.verdict is Verdict.NO
             and one.arrangement.family == arrangement.family
-            and self.workload.least_bytes(one.arrangement, gpus) <= least
+            and workload.least_bytes(one.arrangement, gpus) <= least
             for one in self.tried
         )
 

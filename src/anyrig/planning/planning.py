@@ -34,6 +34,13 @@ class Planning:
     prices: Prices | None
     processes: int = 1
 
+    def recall(self, results: KeptResults) -> None:
+        """Take all results of earlier runs, so that the same question asks for nothing more."""
+        for arrangement in self.search.arrangements:
+            ended = results.find(self.order(arrangement))
+            if ended is not None:
+                self.search.note(Tried.of(self.search.rig, arrangement, ended, self.prices))
+
     def run(self, results: KeptResults, note: Callable[[Arrangement], object]) -> None:
         """Rehearse until no plan is worth it. `self.search` has what was found.
 

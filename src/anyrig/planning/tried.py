@@ -66,7 +66,7 @@ class Tried:
         seconds = candidate.step_seconds or 0.0
         ways = {way: seconds * mean(one[f"{way}_share"] or 0.0 for one in devices) for way in WAYS}
         peak = max(one["peak"]["total_bytes"] or 0 for one in devices)
-        workload = Workload.of(arrangement, rig, facts)
+        workload = Workload.of(arrangement, rig, facts, samples)
         return cls(rig, arrangement, candidate, samples, peak, ways, workload)
 
     @property
