@@ -56,10 +56,10 @@ def best_of_all(results: Cluster, rig: VirtualRig) -> float:
         {"state_gib": 100.0},
         {"state_gib": 100.0, "collective_seconds": 0.5},
         {"activations_gib": 700.0},
-        {"state_gib": 200.0, "activations_gib": 1500.0},
+        {"state_gib": 200.0, "activations_gib": 700.0},
     ],
 )
-@pytest.mark.parametrize("rig", ["8xA100-80GB", "4xA100-80GB", "2x(4xA100-80GB)"])
+@pytest.mark.parametrize("rig", ["4xA100-80GB", "2x(2xA100-80GB)"])
 def test_few_rehearsals_find_a_plan_within_two_percent_of_the_best(
     changed: dict[str, float], rig: str
 ) -> None:

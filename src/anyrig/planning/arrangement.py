@@ -48,4 +48,4 @@ class Arrangement:
 
     def value(self, name: str, default: Value) -> Value:
         """Return an attribute of the plan."""
-        return dict(self.values).get(name, default)
+        return next((value for known, value in self.values if known == name), default)

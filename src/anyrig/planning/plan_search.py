@@ -62,9 +62,12 @@ class PlanSearch:
             return None
         left = [one for one in self.arrangements if one not in self._asked]
         first = next((one for one in _probes(left, self.rig) if self._is_new(one)), None)
-        if first is None and not any(one.candidate.fits for one in self.tried):
-            first = self._smallest(left)
-        chosen = first or self._most_promising(left)
+        if first is not None:
+            chosen: Arrangement | None = first
+        elif any(one.candidate.fits for one in self.tried):
+            chosen = self._most_promising(left)
+        else:
+            chosen = self._smallest(left)
         if chosen is not None:
             self._asked.add(chosen)
         return chosen
@@ -126,17 +129,14 @@ class PlanSearch:
             and not self._ran_out_nearby(one)
             and self._bound(one) < best
         ]
-        chosen = min(possible, key=self._expected, default=None)
-        return None if chosen is None or self._expected(chosen) > _WORTH * best else chosen
-
-    def _expected(self, arrangement: Arrangement) -> float:
-        """Return the bound times what the nearest plan took beyond its own bound."""
-        known = [one for one in self.tried if one.candidate.fits and self._bound(one.arrangement)]
-        alike = [one for one in known if one.arrangement.plan == arrangement.plan]
-        if not alike:
-            return self._bound(arrangement)
-        nearest = min(alike, key=lambda one: _distance(one.arrangement, arrangement))
-        return self._bound(arrangement) * self._cost(nearest) / self._bound(nearest.arrangement)
+        excesses = [
+            (one.arrangement, self._cost(one) / self._bound(one.arrangement))
+            for one in self.tried
+            if one.candidate.fits and self._bound(one.arrangement)
+        ]
+        expected = {one: self._bound(one) * _excess_near(one, excesses) for one in possible}
+        chosen = min(expected, key=lambda one: expected[one], default=None)
+        return None if chosen is None or expected[chosen] > _WORTH * best else chosen
 
     def _ran_out_nearby(self, arrangement: Arrangement) -> bool:
         """Return whether a plan of the family with no higher bound of memory ran out of it."""
@@ -171,6 +171,12 @@ def _probes(arrangements: Iterable[Arrangement], rig: VirtualRig) -> list[Arrang
     order = [(REPLICAS, True), (SHARDS, True), (REPLICAS, False), (PIPELINE, False)]
     usual = [one for one in arrangements if is_usual(one)]
     return sorted(usual, key=lambda one: order.index(one.family))
+
+
+def _excess_near(arrangement: Arrangement, excesses: Sequence[tuple[Arrangement, float]]) -> float:
+    """Return how many times its bound the nearest plan took; 1 if there is none of the kind."""
+    alike = [each for each in excesses if each[0].plan == arrangement.plan]
+    return min(alike, key=lambda each: _distance(each[0], arrangement), default=(None, 1.0))[1]
 
 
 def _distance(one: Arrangement, other: Arrangement) -> float:
