@@ -29,7 +29,11 @@ class Arrangement:
     values: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.plan}({', '.join(f'{name}={value!r}' for name, value in self.values)})"
+        texts = [
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+            for name, value in self.values
+        ]
+        return f"{self.plan}({', '.join(texts)})"
 
     @property
     def family(self) -> tuple[str, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import mean
 from typing import Any
 
 from ..virtual.rig import VirtualRig
@@ -113,8 +112,9 @@ class Workload:
 
     def cannot_fit(self, arrangement: Arrangement, rig: VirtualRig) -> bool:
         """Return whether an arrangement takes more memory than the rig has."""
-        most = mean(device.memory_bytes for device in rig.devices)
-        return self.least_bytes(arrangement, len(rig.devices)) > most
+        gpus = len(rig.devices)
+        most = sum(device.memory_bytes for device in rig.devices)
+        return self.least_bytes(arrangement, gpus) * gpus > most
 
 
 def _least(one: float | None, other: float | None) -> float | None:
