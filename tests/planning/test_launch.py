@@ -90,7 +90,7 @@ def test_a_job_of_kubernetes() -> None:
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert {name: each["replicas"] for name, each in replicas.items()} == {"Master": 1, "Worker": 1}
     (container,) = replicas["Worker"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     assert {"name": VARIABLE, "value": "Shards()"} in container["env"]
     assert f"{job['metadata']['name']}-master-0:29400" in container["command"][-1]
     alone = json.loads(FORMS["kubernetes"](launch("4xT4", ALONE)))

@@ -131,7 +131,7 @@ class Launch:
             "command": ["bash", "-c", f"exec {self._command('anyrig run', endpoint)}"],
             "env": [{"name": VARIABLE, "value": str(self.arrangement)}],
             "ports": [{"name": "pytorchjob-port", "containerPort": _PORT}],
-            "resources": {"limits": {"nvidia.com/gpu": self.gpus}},
+            "resources": {"limits": {"nvidia.com/gpu": str(self.gpus)}},
         }
         template = {"spec": {"containers": [container]}}
         replicas: dict[str, Any] = {
@@ -144,7 +144,10 @@ class Launch:
                 "apiVersion": "kubeflow.org/v1",
                 "kind": "PyTorchJob",
                 "metadata": {"name": self._name},
-                "spec": {"pytorchReplicaSpecs": replicas},
+                "spec": {
+                    "runPolicy": {"cleanPodPolicy": "None"},  # the logs remain
+                    "pytorchReplicaSpecs": replicas,
+                },
             }
         )
 

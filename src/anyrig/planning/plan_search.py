@@ -32,8 +32,8 @@ _WORTH = 1.05
 _HOPELESS = 10
 # By what to order plans while nothing is known of the program.
 _UNKNOWN = Workload(state_bytes=1.0, activation_bytes=1.0)
-# How far apart two plans are that differ in a value, or are followed by one process and by ranks, in
-# doublings of micro-batches.
+# How far apart two plans are that differ in a value, or of which ranks follow one, in doublings of
+# micro-batches.
 _OTHER_VALUE, _OTHER_FAMILY = 2.0, 1.0
 
 
