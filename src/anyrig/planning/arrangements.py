@@ -47,11 +47,11 @@ def _pipelines(replicas: int) -> Iterator[tuple[tuple[str, Value], ...]]:
     for schedule in _SCHEDULES:
         for micro_batches in _MICRO_BATCHES:
             for checkpoint in _CHECKPOINTS:
-                values = {"micro_batches": micro_batches, "schedule": schedule}
                 if checkpoint == "except_last" and micro_batches == 1:
                     continue  # as "never"
                 yield _given(
-                    **values,
+                    micro_batches=micro_batches,
+                    schedule=schedule,
                     checkpoint=None if checkpoint == "never" else checkpoint,
                     replicas=replicas,
                 )
