@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..virtual.rig import VirtualRig
 from .arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement, Value
 
-_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_MICRO_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 # zero-bubble-few is for ranks on CPUs, where Python is the limit, and like zero-bubble-h2 on GPUs.
 _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v")
 _CHECKPOINTS = ("never", "except_last", "always")
