@@ -150,3 +150,25 @@ def test_ctrl_c_prints_the_best_so_far(folder: Path) -> None:
     (line,) = output.splitlines()[1:]
     assert line.split()[:2] == ["T4", "1"]
     assert "left, stopped" in line
+
+
+def test_sigterm_ends_the_rehearsals_and_leaves_no_folder(folder: Path) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    (folder / "train.py").write_text("import torch, time\nopen('begun', 'w')\ntime.sleep(100)\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "anyrig", "fit", "--rig", "T4", "train.py"],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not (folder / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()  # the command alone, and not what it has started
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (output, "Traceback" in errors) == ("", False)
+    assert [*temporary.iterdir()] == []

@@ -159,6 +159,7 @@ def test_all_commands_are_known() -> None:
         "rehearse fail",
         "verify",
         "fit",
+        "plan",
         "check",
         "migrate",
         "virtual",

@@ -231,6 +231,26 @@ def test_a_failure_on_the_gpu_is_that_of_its_rig() -> None:
     assert describe_row(row, BATCH).startswith("failed: anyrig: error: this PyTorch has no")
 
 
+@dataclass(frozen=True)
+class FailsOnT4(Formula):
+    """The formula, and a program that refuses a T4 before it uses one."""
+
+    def find(self, order: Order) -> RehearsedApart | None:
+        if order.rig != "T4":
+            return super().find(order)
+        error = {"kind": "SpreadError", "text": "no bfloat16", "line": "train.py:3"}
+        return RehearsedApart(1, {"devices": [], "error": error}, None)
+
+
+def test_a_failure_before_the_gpu_on_one_of_several_rigs_is_that_of_its_rig() -> None:
+    small, middle, large = rows_of(FailsOnT4(Path(), "hash"))
+    assert describe_row(small, BATCH).startswith("failed: SpreadError at train.py:3: no bfloat16")
+    assert middle.certain is not None
+    assert large.certain is not None
+    with pytest.raises(PlanningError, match="failed with --batch-size=1 on T4 before it used"):
+        rows_of(FailsOnT4(Path(), "hash"), rigs="T4")
+
+
 def test_a_value_that_changes_nothing_is_refused() -> None:
     same = replace(FORMULA, each=0.0, seconds=0.0)
     message = "the same memory and time with --batch-size=1 and --batch-size=512"

@@ -22,7 +22,8 @@ from anyrig.rehearsal.comparison.prices import Prices
 from anyrig.rehearsal.comparison.table import comparison_table
 from anyrig.virtual.rig import VirtualRig
 
-PROGRAM = str(Path(__file__).parent / "programs" / "trains_alike.py")
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM, SPREADS = str(PROGRAMS / "trains_alike.py"), str(PROGRAMS / "spreads_alike.py")
 
 
 def rehearse(*words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -74,6 +75,21 @@ def check_equal(folder: Path, nodes: int, gpus: int, *ways: str) -> None:
 
 def test_one_rank_is_like_one_of_four_processes_on_two_nodes(tmp_path: Path) -> None:
     check_equal(tmp_path, 2, 2, "replicas", "shards", "tensors")
+
+
+@pytest.mark.parametrize("plan", ["Shards()", pytest.param("Replicas()", marks=pytest.mark.sweep)])
+def test_one_rank_of_a_spread_model_is_like_one_of_two(
+    plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYRIG_PLAN", plan)
+    words = ["--assume-values", "--rig", "2xA100-80GB", SPREADS]
+    alone, _ = facts_of(tmp_path / "alone.json", "--ranks", "2", *words)
+    among, _ = facts_of(tmp_path / "among.json", "--nproc-per-node", "2", *words)
+    seconds = [facts["typical_step"]["seconds"] for facts in (alone, among)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.02)
+    assert alone["steps"][1]["samples"] == among["steps"][1]["samples"] == 64
+    peaks = [facts["devices"][0]["peak"]["total_bytes"] for facts in (alone, among)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
 
 
 @pytest.mark.sweep

@@ -21,6 +21,7 @@ from .first_hour import FIRST_HOUR
 from .fit import fit
 from .help_screen import HELP_NAMES, Command
 from .migrate import migrate
+from .plan import plan
 from .rehearse import rehearse
 from .run import run
 from .script_command import Commands, ScriptCommand
@@ -54,6 +55,7 @@ app.command("rehearse compare", cls=ScriptCommand, context_settings=SCRIPT_CONTE
 app.command("rehearse fail", cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fail)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(verify)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(fit)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(plan)
 app.command(cls=Command)(check)
 app.command(cls=Command)(migrate)
 app.add_typer(virtual, name="virtual")

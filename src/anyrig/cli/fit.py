@@ -17,6 +17,7 @@ from .price_flag import PRICES, read_prices
 from .program_argument import MODULE
 from .rehearsal_flags import SCRIPT, STEP_MARKER, check_step_marker
 from .report_flags import JSON, checked_file
+from .stopped import stopped_by_sigterm
 from .wide_console import wide_console
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def fit(
     known_prices = read_prices(prices)
     program = read_command([script, *context.args], is_module=module)
     build_extension()  # or the first rehearsal would take the time of the build
-    processes = min(_core_count(), _MOST_PROCESSES)
+    processes = min(core_count(), _MOST_PROCESSES)
     question = Fit(program, rigs, variation, known_prices, step_marker, processes)
     results = KeptResults.in_cache(fingerprint(program, os.environ), is_read=not again)
     fitting = Fitting(question, results, lambda each, value: _note(variation, each, value))
@@ -153,7 +154,8 @@ def _read_variation(texts: list[str]) -> Variation | None:
         raise typer.BadParameter(str(error), param_hint="--vary") from None
 
 
-def _core_count() -> int:
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -162,7 +164,8 @@ def _core_count() -> int:
 def _is_interrupted(fitting: Fitting) -> bool:
     """Rehearse, and return whether Ctrl-C ended that."""
     try:
-        fitting.run()
+        with stopped_by_sigterm():
+            fitting.run()
     except KeyboardInterrupt:
         sys.stderr.write("anyrig: interrupted; this is the best so far\n")
         return True

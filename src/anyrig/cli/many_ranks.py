@@ -84,6 +84,8 @@ def rank_0_variables(rig: VirtualRig) -> dict[str, str]:
         single_rank_variables()
         | own.environment_of(0)
         | {name: str(count) for name, count in sizes.items()}
+        # or `anyrig.spread` would open a store of its own, as rank 0, and wait for the others
+        | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     )
 
 

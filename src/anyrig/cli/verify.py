@@ -77,7 +77,11 @@ def verify(
     ranks = plan_ranks(whole, flags) if flags.given else None
     file = checked_file("--json", json)
     words = script_arguments(context.args) if flags.given else context.args
-    one_words = words if single_arguments == _NO_ARGUMENTS else _split(single_arguments)
+    one_words = (
+        words
+        if single_arguments == _NO_ARGUMENTS
+        else split_words(single_arguments, "--single-arguments")
+    )
     program = read_command([script, *words], is_module=module, is_python=not no_python)
     alone = replace(program, arguments=tuple(one_words))
     environment = {} if ranks is None else single_rank_variables()
@@ -97,13 +101,17 @@ def verify(
     raise typer.Exit(verdict.exit_code)
 
 
-def _split(text: str) -> list[str]:
-    """Return the words of a text, as a shell splits it."""
+def split_words(text: str, flag: str) -> list[str]:
+    """Return the words of the text of a flag, as a shell splits it.
+
+    Raises:
+        typer.BadParameter: a quotation mark is not closed.
+    """
     try:
         return shlex.split(text)
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text[:80]!r} cannot be split into words: {error}", param_hint="--single-arguments"
+            f"{text[:80]!r} cannot be split into words: {error}", param_hint=flag
         ) from None
 
 

@@ -12,10 +12,16 @@ from .losses.loss import Criterion
 
 @dataclass(frozen=True)
 class Asked:
-    """What a caller of `anyrig.spread` wants, with any plan."""
+    """What a caller of `anyrig.spread` wants, with any plan.
+
+    Attributes:
+        plan_reason: why the plan was not left to `spread`, as the beginning of a layout's reason:
+            empty, or ending in "; ".
+    """
 
     loss: Criterion | None = None
     dim: int = 0
     output_device: Place | None = None
     precision: str | torch.dtype | None = None
     accumulate: bool = False
+    plan_reason: str = ""

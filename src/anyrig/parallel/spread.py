@@ -13,6 +13,7 @@ from .asked import Asked
 from .former_options import plan_from
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
+from .plan_text import plan_of_environment
 from .plans import Plan, require_plan
 from .spread_in_process import spread_in_process
 from .spread_module import SpreadModule, require_plain_module
@@ -51,9 +52,10 @@ def spread(
         module: any module; optimize its own parameters.
         rig: by default every working accelerator, beginning with the module's own; in a rank, the
             rank's device.
-        plan: `Replicas`, `Shards`, `Pipeline` or `Exact`. By default replicas, if the module, its
-            gradients and Adam's state fit the smallest device; else shards in a group, and a
-            pipeline in one process.
+        plan: `Replicas`, `Shards`, `Pipeline` or `Exact`. By default the plan that the environment
+            variable ``ANYRIG_PLAN`` names, as in ``Pipeline(micro_batches=8)``. Without it,
+            replicas, if the module, its gradients and Adam's state fit the smallest device; else
+            shards in a group, and a pipeline in one process.
         loss: a criterion ``loss(output, target)``, computed on the device of each part's output
             when the model is called with ``target=``, so that outputs are not gathered. See
             `ParallelLoss` for the criterions that are combined exactly.
@@ -69,8 +71,8 @@ def spread(
 
     Raises:
         SpreadError: the module cannot be spread as planned, is spread already, or is on another
-            device; a rank was given several devices; `loss` is a class; or a device does not
-            compute in `precision`.
+            device; a rank was given several devices; `loss` is a class; a device does not
+            compute in `precision`; or ``ANYRIG_PLAN`` is not the text of a plan.
         SharesError: the plan's shares do not fit these devices.
         LaunchError: the environment describes a process group incompletely, or its ranks did not
             meet.
@@ -81,7 +83,10 @@ def spread(
         require_criterion(loss)
     plan = plan_from(plan, former)
     require_plan(plan)
-    asked = Asked(loss, dim, output_device, precision, accumulate)
+    why = ""
+    if plan is None:
+        plan, why = plan_of_environment()
+    asked = Asked(loss, dim, output_device, precision, accumulate, why)
     if plan is not None:
         # Before the group: a call that is refused must not change the rank's device.
         plan.refuse(asked)

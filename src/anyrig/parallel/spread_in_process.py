@@ -32,7 +32,7 @@ def spread_in_process(
         from .engines.processes.spread import spread_over_processes
 
         return spread_over_processes(module, rig, plan, asked)
-    why = ""
+    why = asked.plan_reason
     if plan is None:
         totals = [device.total_bytes for device in rig if device.kind != "cpu"]
         plan, why = choose_plan(module, totals, otherwise=Pipeline() if len(rig) > 1 else None)

@@ -56,7 +56,7 @@ def spread_over_group(
     if rig is None and len(here) == 1 and not device_types_of(module) <= {"cpu", "meta"}:
         group = replace(group, device=here.pop())  # the accelerator that has the module
         _check_gpu_of_group(group.device)
-    why = ""
+    why = asked.plan_reason
     if plan is None:
         plan, why = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
     within = plan.within if isinstance(plan, Exact) else plan

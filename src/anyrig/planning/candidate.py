@@ -40,6 +40,11 @@ class Candidate:
     found: ComparedRig
 
     @property
+    def fits(self) -> bool:
+        """Whether the rehearsal ran to its end."""
+        return self.verdict in (Verdict.CERTAIN, Verdict.LIKELY)
+
+    @property
     def step_seconds(self) -> float | None:
         """The time of a typical step."""
         return self.found.step_seconds

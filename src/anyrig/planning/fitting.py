@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from ..rehearsal.comparison.compared_rig import is_out_of_memory
 from ..rehearsal.comparison.missing_memory import missing_bytes, with_more_memory
-from ..rehearsal.comparison.rehearsed_apart import RehearsedApart, RunningRehearsal
+from ..rehearsal.comparison.rehearsed_apart import RehearsedApart
 from ..virtual.rig import VirtualRig
+from .answering import Answer, Question, Questions, answer_all
 from .candidate import Candidate, Verdict, judge
-from .fit import Fit
+from .fit import STEPS, Fit
 from .fitted_rig import FittedRig
 from .kept_results import KeptResults
 from .refused_questions import check_program, check_variation
-from .rehearsed_value import Order
 from .search import Point, points_of, search
-
-_POLL_SECONDS = 0.02
-
-# Orders and their values, answered by how the rehearsals ended.
-_Question = tuple[int | None, Order]
-_Questions = Generator[_Question, RehearsedApart, None]
 
 
 @dataclass
@@ -39,6 +30,12 @@ class _Row:
     @property
     def limit_bytes(self) -> int:
         return min(device.memory_bytes for device in self.rig.devices)
+
+    def count(self, answer: Answer) -> RehearsedApart:
+        """Count a rehearsal, and return how it ended."""
+        self.rehearsals += 1
+        self.kept_results += answer.was_kept
+        return answer.ended
 
     def as_fitted(self) -> FittedRig:
         tried = sorted(self.tried, key=lambda one: one.value or 0)
@@ -87,12 +84,19 @@ class Fitting:
             KeyboardInterrupt: this process was interrupted. `rows` has what was found before.
         """
         scout = max(self._rows, key=lambda row: row.limit_bytes)
-        self._answer([(scout, self._questions(scout, ()))])
+        self._answer([self._questions(scout, ())])
         hints = points_of(scout.tried, scout.limit_bytes)
         others = [row for row in self._rows if row is not scout]
-        self._answer([(row, self._questions(row, hints)) for row in others])
+        self._answer([self._questions(row, hints) for row in others])
 
-    def _questions(self, row: _Row, hints: Sequence[Point]) -> _Questions:
+    def _answer(self, asking: Sequence[Questions]) -> None:
+        answer_all(asking, self._results, self._fit.processes)
+
+    def _ask(self, row: _Row, rig: VirtualRig, value: int | None, steps: int = STEPS) -> Question:
+        order = self._fit.order(rig, value, steps)
+        return Question(order, partial(self._note, row.rig, value))
+
+    def _questions(self, row: _Row, hints: Sequence[Point]) -> Questions:
         """Yield what to rehearse for a row."""
         ended: dict[int | None, RehearsedApart] = {}
         variation = self._fit.variation
@@ -100,9 +104,10 @@ class Fitting:
         values = _once() if variation is None else search(variation, row.limit_bytes, hints)
         value = next(values)
         while True:
-            ended[value] = yield value, self._fit.order(row.rig, value)
+            ended[value] = row.count((yield self._ask(row, row.rig, value)))
             candidate = self._judge(row.rig, value, ended[value])
-            check_program(self._fit, row.rig, candidate, ended[value])
+            if not self._has_run():  # what fails on this rig only is said in its row
+                check_program(self._fit, row.rig, candidate, ended[value])
             row.tried.append(candidate)
             try:
                 value = values.send(candidate)
@@ -114,77 +119,19 @@ class Fitting:
         if least.verdict is Verdict.NO and before is not None:
             steps = len(before["steps"]) + 1  # to the end of the step that ran out of memory
             more = with_more_memory(row.rig)
-            after = yield least.value, self._fit.order(more, least.value, steps)
+            after = row.count((yield self._ask(row, more, least.value, steps)))
             if after.facts is not None:
                 row.missing_bytes = missing_bytes(before, after.facts)
         row.is_complete = True
+
+    def _has_run(self) -> bool:
+        """Return whether a rehearsal used a GPU."""
+        return any(one.verdict is not Verdict.FAILED for row in self._rows for one in row.tried)
 
     def _judge(self, rig: VirtualRig, value: int | None, ended: RehearsedApart) -> Candidate:
         variation = self._fit.variation
         is_batch = variation is not None and variation.is_batch
         return judge(rig, value, ended, self._fit.prices, is_batch=is_batch)
-
-    def _answer(self, asked: Iterable[tuple[_Row, _Questions]]) -> None:
-        """Rehearse for some rows until they ask nothing more."""
-        ready = deque(_Asked(row, questions, *next(questions)) for row, questions in asked)
-        running: list[tuple[_Asked, RunningRehearsal]] = []
-        try:
-            while ready or running:
-                while ready and len(running) < self._fit.processes:
-                    self._begin(ready.popleft(), ready, running)
-                ended = [each for each in running if each[1].has_ended()]
-                for each in ended:
-                    running.remove(each)
-                    asked_one, process = each
-                    with process:
-                        result = process.wait()
-                    if result.status == 0 or is_out_of_memory(result.facts):
-                        self._results.keep(asked_one.order, result)
-                    ready.extendleft(asked_one.next(result))
-                if not ended:
-                    time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:  # which the rehearsals have got, too
-            raise
-        except BaseException:
-            for _, process in running:
-                process.interrupt()
-            raise
-        finally:
-            for _, process in running:
-                process.end()
-
-    def _begin(
-        self,
-        asked: _Asked,
-        ready: deque[_Asked],
-        running: list[tuple[_Asked, RunningRehearsal]],
-    ) -> None:
-        """Start a rehearsal, or take its result from an earlier run."""
-        asked.row.rehearsals += 1
-        kept = self._results.find(asked.order)
-        if kept is not None:
-            asked.row.kept_results += 1
-            ready.extendleft(asked.next(kept))
-            return
-        self._note(asked.row.rig, asked.value)
-        environment = {**os.environ, **asked.order.environment}
-        started = RunningRehearsal(asked.order.words, environment, shows_output=False)
-        running.append((asked, started))
-
-
-@dataclass(frozen=True)
-class _Asked:
-    row: _Row
-    questions: _Questions
-    value: int | None
-    order: Order
-
-    def next(self, result: RehearsedApart) -> list[_Asked]:
-        """Return what the row asks next, if it asks anything."""
-        try:
-            return [_Asked(self.row, self.questions, *self.questions.send(result))]
-        except StopIteration:
-            return []
 
 
 def _once() -> Generator[int | None, Candidate, None]:

@@ -1,4 +1,4 @@
-"""The main module of one rehearsal of `anyrig fit`: without data, and with a brief report.
+"""The main module of one rehearsal of `anyrig fit` or `plan`: without data, with a brief report.
 
 ``python -m anyrig.planning.rehearsed_value ORDER``, where ORDER is an `Order` in JSON.
 """
@@ -31,6 +31,8 @@ class Order:
         steps: end the program after this many steps of its optimizer.
         step_marker: the function of the script whose calls are steps; None for optimizers.
         environment: the environment variables to add.
+        processes: the number of ranks. One process is started as by ``python``.
+        are_alike: whether rank 0 stands for all ranks.
     """
 
     program: Mapping[str, Any]
@@ -38,6 +40,8 @@ class Order:
     steps: int
     step_marker: str | None
     environment: Mapping[str, str]
+    processes: int = 1
+    are_alike: bool = False
 
     def make_program(self) -> Program:
         """Return the program."""
@@ -45,7 +49,16 @@ class Order:
 
     def words(self, file: Path) -> list[str]:
         """Return the words after ``python`` of a process that writes its facts to `file`."""
-        return ["-m", __spec__.name, json.dumps(asdict(self)), str(file)]
+        if self.processes == 1:
+            return ["-m", __spec__.name, json.dumps(asdict(self)), str(file)]
+        program = self.make_program()
+        flag = "--ranks" if self.are_alike else "--nproc-per-node"
+        return [
+            *("-m", "anyrig", "rehearse", "--quiet", "--assume-values", "--rig", self.rig),
+            *(flag, str(self.processes), "--steps", str(self.steps), "--json", str(file)),
+            *(["-m"] if program.is_module else []),
+            *(program.name, *program.arguments),
+        ]
 
     def rehearse(self, file: Path) -> int:
         """Rehearse in this process, and return the program's exit status."""

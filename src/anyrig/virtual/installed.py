@@ -292,7 +292,8 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
     backward_engine.patch(core)
     profiler_api.patch()
     sensors.patch(core)
-    process_group.patch(core, is_alone=wanted.lone_rank)
+    assumed_ranks = len(wanted.rig.devices) if wanted.lone_rank else None
+    process_group.patch(core, assumed_ranks=assumed_ranks)
     storage.patch(core)
     shared_tensors.patch(core)
     tensor_types.patch()

@@ -51,7 +51,7 @@ def connect(*_: object) -> tuple[None, list[int]]:
     return None, []
 
 
-def patch(core: ModuleType) -> None:
+def patch(core: ModuleType, ranks: int) -> None:
     """Let `torch.distributed` make groups of many ranks without waiting for any of them."""
     # Imported here because PyTorch may be built without them.
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
@@ -64,7 +64,7 @@ def patch(core: ModuleType) -> None:
             f"rank 0 cannot stand for all ranks with torch {version}, which makes the "
             "store of a group in another way; use a version of PyTorch that anyrig supports"
         )
-    store = LoneStore()
+    store = LoneStore(ranks)
     # Private: the function by which `env://` and `tcp://` make their store. TCPStore waits until
     # all ranks have connected, and `register_rendezvous_handler` refuses schemes that exist.
     rendezvous._create_c10d_store = lambda *_, **__: store

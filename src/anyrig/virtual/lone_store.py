@@ -13,16 +13,23 @@ _REMEDY = (
     "--shape-only"
 )
 
+# The keys of `anyrig.processes.group`: those of a board, and the identities of devices.
+_OF_ANYRIG, _DEVICE_OF_RANK_0 = "anyrig/", "anyrig/devices/0"
+
 
 class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
     """The values that rank 0 has set.
 
     A store waits for a key until some rank sets it. Here no other rank does, so a call that would
     wait raises an error at once. The names of the methods are those that PyTorch's stores call.
+
+    Where the ranks of `anyrig.spread` meet, each writes its value under its own number and counts
+    itself. There, the other ranks are taken to do as rank 0 does, each with a GPU of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
         super().__init__()
+        self._others = range(1, ranks)
         self._values: dict[str, bytes] = {}
         self._lock = threading.RLock()
 
@@ -34,6 +41,10 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
         """Set a key."""
         with self._lock:
             self._values[key] = _bytes_of(value)
+            if _OF_ANYRIG in key and key.endswith("/0"):
+                for rank in self._others:
+                    own = f" of rank {rank}".encode() if key.endswith(_DEVICE_OF_RANK_0) else b""
+                    self._values[f"{key[:-1]}{rank}"] = self._values[key] + own
 
     def get(self, key: str) -> bytes:
         """Return the value of a key.
@@ -47,6 +58,8 @@ class LoneStore(dist.Store):  # type: ignore[name-defined,misc]
     def add(self, key: str, value: int) -> int:
         """Add to the number under a key, which is 0 at first, and return the sum."""
         with self._lock:
+            if _OF_ANYRIG in key and key.endswith("/arrived"):
+                value += len(self._others)
             total = int(self._values.get(key, b"0")) + value
             self._values[key] = str(total).encode()
             return total

@@ -42,10 +42,10 @@ _CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def patch(core: ModuleType, *, is_alone: bool = False) -> None:
+def patch(core: ModuleType, *, assumed_ranks: int | None = None) -> None:
     """Register the process groups with `torch.distributed` in place of NCCL's.
 
-    With `is_alone`, no other rank runs (`lone_rank.py`).
+    With `assumed_ranks`, rank 0 of so many runs alone (`lone_rank.py`).
     """
     if not hasattr(core, "ProcessGroupNCCL"):
         return  # PyTorch was built without torch.distributed or without gloo
@@ -74,9 +74,9 @@ def patch(core: ModuleType, *, is_alone: bool = False) -> None:
     # TORCH_DISTRIBUTED_DEBUG=DETAIL calls this function, which a build without NCCL does not have.
     if not hasattr(bindings, "_hash_tensors"):
         bindings._hash_tensors = _hash_tensors
-    core.set_connect(lone_rank.connect if is_alone else connect)
-    if is_alone:
-        lone_rank.patch(core)
+    core.set_connect(connect if assumed_ranks is None else lone_rank.connect)
+    if assumed_ranks is not None:
+        lone_rank.patch(core, assumed_ranks)
     core.install_ddp_timer()
     core.install_gloo_collectives()
     flight_recorder.patch(core, bindings)

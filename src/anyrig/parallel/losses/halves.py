@@ -79,6 +79,14 @@ def follows(
     )
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Return whether a tensor has values that can be compared, each of which equals itself.
+
+    A rehearsal that assumes values says that it does not, as the answer to each question is 1.
+    """
+    return not bool((tensor != tensor).any())
+
+
 class _CommunicatesError(Exception):
     """The code communicates with other ranks, which do not compute it once more."""
 

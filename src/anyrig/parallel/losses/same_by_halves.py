@@ -33,7 +33,7 @@ from ..named_arguments import take_target
 from ..parts.call import with_copies, without_trace
 from ..parts.scatter import divide
 from .criterions import name_of, recognise
-from .halves import Value, compute_half, follows, without_collectives
+from .halves import Value, compute_half, follows, has_values, without_collectives
 from .loss import Criterion, criterion_on, reduction_of
 from .means_of_parts import counting_targets
 
@@ -124,7 +124,8 @@ def find_differences(
             if reasons:
                 _, (again,) = leaves_of(1)
                 for path in [*reasons]:
-                    if not torch.equal(again[path], whole[path]):  # random, or with a state
+                    value = whole[path]  # random, with a state, or assumed
+                    if not torch.equal(again[path], value) or not has_values(value):
                         del reasons[path]
     except Exception:  # what cannot be done is not compared, nor within torch.compile
         return NOTHING

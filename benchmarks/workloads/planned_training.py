@@ -1,0 +1,73 @@
+"""A training run whose plan is left to ANYRIG_PLAN: one of the programs of `plan_regret`.
+
+Arguments: the program. `PROGRAMS` lists them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import anyrig
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from workloads.language_model import LanguageModel, LanguageModelSize
+from workloads.residual_network import ResidualNetwork
+
+STEPS = 4
+
+
+class Samples(Dataset[tuple[Tensor, Tensor]]):
+    """As many samples as a few steps need, made when they are asked for."""
+
+    def __init__(self, batch: int, make: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        self.count, self.make = batch * STEPS, make
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.make()
+
+
+def language_model(batch: int, size: LanguageModelSize) -> tuple[nn.Module, Samples]:
+    words = torch.zeros(size.tokens, dtype=torch.long)
+    return LanguageModel(size), Samples(batch, lambda: (words, words))
+
+
+def images(batch: int) -> tuple[nn.Module, Samples]:
+    image, label = torch.zeros(3, 224, 224), torch.tensor(0)
+    return ResidualNetwork(), Samples(batch, lambda: (image, label))
+
+
+GPT2 = LanguageModelSize(words=50257, width=768, layers=12, heads=12, tokens=1024)
+SMALL = LanguageModelSize(words=8000, width=512, layers=4, heads=8, tokens=256)
+LARGE = LanguageModelSize(words=32000, width=2048, layers=24, heads=16, tokens=2048)
+PROGRAMS: dict[str, Callable[[], tuple[nn.Module, Samples]]] = {
+    "small": lambda: language_model(32, SMALL),
+    "gpt2-124m": lambda: language_model(64, GPT2),
+    "llama-1.3b": lambda: language_model(32, LARGE),
+    "resnet": lambda: images(256),
+}
+
+
+def train(program: str) -> None:
+    model, samples = PROGRAMS[program]()
+
+    model = anyrig.spread(model, loss=nn.CrossEntropyLoss(), precision="bfloat16")
+    batch = samples.count // STEPS
+    loader = anyrig.distribute(DataLoader(samples, batch_size=batch), model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for given, target in loader:
+        model(given.cuda(), target=target.cuda()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])

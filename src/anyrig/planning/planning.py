@@ -1,0 +1,99 @@
+"""`Planning`: the search for the best plan of a program on a rig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from ..errors import PlanningError
+from ..programs.program import Program
+from ..rehearsal.comparison.prices import Prices
+from ..virtual.rig import VirtualRig
+from .answering import Question, Questions, answer_all
+from .arrangement import PIPELINE, VARIABLE, Arrangement
+from .fit import STEPS
+from .kept_results import KeptResults
+from .plan_search import PlanSearch
+from .rehearsed_value import Order
+from .tried import Tried
+
+
+@dataclass(frozen=True)
+class Planning:
+    """The question of the best plan.
+
+    Attributes:
+        program: the program, whose `anyrig.spread` is given no plan.
+        search: what to rehearse next, and what was found.
+        prices: the prices of GPUs; None for none.
+        processes: how many rehearsals run at a time.
+    """
+
+    program: Program
+    search: PlanSearch
+    prices: Prices | None
+    processes: int = 1
+
+    def recall(self, results: KeptResults) -> None:
+        """Take all results of earlier runs, so that the same question asks for nothing more."""
+        for arrangement in self.search.arrangements:
+            ended = results.find(self.order(arrangement))
+            if ended is not None:
+                self.search.note(Tried.of(self.search.rig, arrangement, ended, self.prices))
+
+    def run(self, results: KeptResults, note: Callable[[Arrangement], object]) -> None:
+        """Rehearse until no plan is worth it. `self.search` has what was found.
+
+        Args:
+            results: results of earlier runs.
+            note: called with each plan before its rehearsal.
+
+        Raises:
+            PlanningError: the program fails with every plan, or the plan changes nothing.
+            KeyboardInterrupt: this process was interrupted.
+        """
+        answer_all([self._questions(note) for _ in range(self.processes)], results, self.processes)
+        if not any(one.candidate.fits for one in self.search.tried):
+            raise PlanningError(_why_nothing_fits(self.program, self.search))
+        if _changes_nothing(self.search.tried):
+            raise PlanningError(
+                f"{self.program.name} takes the same time and memory with every plan, so that it "
+                "does not follow any; call anyrig.spread(model) without plan="
+            )
+
+    def order(self, arrangement: Arrangement) -> Order:
+        """Return the order to rehearse an arrangement."""
+        program = asdict(self.program)
+        rig, program["arguments"] = self.search.rig, list(self.program.arguments)
+        is_equal = len({device.key for device in rig.devices}) == 1
+        are_alike = is_equal and arrangement.processes > 1 and arrangement.plan != PIPELINE
+        text = str(rig)
+        if are_alike:  # --rig names one of the nodes
+            text = str(VirtualRig(rig.devices_of_node(0), rig.network_bytes_per_second))
+        environment = {VARIABLE: str(arrangement)}
+        return Order(program, text, STEPS, None, environment, arrangement.processes, are_alike)
+
+    def _questions(self, note: Callable[[Arrangement], object]) -> Questions:
+        while (arrangement := self.search.next()) is not None:
+            question = Question(self.order(arrangement), lambda one=arrangement: note(one))  # type: ignore[misc]
+            answer = yield question
+            tried = Tried.of(self.search.rig, arrangement, answer.ended, self.prices)
+            self.search.note(tried)
+
+
+def _changes_nothing(tried: Sequence[Tried]) -> bool:
+    """Return whether the plans of one process, of several kinds, are the same."""
+    alone = [one for one in tried if one.candidate.fits and one.arrangement.processes == 1]
+    kinds = {one.arrangement.plan for one in alone}
+    return len(kinds) > 1 and len({(one.seconds, one.peak_bytes) for one in alone}) == 1
+
+
+def _why_nothing_fits(program: Program, search: PlanSearch) -> str:
+    name, rig = program.name, search.rig
+    errors = dict.fromkeys(one.candidate.found.error or "no error" for one in search.tried)
+    first = next(iter(errors), "nothing was rehearsed")
+    return (
+        f"{name} runs with none of {len(search.tried)} plans on {rig}: {first[:300]}; "
+        f"{VARIABLE}='{search.tried[0].arrangement if search.tried else 'Replicas()'}' "
+        f"anyrig rehearse --rig {rig} --assume-values shows all that the script prints"
+    )

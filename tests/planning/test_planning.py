@@ -1,0 +1,174 @@
+"""The search for plans, with results that a formula gives in place of rehearsals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_plans import SAMPLES, Cluster
+
+from anyrig.errors import PlanningError
+from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement
+from anyrig.planning.arrangements import arrangements_on
+from anyrig.planning.candidate import Verdict
+from anyrig.planning.plan_search import MEMORY, PRICE, SPEED, PlanSearch
+from anyrig.planning.plan_table import describe_loss, describe_search
+from anyrig.planning.planning import Planning
+from anyrig.planning.ranking import join_plans
+from anyrig.planning.workload import Workload
+from anyrig.programs.program import Program
+from anyrig.rehearsal.comparison.prices import Prices
+from anyrig.virtual.rig import VirtualRig
+
+GIB = 2**30
+CLUSTER = Cluster(Path(), "hash")
+EIGHT = VirtualRig.parse("8xA100-80GB")
+
+
+def planned(results: Cluster, rig: str = "8xA100-80GB", **asked: Any) -> PlanSearch:
+    parsed = VirtualRig.parse(rig)
+    by, tries = asked.pop("by", SPEED), asked.pop("tries", 40)
+    search = PlanSearch(parsed, arrangements_on(parsed), by, tries)
+    prices = Prices("USD", {"A100-80GB": 1.0, "T4": 0.1})
+    planning = Planning(Program("train.py", ()), search, prices)
+    planning.run(results, lambda arrangement: pytest.fail("nothing is rehearsed"))
+    return search
+
+
+def best_of_all(results: Cluster, rig: VirtualRig) -> float:
+    gpus = len(rig.devices)
+    return min(
+        results.seconds_of(one, gpus)
+        for one in arrangements_on(rig)
+        if results.bytes_of(one, gpus) < 0.9 * rig.devices[0].memory_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"collective_seconds": 0.2},
+        {"launch_seconds": 0.01},
+        {"collective_seconds": 0.2, "launch_seconds": 1e-5},
+        {"state_gib": 100.0},
+        {"state_gib": 100.0, "collective_seconds": 0.5},
+        {"activations_gib": 700.0},
+        {"state_gib": 200.0, "activations_gib": 700.0},
+    ],
+)
+@pytest.mark.parametrize("rig", ["4xA100-80GB", "2x(2xA100-80GB)"])
+def test_few_rehearsals_find_a_plan_within_two_percent_of_the_best(
+    changed: dict[str, float], rig: str
+) -> None:
+    results = replace(CLUSTER, **changed)
+    best = best_of_all(results, VirtualRig.parse(rig))
+    search = planned(results, rig)
+    assert len(search.tried) <= 40
+    found = search.ranked()[0].seconds
+    assert found is not None
+    assert found <= 1.02 * best
+
+
+def test_a_program_that_fits_with_no_plan_ends_soon() -> None:
+    with pytest.raises(PlanningError, match="runs with none of 10 plans on 8xA100-80GB: OutOfMem"):
+        planned(replace(CLUSTER, state_gib=1000.0))
+
+
+def test_plans_that_take_more_memory_than_there_is_are_not_rehearsed() -> None:
+    search = planned(replace(CLUSTER, state_gib=100.0, collective_seconds=0.001))
+    assert search.ranked()[0].arrangement == Arrangement(SHARDS, 8)
+    replicas = [one for one in search.tried if one.arrangement.plan == REPLICAS]
+    assert [one.verdict for one in replicas] == [Verdict.NO, Verdict.NO]
+    tried = {one.arrangement for one in search.tried}
+    large = [
+        one
+        for one in search.arrangements
+        if one.replicas == 4 and one.plan == SHARDS and one not in tried
+    ]
+    workload = search.workload
+    assert workload.state_bytes == 100 * GIB
+    assert not any(workload.cannot_fit(one, EIGHT) for one in large)  # 50 GiB
+    assert workload.cannot_fit(Arrangement(REPLICAS, 8), EIGHT)
+    assert "2 ran out of memory" in describe_search(search)[0]
+
+
+def test_the_number_of_rehearsals_is_limited_and_none_is_made_twice() -> None:
+    search = planned(CLUSTER, tries=5)
+    assert len(search.tried) == 5
+    arrangements = [one.arrangement for one in planned(CLUSTER).tried]
+    assert len({*arrangements}) == len(arrangements)
+
+
+def test_the_first_plans_are_one_of_each_kind() -> None:
+    first = [(one.arrangement.plan, one.arrangement.processes) for one in planned(CLUSTER).tried]
+    assert first[:4] == [(REPLICAS, 8), (SHARDS, 8), (REPLICAS, 1), (PIPELINE, 1)]
+
+
+def test_the_smallest_plan_and_the_cheapest() -> None:
+    by_memory = planned(replace(CLUSTER, state_gib=20.0), by=MEMORY)
+    best = by_memory.ranked()[0]
+    assert best.peak_bytes == min(one.peak_bytes for one in by_memory.ranked() if one.peak_bytes)
+    assert best.arrangement.value("checkpoint", "never") != "never"
+    searches = [planned(CLUSTER, rig, by=PRICE) for rig in ("8xA100-80GB", "8xT4")]
+    rows = join_plans(searches, None, None)
+    assert str(rows[0].rig) == "8xT4"  # as fast here, and cheaper
+    assert str(join_plans([replace(one, by=SPEED) for one in searches], None, None)[0].rig)
+    rate = rows[0].candidate.found.samples_per_second
+    assert rate is not None
+    late = join_plans(searches, 1e6 / rate * 0.99, 1e6)
+    assert sorted(map(id, late)) == sorted(map(id, rows))
+
+
+def test_samples_of_pipelines_over_ranks_count_once() -> None:
+    search = planned(replace(CLUSTER, collective_seconds=1.0))
+    pipelines = [one for one in search.tried if one.arrangement.processes > 1]
+    assert {one.samples for one in pipelines} == {SAMPLES}
+    assert any(one.arrangement.plan == PIPELINE for one in pipelines)
+
+
+def test_a_loss_says_how_much_and_where() -> None:
+    search = planned(CLUSTER)
+    first, *others = search.ranked()
+    assert describe_loss(first, first) == ("-", "-")
+    share, where = describe_loss(first, others[-1])
+    assert share.startswith("+")
+    assert where.endswith(" waiting for transfers, collectives or other GPUs")
+
+
+def test_a_program_that_follows_no_plan_is_refused() -> None:
+    with pytest.raises(PlanningError, match="the same time and memory with every plan"):
+        planned(replace(CLUSTER, obeys=False))
+
+
+def test_bounds_follow_the_schedules() -> None:
+    workload = Workload(1.0, 80.0 * GIB, 8.0 * GIB, 16)
+
+    def seconds(schedule: str, micro_batches: int, **more: Any) -> float | None:
+        values = {"micro_batches": micro_batches, "schedule": schedule, **more}
+        return workload.least_seconds(Arrangement(PIPELINE, 1, tuple(values.items())), 4)
+
+    assert seconds("1f1b", 4) == pytest.approx(7 / 4)
+    assert seconds("zero-bubble", 4) == pytest.approx(15 / 12)
+    assert seconds("zero-bubble-v", 8) == 1.0
+    assert seconds("1f1b", 4, checkpoint="always") == pytest.approx(7 / 3)
+    assert seconds("1f1b", 4, checkpoint="except_last") == pytest.approx(7 / 4 * 5 / 4)
+    assert seconds("1f1b", 4, replicas=2) == pytest.approx(5 / 4)
+    assert workload.least_bytes(Arrangement(REPLICAS, 4), 4) == 82 * GIB
+    assert workload.least_bytes(Arrangement(SHARDS, 4, (("replicas", 2),)), 4) == 42 * GIB
+    fine = Arrangement(PIPELINE, 1, (("micro_batches", 32),))
+    assert workload.is_too_fine(fine)
+    assert not workload.is_too_fine(Arrangement(PIPELINE, 1, (("micro_batches", 16),)))
+
+
+def test_unequal_gpus_and_one_gpu_have_the_plans_that_they_can_follow() -> None:
+    unequal = arrangements_on(VirtualRig.parse("RTX-4090+2xRTX-3090"))
+    assert all(one.replicas == 1 for one in unequal)
+    assert {one.family for one in unequal} == {
+        *((REPLICAS, False), (REPLICAS, True), (SHARDS, True), (PIPELINE, False)),
+    }
+    assert arrangements_on(VirtualRig.parse("T4")) == [Arrangement(REPLICAS, 1)]
+    nodes = arrangements_on(VirtualRig.parse("2x(2xT4)"))
+    assert all(one.processes == 4 for one in nodes)
