@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "parallel": {"devices", "transfer", "processes"},
     "checkpoint": {"devices", "transfer", "processes", "parallel"},
     "virtual": {"hardware", "devices"},
-    "rehearsal": {"devices", "observe", "programs", "virtual", "memory"},
+    "rehearsal": {"hardware", "devices", "observe", "programs", "virtual", "memory"},
     "planning": {"hardware", "memory", "programs", "virtual", "rehearsal"},
     "hazards": {"devices", "observe", "programs", "parallel", "virtual"},
     "verification": {
