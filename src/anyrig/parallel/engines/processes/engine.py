@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,14 +68,10 @@ class ProcessEngine(DividedEngine):
         module: the module; its parameters move to shared memory in place, at the first call.
         layout: has the CPU once for each process.
         loss: a criterion, as for `anyrig.spread`.
-        threads: how many threads each process computes with.
     """
 
-    def __init__(
-        self, module: nn.Module, layout: Layout, loss: Criterion | None, threads: int
-    ) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, loss: Criterion | None) -> None:
         super().__init__(module, layout, loss)
-        self._threads = threads
         self._start()
 
     def _start(self) -> None:
@@ -103,8 +98,7 @@ class ProcessEngine(DividedEngine):
         self, device: torch.device, function: Callable[..., Any], given: tuple[Any, Any]
     ) -> Any:
         inputs, kwargs = given
-        with self._sharing_cores():
-            return function(*inputs, **kwargs)
+        return function(*inputs, **kwargs)
 
     def _compute_parts(self, parts: Parts) -> tuple[list[Any], Written]:
         own, cpu = self._own_function(parts), self.layout.lead
@@ -113,7 +107,7 @@ class ProcessEngine(DividedEngine):
             return [own(*inputs, **kwargs)], []
         self._model.follow()
         before = self._model.tensors_in_attributes() if parts.is_first else {}
-        settings = Settings.read(self._threads)
+        settings = Settings.read()
         differences = self._check_first_call(
             self.module, parts.loss, parts.given[0], parts.samples[0], cpu
         )
@@ -121,7 +115,7 @@ class ProcessEngine(DividedEngine):
         inputs = [learning_tensors(each) if learns else [] for each in parts.given]
         cut = {id(each): each.detach().requires_grad_() for each in inputs[0]}
         given = replace_tensors(parts.given[0], cut)
-        with self._pool.exchanging(len(self.layout.devices) - 1) as workers, self._sharing_cores():
+        with self._pool.exchanging(len(self.layout.devices) - 1) as workers:
             used = [workers[number - 1] for number in parts.active[1:]]
             conversation = Conversation(used, "the forward")
             call = next(self._pool.numbers)
@@ -153,7 +147,6 @@ class ProcessEngine(DividedEngine):
             found,
             inputs,
             segments,
-            self._sharing_cores,
         )
         step.compute_with([*cut.values()])
         return _delivered(step, results, found), written
@@ -219,19 +212,6 @@ class ProcessEngine(DividedEngine):
                 settings,
                 forgotten,
             )
-
-    @contextmanager
-    def _sharing_cores(self) -> Iterator[None]:
-        """Compute with this process's part of the cores."""
-        before = torch.get_num_threads()
-        if before <= self._threads:
-            yield
-            return
-        torch.set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def refresh(self) -> None:
         """Make the next call send the module and every tensor again."""

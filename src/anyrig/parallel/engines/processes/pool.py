@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import anyrig
 
 from ....errors import ReplicaWaitError, SpreadError
@@ -132,6 +134,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.process = os.getpid()
+        self.threads = torch.get_num_threads()  # for all processes together
         self.lock = threading.RLock()
         self.numbers = count(1)  # of models and of calls
         self.generation = 0  # of workers: what earlier ones knew is lost

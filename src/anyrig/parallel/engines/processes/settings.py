@@ -41,7 +41,7 @@ class Settings:
     numpy_random: Any
 
     @classmethod
-    def read(cls, threads: int) -> Settings:
+    def read(cls) -> Settings:
         """Return the present settings; raise SpreadError for a mode that no other process has."""
         _refuse_modes()
         numpy = sys.modules.get("numpy.random")
@@ -59,7 +59,7 @@ class Settings:
                 torch.is_deterministic_algorithms_warn_only_enabled(),
             ),
             torch.get_float32_matmul_precision(),
-            threads,
+            torch.get_num_threads(),
             hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8).digest(),
             _packed(random.getstate()),
             None if numpy is None else numpy.get_state(),

@@ -21,6 +21,7 @@ from ...spread_module import SpreadModule
 from ..replicas.engine import ReplicaEngine
 from ..replicas.replicas import check_place
 from .engine import ProcessEngine
+from .pool import pool_of_process
 
 
 def spread_over_processes(
@@ -44,15 +45,16 @@ def spread_over_processes(
     layout = _layout(rig, plan, asked)
     if len(layout.devices) == 1:
         return SpreadModule(ReplicaEngine(module, layout, asked.loss))
-    threads = max(1, torch.get_num_threads() // len(layout.devices))
-    return SpreadModule(ProcessEngine(module, layout, asked.loss, threads))
+    # Once, as each change of the number makes OpenMP start threads again.
+    torch.set_num_threads(_threads_of_each(len(layout.devices)))
+    return SpreadModule(ProcessEngine(module, layout, asked.loss))
 
 
 def _layout(rig: Rig, plan: Replicas, asked: Asked) -> Layout:
     number = 1 if plan.processes is True else int(plan.processes)
     layout = make_layout(rig, replace(plan, shares="even"), asked.output_device, asked.dim)
     devices = layout.devices * number
-    threads = max(1, torch.get_num_threads() // number)
+    threads = _threads_of_each(number)
     reason = (
         f"{number} processes, as asked: this one and {number - 1} that it starts and ends; each "
         f"computes its part with {threads} thread{'s' * (threads > 1)}, and all share the "
@@ -67,6 +69,10 @@ def _layout(rig: Rig, plan: Replicas, asked: Asked) -> Layout:
         precision=read_precision(asked.precision, [rig.lead.torch_device]),
         accumulate=check_accumulate(asked.accumulate, asked.loss),
     )
+
+
+def _threads_of_each(processes: int) -> int:
+    return max(1, pool_of_process().threads // processes)
 
 
 def _names(rig: Rig) -> str:

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -36,7 +36,6 @@ class Step(Delivery):
         results: for each part, the tensors of its result that have gradients.
         inputs: for each part, the tensors among its arguments that require gradients.
         segments: what holds the arguments of workers' parts.
-        sharing: the context of computing beside the workers.
     """
 
     no_graph = (
@@ -53,11 +52,10 @@ class Step(Delivery):
         results: Sequence[Sequence[Tensor]],
         inputs: Sequence[Sequence[Tensor]],
         segments: Sequence[Segment | None],
-        sharing: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._call, self._pool, self._workers, self._tensors = call, pool, workers, tensors
         self._generation = pool.generation
-        self._results, self._inputs, self._sharing = results, inputs, sharing
+        self._results, self._inputs = results, inputs
         self._parameters = [slot.tensor for slot in tensors.parameters if slot.tensor.requires_grad]
         self._release = weakref.finalize(self, _forget, pool, call, segments)
 
@@ -82,7 +80,7 @@ class Step(Delivery):
         taken = iter(upstream)
         for results in self._results:
             each_part.append([next(taken) for _ in results])
-        with self._pool.exchanging(max(self._workers)) as workers, self._sharing():
+        with self._pool.exchanging(max(self._workers)) as workers:
             used = [workers[number - 1] for number in self._workers]
             conversation = Conversation(used, "the backward pass")
             segments = conversation.ask(
