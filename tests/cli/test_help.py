@@ -82,7 +82,7 @@ def test_what_help_explains_first_are_flags_of_the_command(name: str, anyrig: An
     assert "--help-all explains these flags too: " in first
     assert "explains these flags too" not in full
     assert len(full.splitlines()) > len(first.splitlines())
-    assert first.count("--role") == 1
+    assert first.count("--role") == ("--role" in flags)
 
 
 def test_alone_it_names_the_commands_to_begin_with(anyrig: Any) -> None:

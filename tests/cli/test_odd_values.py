@@ -127,6 +127,8 @@ POSSIBLE = {
     "--max-restarts": {"0", "+1", "100000"},
     "--interval": {"+1", "1.5"},
     "--local-addr": HOSTS | RIGS,
+    "--tries": {"+1"},
+    "--verify": set(VALUES),
     "--steps": {"+1", "100000", "9" * 20, "1_000_000_000"},
     "--step-marker": {v for v in VALUES if v.isidentifier() and not keyword.iskeyword(v)},
     "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
@@ -211,13 +213,13 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     # Or typer breaks lines within names.
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     before, after, possible = [], [], POSSIBLE.get(flag, set())
-    if command[0] in ("run", "rehearse", "verify", "fit"):
+    if command[0] in ("run", "rehearse", "verify", "fit", "plan"):
         after = ["no_such_script.py"]
     if command == ["verify"] and flag in OF_VERIFY:
         possible = OF_VERIFY[flag]
     if command[0] == "run":
         possible = possible | REPORTS.get(flag, set())
-    if command[0] in ("rehearse", "verify", "fit"):
+    if command[0] in ("rehearse", "verify", "fit", "plan"):
         before = [] if flag == "--rig" else ["--rig", "2xT4" if flag == "--fault" else "T4"]
         before += ["--fault", "rank=0,step=1"] if command[1:] == ["fail"] and not before else []
         more = {"--device": {"0"}, "--nproc-per-node": {"gpu"}, **REPORTS}

@@ -133,9 +133,9 @@ def plan(
         raise typer.BadParameter("it needs --prices prices.toml", param_hint="--by")
     with named_in_errors("--rig"):
         rigs = read_rigs(rig)
-    program = read_command([script, *context.args], is_module=module)
     words = None if verify is None else split_words(verify, "--verify")
     found = read_prices(prices)
+    program = read_command([script, *context.args], is_module=module)
     plannings = [
         Planning(
             program,
