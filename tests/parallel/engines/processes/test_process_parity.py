@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from process_pairs import SAMPLES, Pair, perceptron, spread
 from torch import Tensor, nn
 from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, WIDTH, assert_same_numbers, train
 
 import anyrig
 
-SAMPLES = 11
-
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Any:
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def spread(module: nn.Module, loss: Any = None, processes: int = 2, **options: Any) -> Any:
-    plan = anyrig.Replicas(processes=processes)
-    return anyrig.spread(module, "cpu", plan=plan, loss=loss, **options)
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -54,37 +41,6 @@ def test_three_steps(kind: str, fused: bool) -> None:
     assert_same_numbers(several, one)
 
 
-def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 12), nn.Tanh(), nn.Linear(12, CLASSES))
-
-
-class Pair:
-    """The same training on one device and in processes."""
-
-    def __init__(self, module: nn.Module | None = None, loss: Any = None, **options: Any) -> None:
-        self.one = perceptron() if module is None else module
-        self.several = copy.deepcopy(self.one)
-        self.loss = loss or nn.CrossEntropyLoss()
-        self.model = spread(self.several, self.loss, **options)
-        self.optimizers = [
-            torch.optim.SGD(each.parameters(), 0.1, 0.9) for each in (self.one, self.several)
-        ]
-
-    def step(self, samples: int = SAMPLES, **given: Any) -> None:
-        x, y = torch.randn(samples, WIDTH), torch.randint(CLASSES, (samples,))
-        losses = [self.loss(self.one(x, **given), y), self.model(x, target=y, **given)]
-        for optimizer, loss in zip(self.optimizers, losses, strict=True):
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-12)
-        assert_same_numbers(self.several, self.one)
-
-    def both(self, change: Callable[[nn.Module], object]) -> None:
-        for module in (self.one, self.several):
-            change(module)
-
-
 def test_the_model_says_how_it_is_spread() -> None:
     model = spread(perceptron())
     assert "2 processes, as asked: this one and 1 that it starts and ends" in str(
@@ -99,28 +55,6 @@ def test_parameters_remain_the_same_objects_in_storages_of_their_own() -> None:
     after = [*pair.several.parameters()]
     assert all(one is other for one, other in zip(before, after, strict=True))
     assert all(each.untyped_storage().nbytes() == each.nbytes for each in after)
-
-
-CHANGES: dict[str, Callable[[Any], object]] = {
-    "freeze": lambda module: module[0].requires_grad_(False),
-    "a new layer": lambda module: module.__setitem__(1, nn.ReLU()),
-    "written by hand": lambda module: module[0].weight.data.fill_(0.25),
-    "data replaced": lambda module: setattr(module[2].bias, "data", torch.ones(CLASSES)),
-    "loaded": lambda module: module.load_state_dict(
-        {name: torch.full_like(each, 0.1) for name, each in module.state_dict().items()},
-        assign=False,
-    ),
-    "parameters added": lambda module: module.append(nn.Identity()),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_changes_between_steps_are_noticed(change: str) -> None:
-    pair = Pair()
-    pair.step()
-    pair.both(CHANGES[change])
-    pair.step()
-    pair.step()
 
 
 def test_a_method_that_a_notebook_replaces() -> None:
@@ -164,56 +98,6 @@ def test_a_spread_model_within_another() -> None:
     torch.testing.assert_close(
         [each.grad for each in several.parameters()], [each.grad for each in one.parameters()]
     )
-
-
-def test_unfreezing() -> None:
-    pair = Pair()
-    pair.both(lambda module: module[0].requires_grad_(False))
-    pair.step()
-    pair.both(lambda module: module[0].requires_grad_(True))
-    pair.step()
-
-
-class Attributes(nn.Module):
-    """Computes with values that a program changes between steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, CLASSES)
-        self.scale, self.settings = 1.0, {"power": [1]}
-        self.register_buffer("shift", torch.zeros(CLASSES))
-        self.plain = torch.ones(())
-        self.dropout = nn.Dropout(0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scaled = self.layer(x) * self.scale + self.shift
-        return self.dropout(scaled * self.plain * self.settings["power"][0])
-
-
-ATTRIBUTES: dict[str, Callable[[Any], object]] = {
-    "number": lambda module: setattr(module, "scale", 2.0),
-    "within a container": lambda module: module.settings["power"].__setitem__(0, 3),
-    "buffer": lambda module: module.shift.add_(1.5),
-    "buffer replaced": lambda module: setattr(module, "shift", torch.ones(CLASSES)),
-    "plain tensor": lambda module: module.plain.mul_(3),
-    "mode": lambda module: module.eval(),
-}
-
-
-@pytest.mark.parametrize("change", ATTRIBUTES)
-def test_changed_attributes_are_noticed(change: str) -> None:
-    pair = Pair(Attributes())
-    pair.step()
-    pair.both(ATTRIBUTES[change])
-    pair.step()
-
-
-def test_a_loss_that_reads_what_changes() -> None:
-    factors = [1.0]
-    pair = Pair(loss=lambda output, target: functional.cross_entropy(output, target) * factors[0])
-    pair.step()
-    factors[0] = 3.0
-    pair.step()
 
 
 def test_batch_norm_in_eval_mode_and_statistics() -> None:
