@@ -114,7 +114,7 @@ def path_to_open_again(file: FileIO) -> str:
 
 @contextmanager
 def opened_folder(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Open a folder that is no link, for functions that take ``dir_fd``, while the block runs.
+    """Open a folder that is not a link, for functions that take ``dir_fd``, while the block runs.
 
     Raises:
         OSError: the path is not a folder, or is a link to one.

@@ -30,7 +30,7 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert dict(found.unread) == {
         "critic": "the model is 'model'",
         "optimizer": "the model is 'model'",
-        "values.pt": "numbers, texts and states that are no tensors",
+        "values.pt": "numbers, strings and states that are not tensors",
     }
     assert [*found.unread] == ["critic", "optimizer", "values.pt"]
     found = read_any_model(tmp_path, key="critic")

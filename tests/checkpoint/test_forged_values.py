@@ -146,20 +146,20 @@ FORM = {
     "a step below 0": (("given", "step"), -1, r"given\['step'\] is -1, not a whole number"),
     "a step that is a truth": (("given", "step"), True, r"given\['step'\] is True, not a whole"),
     "states in a list": (("states",), [], "states is a list, not a dict"),
-    "a name that is a number": (("states", 5), 1, "states has the key 5, which is not a text"),
+    "a name that is a number": (("states", 5), 1, "states has the key 5, which is not a string"),
     "a module's values in a list": (("modules", "model"), [], r"modules\['model'\] is a list"),
     "nothing given": (("given",), None, "given is a NoneType, not a dict"),
     "a random state that is a number": (
         ("random", 0, "state"),
         5,
-        r"random\[0\]\['state'\] is a int, not a text",
+        r"random\[0\]\['state'\] is a int, not a string",
     ),
     "random numbers in a dict": (("random",), {}, "random is a dict, not a list"),
     "groups in a dict": (("optimizers", "", "groups"), {}, r"\['groups'\] is a dict, not a list"),
     "a parameter that is a number": (
         ("optimizers", "", "groups", 0, "params", 0),
         5,
-        r"\['params'\]\[0\] is a int, not a text",
+        r"\['params'\]\[0\] is a int, not a string",
     ),
     "a parameter's values in a list": (
         ("optimizers", "", "values", "0.weight"),
@@ -170,12 +170,12 @@ FORM = {
     "a type that is a number": (
         ("optimizers", "", "dtypes", "0.weight"),
         5,
-        r"\['dtypes'\]\['0.weight'\] is a int, not a text",
+        r"\['dtypes'\]\['0.weight'\] is a int, not a string",
     ),
     "shards that are numbers": (
         ("optimizers", "", "in_shards", "0.weight"),
         [5],
-        r"\['in_shards'\]\['0.weight'\]\[0\] is a int, not a text",
+        r"\['in_shards'\]\['0.weight'\]\[0\] is a int, not a string",
     ),
     "random numbers of more ranks": (("random",), [], "number of ranks 0, and the manifest 1"),
     "a text for a random state": (

@@ -63,7 +63,7 @@ REASONS = (
         lambda case: case.devices == PROCESSES and case.output.endswith("attribute"),
     ),
     Reason(
-        r"holds a tensor with a gradient in an object that is no container",
+        r"holds a tensor with a gradient in an object that is not a container",
         "processes: an object of a class of its own that has tensors with gradients",
         lambda case: case.devices == PROCESSES,
     ),

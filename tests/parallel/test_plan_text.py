@@ -38,7 +38,7 @@ def test_plans_are_calls_with_literals(text: str, plan: Plan) -> None:
         ("Pipeline(8)", "takes its values by name only"),
         ("Pipeline(**{'micro_batches': 8})", r"\*\* is not valid"),
         ("Pipeline(micro_batches=print(1))", r"'print\(1\)' is not a plan"),
-        ("Pipeline(micro_batches=1 + n)", r"'1 \+ n' is not a number, a text, a list or a plan"),
+        ("Pipeline(micro_batches=1 + n)", r"'1 \+ n' is not a number, a string, a list or a plan"),
         ("Pipeline(micro=8)", "does not take these values: .*micro"),
         ("Pipeline(micro_batches=0)", "micro_batches=0 is neither"),
         ("Replicas(shares='half')", "half"),

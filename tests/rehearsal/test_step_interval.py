@@ -93,12 +93,12 @@ def test_the_interval_of_several_gpus_holds_those_of_all() -> None:
 @pytest.mark.parametrize(
     ("devices", "read", "reason"),
     [
-        ([device("1GiB")], [IMAGES], "given by its size alone"),
-        ([device("L4")], [], "read from the second step on"),
+        ([device("1GiB")], [IMAGES], "given by its memory size alone"),
+        ([device("L4")], [], "recorded from the second step on"),
         ([device("L4", 0.74)], [IMAGES], "kernels run in 74 % of it"),
         ([device("L4", 0.74)], [IMAGES], "5 us for a launch and 5 us more for an operator"),
-        ([device("B200")], [IMAGES], "neither this GPU nor a relative was measured"),
-        ([device("L4"), device("B200")], [IMAGES], "neither this GPU nor a relative"),
+        ([device("B200")], [IMAGES], "neither this GPU nor a similar one was measured"),
+        ([device("L4"), device("B200")], [IMAGES], "neither this GPU nor a similar one"),
     ],
 )
 def test_where_nothing_is_known_the_interval_says_why(

@@ -73,6 +73,6 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
     left_out = {} if whole else dict.fromkeys({*roles.values()}, f"the model is {wanted!r}")
     left_out.pop(wanted, None)
     if VALUES_NAME in checkpoint.manifest.files:
-        left_out[VALUES_NAME] = "numbers, texts and states that are no tensors"
+        left_out[VALUES_NAME] = "numbers, strings and states that are not tensors"
     unread = dict(sorted(left_out.items()))
     return ForeignState(checkpoint.path, recognition, tensors, unread=unread)

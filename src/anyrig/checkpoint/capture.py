@@ -55,8 +55,8 @@ def capture(
 def by_key(what: str, given: Any, saved: Collection[str] = ()) -> dict[str, Any]:
     """Return one object under ``""``, and several by their keys or their positions, as text.
 
-    Of two keys with the same text, such as 1 and ``"1"``, the one that is no string is saved under
-    its text and its type: ``"1-int"``.
+    Of two keys with the same text, such as 1 and ``"1"``, the key that is not a string is saved
+    under its text and its type: ``"1-int"``.
 
     Args:
         what: the argument, for errors.

@@ -106,7 +106,7 @@ def was_removed(ranks: Ranks, folder: Path) -> bool:
 def _find_damage(ranks: Ranks, folder: Path) -> CheckpointError | OtherRankError | None:
     """Return the damage that any rank finds in the files, or None; the same on every rank.
 
-    An error that is no `CheckpointDamagedError` says that a rank does not see the checkpoint.
+    An error that is not a `CheckpointDamagedError` says that a rank does not see the checkpoint.
     """
     failed: BaseException | None = None
     mark = problem = ""

@@ -172,8 +172,8 @@ def publish(
             if error.errno not in _TAKEN:
                 raise
             raise CheckpointError(
-                f"another process has saved {path} meanwhile. Give each training its own series; "
-                "start the ranks of one training with anyrig run or anyrig.launch"
+                f"another process has saved {path} meanwhile. Give each training run its own "
+                "series; start the ranks of one run with anyrig run or anyrig.launch"
             ) from error
         disk.sync_folder(series.folder)
     return Checkpoint(path, manifest)

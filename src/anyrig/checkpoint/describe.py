@@ -40,7 +40,7 @@ class CheckpointDescription:
         format: the format, such as ``"anyrig checkpoint"`` or ``"safetensors file"``.
         reason: what showed the format.
         number: the number of the save in its series; None for checkpoints of other tools.
-        step: the training's step, if known.
+        step: the step of the training run, if known.
         metric: the metric that was saved with the checkpoint, if known.
         layout: how the model was spread when it was saved, if known.
         saved_at: when the checkpoint was saved, in seconds since 1970, if known.

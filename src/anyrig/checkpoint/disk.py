@@ -26,7 +26,7 @@ class Disk:
     in a folder) has returned. Before that, a file system may lose changes, or keep a later change
     and lose an earlier one.
 
-    Files are created and removed by their names in a folder that is no link, and links in the
+    Files are created and removed by their names in a folder that is not a link, and links in the
     folder are not followed: no change reaches a file outside the folder.
     """
 
@@ -92,7 +92,7 @@ class _Place(NamedTuple):
 
 @contextmanager
 def _folder_of(path: Path) -> Iterator[_Place]:
-    """Open the folder of a path, which must be no link, while the block runs."""
+    """Open the folder of a path, which must not be a link, while the block runs."""
     if HAS_FOLDER_DESCRIPTORS:
         with opened_folder(path.parent) as folder:
             yield _Place(path.name, folder)

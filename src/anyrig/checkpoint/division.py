@@ -12,7 +12,7 @@ largest tensor comes first, and each goes to the ranks with the fewest bytes so 
 
 Only the file format and the protocol for regions (``__create_chunk_list__``) are those of
 `torch.distributed.checkpoint`. Its planner gathers pickled plans by collectives: their errors do
-not name a missing rank, and they would mix with the collectives of the training while a
+not name a missing rank, and they would mix with the collectives of the training run while a
 `BackgroundSaver` writes. Its writer changes the disk by itself: the files could not be hashed as
 they are written, and a test could not replay a crash.
 """

@@ -30,10 +30,10 @@ def exact_state_of(model: nn.Module | None) -> ExactState | None:
 
 
 def require_exact(given: Targets) -> ExactState:
-    """Return the model's state if its training gives the same bits on any number of ranks.
+    """Return the model's state if its training run gives the same bits on any number of ranks.
 
     Raises:
-        CheckpointError: the training does not; the message says why.
+        CheckpointError: it does not; the message says why.
     """
     model = given.modules.get("model")
     state = exact_state_of(model)
@@ -74,8 +74,8 @@ def require_same_training(
     """Return the random numbers for every rank, and a text that names those that are not exact.
 
     Raises:
-        CheckpointError: the training of the objects or of the checkpoint does not give the same
-            bits on any number of ranks, or the checkpoint is of another training or has more
+        CheckpointError: the training run of the objects or of the checkpoint does not give the same
+            bits on any number of ranks, or the checkpoint is of another training run or has more
             objects.
     """
     state = require_exact(given)

@@ -108,11 +108,11 @@ def is_convertible(saved: Any, own: Any) -> bool:
 
 
 def _kind_of(value: Any) -> str:
-    """Return the element type and the layout of a tensor as text, or that it is no tensor."""
+    """Return the element type and the layout of a tensor as text, or that it is not a tensor."""
     if isinstance(value, TensorInParts):
         return str(value.dtype)
     if not isinstance(value, Tensor):
-        return "a value that is no tensor"
+        return "a value that is not a tensor"
     layout = "" if value.layout is torch.strided else f" in the layout {value.layout}"
     return f"{value.dtype}{layout}"
 

@@ -38,7 +38,7 @@ class Loaded:
 
     Attributes:
         path: the checkpoint's folder.
-        step: the step of the training; None if it was not saved.
+        step: the step of the training run; None if it was not saved.
         metric: the metric of the checkpoint; None if it was not saved.
         values: the other values that were saved, by name.
         left: what was not restored, and why, such as random numbers of more devices.
@@ -105,8 +105,8 @@ def load(
         random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; by
             default only with an `optimizer`, since training then continues. Several ranks restore
             them only if as many ranks have saved them.
-        exact: require that the training continues with the same bits on this number of ranks, and
-            raise CheckpointError with the reason if it does not. See docs/checkpoints.md.
+        exact: require that the training run continues with the same bits on this number of ranks,
+            and raise CheckpointError with the reason if it does not. See docs/checkpoints.md.
         convert_dtypes: convert floating-point values to the element types of the model's tensors,
             and complex ones likewise; otherwise other types are refused. The optimizer's state is
             converted where it had the type of its parameter.

@@ -45,7 +45,7 @@ class Manifest:
 
     Attributes:
         number: the number of the save in its series, from 1.
-        step: the step of the training, if the save was given one.
+        step: the step of the training run, if the save was given one.
         metric: the metric of the checkpoint, if the save was given one.
         best: whether the best metric is the ``"max"`` or the ``"min"``; None without a metric.
         layout: how the model was spread when it was saved, in words.

@@ -56,7 +56,7 @@ def save(
         scaler: a `GradScaler`.
         loader: what `anyrig.distribute` returned, or another loader with ``state_dict()``: its
             position is saved, so that no sample is skipped or seen twice.
-        step: the number of the training's step.
+        step: the step of the training run, counted by the caller.
         metric: the metric of the checkpoint, for ``load(which="best")``.
         best: whether the best metric is the ``"max"`` or the ``"min"``.
         keep: keep the newest `keep` checkpoints of the series and the best one, and remove the

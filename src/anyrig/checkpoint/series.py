@@ -1,4 +1,4 @@
-"""A series: a folder whose subfolders are the checkpoints of one training."""
+"""A series: a folder whose subfolders are the checkpoints of one training run."""
 
 from __future__ import annotations
 

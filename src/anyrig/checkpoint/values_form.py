@@ -60,7 +60,7 @@ def _dict_of(check: Check) -> Check:
         _any_dict(value, place)
         for key, each in value.items():
             if type(key) is not str:
-                raise ValueError(f"{place} has the key {key!r:.60}, which is not a text")
+                raise ValueError(f"{place} has the key {key!r:.60}, which is not a string")
             check(each, f"{place}[{key!r:.60}]")
 
     return check_dict
@@ -83,7 +83,7 @@ def _any_dict(value: Any, place: str) -> None:
 
 def _text(value: Any, place: str) -> None:
     if type(value) is not str:
-        raise ValueError(f"{place} is a {type(value).__name__}, not a text")
+        raise ValueError(f"{place} is a {type(value).__name__}, not a string")
 
 
 def _anything(value: Any, place: str) -> None:

@@ -42,7 +42,7 @@ class CoefficientGroup:
             architecture, or ``"otherwise"``.
         values: the values by name; a coefficient with one value has a list of one.
         source: the measurements behind the values.
-        error_percent: by GPU key, the median error on measurements that no fit has seen.
+        error_percent: by GPU key, the median error on measurements that no fit used.
     """
 
     group: str
@@ -74,7 +74,7 @@ def values_of(groups: tuple[CoefficientGroup, ...]) -> dict[str, list[float]]:
 def known_errors(spec: Spec) -> dict[str, float | None]:
     """Return how far predicted times of a GPU's kernels are off, by kind of work.
 
-    An error is the median, in percent, on measurements of this GPU that no fit has seen; None
+    An error is the median, in percent, on measurements of this GPU that no fit used; None
     without such measurements.
     """
     by_name = {group.group: group for group in coefficients_of(spec)}

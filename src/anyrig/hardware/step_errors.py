@@ -72,7 +72,7 @@ class StepErrors:
 
     Attributes:
         kind: the kind.
-        programs: how many measured programs were compared. No fit has seen any of them.
+        programs: how many measured programs were compared. No fit used any of them.
         gpus: the keys of their GPUs.
         low: the 5 % quantile of the measured over the predicted time; at most 1.
         high: the 95 % quantile; at least 1.

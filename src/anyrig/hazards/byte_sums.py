@@ -13,7 +13,7 @@ _STRIDES = (1, 2, 3)
 
 
 def can_sum(tensor: Tensor) -> bool:
-    """Return whether a tensor is dense, has data, and is no subclass written in Python."""
+    """Return whether a tensor is dense, has data, and is not a subclass written in Python."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.layout == torch.strided

@@ -15,7 +15,7 @@ class Event:
     Attributes:
         action: ``"free"`` ends an allocation. From ``"reuse"`` on, the allocator may hand out the
             block again; this event comes later if another stream still uses the block.
-            ``"refuse"`` is a request for which there was no memory.
+            ``"refuse"`` is a request that failed because memory was full.
         address: the block's address; for ``"refuse"``, the device's free bytes instead.
         bytes: the requested bytes, or the size of a segment.
         operator: the number of the operator that was running; None if unknown.

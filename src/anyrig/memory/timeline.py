@@ -19,7 +19,7 @@ from .segments import Segments
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request for which there was no memory.
+    """A request that failed because memory was full.
 
     Attributes:
         position: the position of the event.
@@ -44,7 +44,7 @@ class Timeline:
         seconds: the time of each event since the epoch; None where unknown.
         operators: the number of the last operator that had begun at each event.
         origins: the origins of operators, by number.
-        refusals: the requests for which there was no memory, in order.
+        refusals: the requests that failed because memory was full, in order.
     """
 
     device: torch.device

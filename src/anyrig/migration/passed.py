@@ -12,8 +12,8 @@ from .rewrite import keyword
 def passed_values(program: Program, parameter: ast.Name) -> list[ast.expr]:
     """Return what the calls of a function in this file pass for one of its parameters.
 
-    The result is empty if the name is no parameter, or is bound to something else, too. A method is
-    known by its name alone.
+    The result is empty if the name is not a parameter, or is bound to something else, too. A method
+    is known by its name alone.
     """
     function = program.scopes.home(parameter)
     how = [binding.how for binding in program.scopes.bindings(parameter)]

@@ -85,7 +85,7 @@ NOT_TENSORS = frozenset(
         *("values", "split", "chunk", "unbind", "append", "step", "zero_grad", "requires_grad_for"),
     }
 )
-"""Methods of tensors and modules whose result is no tensor, or several."""
+"""Methods of tensors and modules that return several tensors, or none."""
 
 OF_MODULES = ("eval", "train", "parameters", "state_dict", "load_state_dict", "zero_grad")
 """Methods that, called on a name, show that it is a module."""
@@ -117,4 +117,4 @@ NOT_TENSOR_FUNCTIONS = frozenset(
         *("set_default_device", "use_deterministic_algorithms", "get_num_threads", "memory_format"),
     }
 )
-"""Functions of torch whose result is no tensor, or several."""
+"""Functions of torch that return several tensors, or none."""

@@ -77,9 +77,9 @@ def _value_from(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise SpreadError(
-            f"{ast.unparse(node)[:80]!r} is not a number, a text, a list or a plan; {_example()}"
+            f"{ast.unparse(node)[:80]!r} is not a number, a string, a list or a plan; {_example()}"
         ) from None
 
 
 def _example() -> str:
-    return "write one as in Pipeline(micro_batches=8), with numbers, texts and lists as values"
+    return "write one as in Pipeline(micro_batches=8), with numbers, strings and lists as values"

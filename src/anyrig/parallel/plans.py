@@ -73,9 +73,9 @@ class Replicas:
             process they have no effect.
 
     Raises:
-        SharesError: `shares` is no policy and no numbers.
-        SpreadError: `ddp` has another argument, or `processes` is no positive number, or used with
-            `sync_batch_norm` or with measured shares.
+        SharesError: `shares` is neither a policy nor numbers.
+        SpreadError: `ddp` has another argument, or `processes` is not a positive number, or is used
+            with `sync_batch_norm` or with measured shares.
     """
 
     shares: str | Sequence[float] | Shares = "auto"
@@ -213,7 +213,7 @@ class Exact:
         within: where the parameters are: the whole module on each rank, or `Shards`.
 
     Raises:
-        SpreadError: `shards` is no positive integer, or `within` has other attributes than
+        SpreadError: `shards` is not a positive integer, or `within` has other attributes than
             `Shards.blocks` and `Shards.reshard_after_forward`.
     """
 

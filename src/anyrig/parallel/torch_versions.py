@@ -22,7 +22,7 @@ def intercept_custom_functions(intercept: Intercept) -> AbstractContextManager[N
     """Send the calls of ``apply`` of ``torch.autograd.Function``'s classes to a function.
 
     This includes calls through an ``apply`` that was read earlier (``f = SomeFunction.apply``).
-    Until 2.13, `apply` is a Python function that calls that of its base class. From 2.14 it is a
+    Until 2.13, `apply` is a Python function that calls the base class's `apply`. From 2.14 it is a
     C++ function, bound to the class where it was read.
     """
     if hasattr(torch.autograd.function, "_call_custom_function_call"):

@@ -19,7 +19,7 @@ def join_plans(
 
     Args:
         searches: the searches of all rigs, which choose by the same.
-        deadline_seconds: how long the training may take; None for no deadline.
+        deadline_seconds: how long the training run may take; None for no deadline.
         samples: how many samples it has.
     """
 

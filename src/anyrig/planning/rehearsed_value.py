@@ -31,7 +31,7 @@ class Order:
         steps: end the program after this many steps of its optimizer.
         step_marker: the function of the script whose calls are steps; None for optimizers.
         environment: the environment variables to add.
-        processes: the number of ranks. One process is started as by ``python``.
+        processes: the number of ranks. One process starts as with ``python``.
         are_alike: whether rank 0 stands for all ranks.
     """
 

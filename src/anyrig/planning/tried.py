@@ -80,7 +80,7 @@ class Tried:
         return self.candidate.step_seconds
 
     def seconds_for(self, samples: int | None) -> float | None:
-        """Return the time of a typical step, or, if it has other samples, of as many as given."""
+        """Return the time of a typical step, scaled to the given number of samples."""
         if self.seconds is None or not samples or not self.samples:
             return self.seconds
         return self.seconds * samples / self.samples

@@ -144,7 +144,7 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The median of the steps after the first ones, which are like each other.
+    """The median of the steps after the first ones, which are similar.
 
     Attributes:
         seconds: the median of their times.
@@ -159,12 +159,12 @@ class TypicalStep:
 
 @dataclass(frozen=True)
 class StepInterval:
-    """Between which times nine of ten typical steps of this kind lie on real GPUs.
+    """The interval that contains nine of ten typical steps of this kind on real GPUs.
 
     Attributes:
         low_seconds: the lower end; None if it is not known how far the time may be off.
         high_seconds: the upper end; None if it is not known.
-        programs: how many measured programs say so. No fit has seen them.
+        programs: how many measured programs this comes from. No fit used them.
         reason: which programs these are, or why nothing is known.
         apart: the factor up to which the errors of nine of ten programs differed between two GPUs;
             None if it is not known.
@@ -342,7 +342,7 @@ class Facts:
         devices: the devices that were used.
         steps: the steps in order.
         typical_step: the typical step; None without steps.
-        step_interval: between which times it lies on real GPUs; None without steps or GPUs, and
+        step_interval: the interval of its time on real GPUs; None without steps or GPUs, and
             where steps were measured.
         tracks: the streams and the threads of hosts.
         texts: the names that other facts refer to by index.

@@ -1,4 +1,4 @@
-"""Between which times a step lies on real GPUs, by how far programs of its kind were off."""
+"""The interval of a step's time on real GPUs, from the errors of programs of its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def interval_of_step(
 ) -> StepInterval | None:
     """Return the interval of a typical step, or why none is known; None without a typical step.
 
-    Of several models of GPUs, the widest interval counts.
+    With several GPU models, the widest interval counts.
 
     Args:
         typical: the typical step.
@@ -29,32 +29,32 @@ def interval_of_step(
         return None
     gpus = dict.fromkeys(device.gpu for device in devices)
     if not set(gpus) <= set(specs()):
-        return _unknown("the times of a GPU that is given by its size alone predict nothing")
+        return _unknown("a GPU that is given by its memory size alone has no known speed")
     if not works:
-        return _unknown("what kernels compute is read from the second step on")
+        return _unknown("kernels are recorded from the second step on, and none were recorded")
     busy = max(device.busy_share or 0.0 for device in devices)
     if busy < _LEAST_BUSY:
         return _unknown(
-            f"kernels run in {100 * busy:.0f} % of it, and no program was compared whose time is "
-            f"that of the host, copies and collectives; {_describe_host(next(iter(gpus)))}"
+            f"kernels run in {100 * busy:.0f} % of it, and no program was compared that is "
+            f"limited by the host, copies or collectives; {_describe_host(next(iter(gpus)))}"
         )
     kinds = {kind_of_step(one.columns, specs()[gpu]) for gpu in gpus for one in works}
     errors = [None if kind is None else step_errors_of(kind) for kind in kinds]
     known = [one for one in errors if one is not None]
     if len(known) < len(errors):
-        return _unknown("neither this GPU nor a relative was measured")
+        return _unknown("neither this GPU nor a similar one was measured")
     return _known(typical.seconds, known)
 
 
 def _describe_host(gpu: str) -> str:
-    """Return what the clock takes the host to need, and where that comes from."""
+    """Return the launch times that the clock assumes for the host, and their source."""
     values = values_of(coefficients_of(specs()[gpu]))
     launch, operator = (
         1e6 * values[name][0] for name in ("host.launch_seconds", "host.operator_seconds")
     )
     return (
-        f"the host is taken to need {launch:.0f} us for a launch and {operator:.0f} us more for an "
-        "operator (in public traces, a launch takes 4 to 10 us in the median)"
+        f"the host is assumed to take {launch:.0f} us for a launch and {operator:.0f} us more for "
+        "an operator (in public traces, a launch takes a median of 4 to 10 us)"
     )
 
 

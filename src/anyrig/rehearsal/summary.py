@@ -103,7 +103,7 @@ def _describe_steps(facts: Facts) -> list[str]:
 
 
 def describe_interval(interval: StepInterval | None) -> str:
-    """Return between which times a step lies, if that is known, to append."""
+    """Return the interval of a step, if it is known, to append."""
     if interval is None or interval.low_seconds is None or interval.high_seconds is None:
         return ""
     span = format_span(interval.low_seconds, interval.high_seconds)

@@ -51,7 +51,7 @@ def flatten_wrapper(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 def describe_wrapper_type(tensor: Tensor) -> str:
     """Return the class of a wrapper, and whatever its inner tensors do not say, as text.
 
-    Two wrappers with equal texts and equal inner tensors have equal values.
+    Two wrappers with equal descriptions and equal inner tensors have equal values.
     """
     wrapper: Any = tensor
     attributes, context = wrapper.__tensor_flatten__()

@@ -23,8 +23,8 @@ def move(tree: T, device: Place, non_blocking: bool = False) -> T:
 
     Structure, sharing and values other than tensors are kept: a tensor that appears twice is copied
     once. A tensor that is already on the device is returned itself. Modules are moved first, and in
-    place, as by `torch.nn.Module.to`: a parameter or buffer that also appears elsewhere in the tree
-    stays the module's. An object with a method `to` is moved by that method.
+    place, as `torch.nn.Module.to` does: a parameter or buffer that also appears elsewhere in the
+    tree stays the module's. An object with a method `to` is moved by that method.
 
     Args:
         tree: a tensor, a module, an object with a method `to`, or containers of these; see

@@ -102,7 +102,7 @@ def join_values(values: Sequence[Any]) -> Any:
     Raises:
         VerificationError: their tensors differ in the size of another dimension, or they have parts
             that are neither tensors nor strings nor equal numbers. A tensor without dimensions
-            is a number.
+            counts as a number.
     """
     first = values[0]
     if len(values) == 1:

@@ -24,7 +24,7 @@ def stages_of_parameters() -> dict[int, int]:
 
 
 def stage_of(module: nn.Module) -> int | None:
-    """Return the index of the stage whose module this is; None if it is no stage's."""
+    """Return the index of the stage whose module this is; None if it belongs to no stage."""
     return next((stage.stage_index for stage in _stages() if stage.submod is module), None)
 
 

@@ -2,9 +2,9 @@
 
 A build runs a few compilers for most of a minute each, and compilers report no progress. What they
 need of the processor is known before, though, whatever else the machine does. So the progress is
-the processor time of the compilers as a fraction of what the build needs::
+the CPU time of the compilers as a fraction of what the build needs::
 
-    processor time   0 ──────────────▶ 40 s of 110 s       the bar: 36 %
+    CPU time   0 ──────────────▶ 40 s of 110 s       the bar: 36 %
     time             0 ──────────────▶ 30 s                of about 30 / 0.36 = 83 s
 """
 
@@ -39,7 +39,7 @@ def estimate_seconds(cpu_seconds: float, jobs: int) -> float:
     """Return how long `jobs` compilers need together, by the cores and the load of this machine.
 
     Args:
-        cpu_seconds: the processor time of all compilers.
+        cpu_seconds: the CPU time of all compilers.
         jobs: the number of compilers that run concurrently.
     """
     cores = os.cpu_count() or 1
@@ -59,7 +59,7 @@ class BuildProgress:
 
     Args:
         compiler: the first line of the compiler's ``--version``.
-        cpu_seconds: the processor time that the build needs.
+        cpu_seconds: the CPU time that the build needs.
         jobs: the number of compilers that run concurrently.
     """
 
@@ -142,7 +142,7 @@ class BuildProgress:
 
 
 def _cpu_seconds_of_children() -> float:
-    """Return the processor time of this process's children, ended and running.
+    """Return the CPU time of this process's children, ended and running.
 
     Other children than compilers are few while this process builds, and count as compilers.
     """

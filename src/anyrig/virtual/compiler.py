@@ -1,6 +1,6 @@
 """The C++ compiler of this machine, and the compilation of the virtual backend.
 
-PyTorch's headers alone take 5 s of processor time in a file that includes few of them, and 15 s in
+PyTorch's headers alone take 5 s of CPU time in a file that includes few of them, and 15 s in
 a file with all of the backend's includes. So the sources are merged into translation units, one per
 core and at least two, which compile concurrently (see `estimate_cpu_seconds`). Names with internal
 linkage must therefore be unique across the backend.
@@ -167,7 +167,7 @@ def count_jobs(units: int) -> int:
 
 
 def estimate_cpu_seconds(units: int) -> float:
-    """Return the estimated processor time of `compile_extension` for `units`, in seconds."""
+    """Return the estimated CPU time of `compile_extension` for `units`, in seconds."""
     return units * _CPU_SECONDS_OF_HEADERS + _CPU_SECONDS_OF_SOURCES
 
 

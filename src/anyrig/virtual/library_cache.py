@@ -102,7 +102,7 @@ def build_once(library: Path, build: Callable[[Path], Path], *, again: bool = Fa
 
 
 def store_script(folder_name: str, name: str, text: str) -> Path:
-    """Return a folder of the cache with the executable script `name`, written if necessary.
+    """Write the executable script `name` into a folder of the cache, and return the folder.
 
     Raises:
         BuildError: the script cannot be stored, or the folder belongs to another user.

@@ -120,7 +120,7 @@ def _place_of_sockets() -> tuple[bool, str]:
 def _gloo_devices(gloo: Any) -> list[Any]:
     """Return the gloo devices of this process, selected like those of `ProcessGroupGloo`.
 
-    All groups share the devices: the thread of a device wakes up a hundred times a second, and some
+    All groups share the devices: the thread of a device wakes up 100 times per second, and some
     programs create hundreds of groups.
     """
     return _devices_of_process(gloo, os.getpid(), *_place_of_sockets())

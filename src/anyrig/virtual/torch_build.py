@@ -75,7 +75,7 @@ def published_builds() -> tuple[TorchBuild, ...]:
 
 @functools.cache  # read before virtual GPUs replace the functions
 def own_build() -> TorchBuild | None:
-    """Return what the installed PyTorch says of itself, or None if it is no CUDA build."""
+    """Return what the installed PyTorch says of itself, or None if it is not a CUDA build."""
     import torch
 
     if torch.version.cuda is None:

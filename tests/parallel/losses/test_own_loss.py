@@ -78,13 +78,13 @@ def root_called_sum(output: Tensor, target: Tensor) -> Tensor:
 root_called_sum.reduction = "sum"  # type: ignore[attr-defined]
 
 REFUSED = {
-    masked_mean: r"no mean over samples.*Return \(sum, count\)",
-    selected_mean: r"no mean over samples.*Return \(sum, count\)",
+    masked_mean: r"not a mean over samples.*Return \(sum, count\)",
+    selected_mean: r"not a mean over samples.*Return \(sum, count\)",
     summed: r"a sum over samples.*reduction = 'sum'",
-    root: r"no mean over samples",
-    largest: r"no mean over samples",
-    count_of_batch: r"must be what its samples add",
-    root_called_sum: r"it is no sum over samples",
+    root: r"not a mean over samples",
+    largest: r"not a mean over samples",
+    count_of_batch: r"must return the sum and the count of its own samples",
+    root_called_sum: r"the loss takes it as a sum over samples, which it is not",
 }
 
 
@@ -281,7 +281,7 @@ def test_a_loss_is_checked_as_soon_as_a_part_has_three_samples() -> None:
     x, y = batch()
     model = spread("replicas", root)
     model(x[:4], target=y[:4])
-    with pytest.raises(BatchError, match=r"root of 4 samples .* no mean over samples"):
+    with pytest.raises(BatchError, match=r"root of 4 samples .* not a mean over samples"):
         model(x, target=y)
 
 

@@ -150,7 +150,7 @@ class AccumulatedCheck(Check):
 
 
 def _owner_of(gradient: Tensor) -> Tensor:
-    """Return the tensor that a gradient is a view of; the gradient itself if it is no view.
+    """Return the tensor that a gradient is a view of; the gradient itself if it is not a view.
 
     FSDP1 gives parameters new views of the same gradient in each forward pass. `_base` is private:
     no public name finds this tensor. test_hazards_over_ranks.py would notice a change.

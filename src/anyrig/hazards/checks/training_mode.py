@@ -58,7 +58,7 @@ class TrainingModeCheck(Check):
             self._observer.start()
 
     def before_backward(self, roots: Sequence[Tensor], place: Place) -> None:
-        """Begin to count anew."""
+        """Restart the count."""
         for model in list(self._calls):
             self._calls[model] = 0
 

@@ -22,7 +22,7 @@ from ..losses.loss import Criterion, explain_loss
 class Engine(ABC):
     """Computes the calls of one module, as its layout says.
 
-    `SpreadModule` passes each call of the same name on to its engine. An engine is no module: it
+    `SpreadModule` passes each call of the same name on to its engine. An engine is not a module: it
     holds the module that is spread, and what one call leaves for the next.
 
     Attributes:

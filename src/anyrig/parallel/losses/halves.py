@@ -39,7 +39,7 @@ class Value:
 
     @classmethod
     def of(cls, returned: Any, least_precision: float = 0.0) -> Value | None:
-        """Return the numbers of what was returned; None if it is no number."""
+        """Return the numbers of what was returned; None if it is not a number."""
         count = None
         if isinstance(returned, tuple) and len(returned) == 2:
             returned, count = returned

@@ -219,7 +219,7 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
         raise BatchError(
             f"the loss {name_of(criterion)} failed on a part of the batch with an output of shape "
             f"{tuple(output.shape)} and a target of shape {tuple(target.shape)} "
-            f"({type(error).__name__}: {error}). Give the output the form of the "
+            f"({type(error).__name__}: {error}). Give the output the shape of the "
             f"target{_about_lengths(output, target)}"
         ) from error
 

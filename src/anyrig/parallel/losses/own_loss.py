@@ -1,4 +1,4 @@
-"""The check of a loss of one's own; see `halves`.
+"""The check of a custom loss; see `halves`.
 
 In a model's first step, the loss is computed three to four times more, of one part. A mean over
 samples, a sum that is called one, and ``(sum, count)`` pass; a loss of the whole batch does not.
@@ -52,7 +52,7 @@ class HalvesCheck:
 
         Check nothing if the loss differs from call to call, communicates, returns a loss for each
         sample, or is not finite, or if the part has too few samples or cannot be divided: an output
-        with an object that is no tensor.
+        with an object that is not a tensor.
         """
         leaves = [leaf for leaf, _ in list_leaves(output)]
         if not self.may_read_module and all(isinstance(leaf, _DETACHED) for leaf in leaves):
@@ -155,8 +155,8 @@ def _explain(
     )
     if whole.count is not None:
         return (
-            f"{found}: the sums and the counts of the parts of a batch are added up, so those "
-            "of a part must be what its samples add to them"
+            f"{found}: the sums and the counts of the parts of a batch are added up, so each "
+            "part must return the sum and the count of its own samples"
         )
     if not is_sum and follows(whole, parts, counts, True):
         return (
@@ -165,7 +165,7 @@ def _explain(
             "reduction = 'sum'; else return the mean"
         )
     return (
-        f"{found}: it is no {'sum' if is_sum else 'mean'} over samples, so the loss of a batch "
+        f"{found}: it is not a {'sum' if is_sum else 'mean'} over samples, so the loss of a batch "
         "does not follow from those of its parts. Return (sum, count) for a mean over "
         "anything but samples, such as what a mask selects; compute a loss that compares samples "
         "with each other of what the model returns, without loss="

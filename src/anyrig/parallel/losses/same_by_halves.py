@@ -4,7 +4,7 @@
 
     a part      y = module(x), 8 samples
     its halves  y[:4] and y[4:] where the module computes each sample for itself; a mean over
-                samples is the mean of theirs
+                samples is the mean of the halves' means
 
 In a first call, before the step, the module computes one part and its halves in evaluation mode, so
 that dropout and batch statistics do not hide what it does, and without hooks. A softmax over
@@ -308,9 +308,9 @@ def _compare_numbers(
     )
     if is_sum:
         return (
-            f"{found}: it is no sum over samples, as which the loss takes it. Leave out the loss's "
-            "attribute reduction for a mean over samples; else let the module return the outputs, "
-            "and the loss (sum, count)"
+            f"{found}: the loss takes it as a sum over samples, which it is not. Leave out the "
+            "loss's attribute reduction for a mean over samples; else let the module return the "
+            "outputs, and the loss (sum, count)"
         )
     if follows(whole, parts, counts, True):
         return (
@@ -319,10 +319,10 @@ def _compare_numbers(
             "outputs, and give spread a loss= whose attribute reduction is 'sum'"
         )
     return (
-        f"{found}: it is no mean over samples, so that of a batch does not follow from those of "
-        "its parts on several devices. Let the module return the outputs, and give spread a "
-        "loss= that returns (sum, count) for a mean over anything but samples, such as what a "
-        "mask selects; compute what compares samples with each other of what the model returns"
+        f"{found}: it is not a mean over samples, so the value for a batch does not follow from "
+        "the values for its parts on several devices. Let the module return the outputs, and give "
+        "spread a loss= that returns (sum, count) for a mean over anything but samples, such as "
+        "what a mask selects; compute what compares samples with each other from the outputs"
     )
 
 

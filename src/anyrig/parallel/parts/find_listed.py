@@ -211,7 +211,7 @@ def _choose_alone(lists: list[_List], dim: int, name: _Name, is_call: bool) -> l
 def lists_records(value: Any) -> bool:
     """Return whether `value` is a list of dicts with a key in common, or objects of one class.
 
-    Dicts without a common key are different things, not several samples.
+    Dicts without a common key are different inputs, not several samples.
     """
     if not is_list(value) or not len(value):
         return False

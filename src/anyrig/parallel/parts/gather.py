@@ -38,7 +38,7 @@ def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | 
 
     All values have the same structure, and so has the result:
 
-    * Tensors are joined as by `torch.cat`. Tensors without dimensions become a vector with one
+    * Tensors are joined with `torch.cat`. Tensors without dimensions become a vector with one
       element for each part.
     * Packed sequences are joined into one of all sequences, nested tensors into one of all parts.
     * Objects with a notion of samples of their own, such as a TensorDict, are joined by it.

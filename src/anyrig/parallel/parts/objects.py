@@ -190,7 +190,7 @@ def refuse_undivided(value: Any, name: str) -> None:
 
 
 def refuse_uncounted(value: Any, name: str) -> None:
-    """Raise BatchError if `value`, which is no module, has tensors: nothing counts its samples."""
+    """Raise BatchError if `value` is not a module and has tensors: nothing counts its samples."""
     found = None if isinstance(value, torch.nn.Module) else next(_tensors(value), None)
     if found is not None:
         raise BatchError(

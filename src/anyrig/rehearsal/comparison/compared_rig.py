@@ -38,7 +38,7 @@ class ComparedRig:
         price_per_hour: what the rig costs.
         cost_per_million_samples: what a million samples cost.
         cost_per_million_steps: what a million steps cost.
-        step_interval: between which times the step lies on real GPUs.
+        step_interval: the interval of the step's time on real GPUs.
         facts: the facts of the rehearsal, without its timelines; None if it ended without any.
         ranks: the ranks for which rank 0 ran alone, on as many nodes like the rig as they take;
             None if every rank ran.

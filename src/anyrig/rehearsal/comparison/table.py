@@ -71,7 +71,7 @@ def _describe_cost(row: ComparedRig, cost: float | None) -> str:
 
 
 def describe_interval(interval: StepInterval | None) -> str:
-    """Return between which times a step lies on real GPUs, or that this is not known."""
+    """Return the interval of a step on real GPUs, or that it is not known."""
     if interval is None:
         return _UNKNOWN
     if interval.low_seconds is None or interval.high_seconds is None:

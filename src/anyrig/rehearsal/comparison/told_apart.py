@@ -1,6 +1,6 @@
 """Which rigs of a comparison cannot be told apart, as their times may be off by more.
 
-The errors of a program on two GPUs resemble each other, since the same kernels are mistaken in the
+The errors of a program on two GPUs are correlated, since the same kernels are mispredicted in the
 same way. So what counts is not whether the intervals of two rigs overlap but how far the errors of
 one program on two GPUs were apart, where enough programs were measured on several GPUs. Otherwise
 the errors count as independent, and the intervals are combined.

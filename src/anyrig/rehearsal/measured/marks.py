@@ -1,7 +1,7 @@
 """Marks of modules and steps in the trace of PyTorch's profiler.
 
 A mark is an event whose name begins with one of these strings. Modules are marked for a few steps
-only, since the marks cost some microseconds a call.
+only, since the marks cost some microseconds per call.
 """
 
 from __future__ import annotations

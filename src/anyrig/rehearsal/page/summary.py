@@ -101,7 +101,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _interval_tile(interval: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return between which times the step lies on real GPUs, or why that is not known."""
+    """Return the interval of the step on real GPUs, or why it is not known."""
     if interval is None:
         return []
     title, low, high = "on real GPUs", interval["low_seconds"], interval["high_seconds"]

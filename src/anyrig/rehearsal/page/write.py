@@ -19,5 +19,5 @@ def write_page(facts: Mapping[str, Any], path: Path) -> None:
         ValueError: the facts have another format or version.
         OSError: the file cannot be written.
     """
-    # Names of files may hold bytes that are no text.
+    # Names of files may hold bytes that are not text.
     write_atomically(path, format_page(facts).encode("utf-8", "backslashreplace"))

@@ -33,7 +33,7 @@ def spread_exactly(
     loss: Criterion | None,
     plan: Exact,
 ) -> SpreadModule:
-    """Spread a module so that its training has the same bits on any number of ranks.
+    """Spread a module so that a training run has the same bits on any number of ranks.
 
     On the CPU, this process computes with one thread afterwards.
 

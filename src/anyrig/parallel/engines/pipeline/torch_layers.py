@@ -2,8 +2,8 @@
 
 ::
 
-    any module      PyTorch ─▶ mode: is this call a product? ─▶ product     26 calls a layer
-    these layers    Linear.forward ─▶ product                               4 calls a layer
+    any module      PyTorch ─▶ mode: is this call a product? ─▶ product     26 calls per layer
+    these layers    Linear.forward ─▶ product                               4 calls per layer
 
 PyTorch's own layers multiply by a weight in known places. Where a stage has no other layers, these
 places are replaced during its forward pass. For a micro-batch of 4 encoder layers of width 256,

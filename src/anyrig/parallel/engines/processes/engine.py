@@ -18,7 +18,7 @@ So one optimizer steps, no gradient is all-reduced and no parameter is sent. Res
 cross the border: `DividedEngine` combines or joins those of processes as those of threads.
 
 A worker knows only what this process sends: the module, the loss, modes, random numbers, and the
-tensors that are no parameters. `ModuleState` compares these in each call, and sends them if they
+tensors that are not parameters. `ModuleState` compares these in each call, and sends them if they
 have changed; it refuses what cannot be sent. Workers import no script, and have no state that a new
 worker would miss. So whatever interrupts an exchange (Ctrl-C, a killed worker, a wait that takes
 too long) ends all of them, and the next call starts new ones.

@@ -6,8 +6,8 @@
                  └─ tensors ─▶ Segment, which both map ─▶ tensors of the same memory ─┘
 
 A segment is memory without a name: its file descriptor travels with the first message that uses it.
-The sender keeps a message's segment until the receiver needs the tensors no more, and uses it again
-then, so that a training run maps no new memory. A `Block` in a message is mapped by the receiver.
+The sender keeps a message's segment until the receiver no longer needs the tensors, and then reuses
+it, so that a training run maps no new memory. A `Block` in a message is mapped by the receiver.
 
 The two ends of a link are a parent and its child, which made the socket pair; nothing else can
 write to it, so unpickling is safe.

@@ -45,7 +45,7 @@ class ForwardRequest:
         samples: how many samples the part has, and `total` how many the batch has.
         has_loss: whether the arguments have a target for the loss.
         is_first: whether to check what is computed.
-        forgotten: models and calls that are needed no more.
+        forgotten: models and calls that are no longer needed.
     """
 
     model: int

@@ -158,8 +158,8 @@ class Pool:
     def exchanging(self, workers: int) -> Iterator[Sequence[Worker]]:
         """Return workers for a conversation.
 
-        If it does not come to its end, end all workers: their state is unknown, and what they still
-        compute is of no use. The next conversation has new ones.
+        If the conversation is interrupted, end all workers, whose state is then unknown. The next
+        conversation starts new ones.
         """
         with self.lock:
             if os.getpid() != self.process:

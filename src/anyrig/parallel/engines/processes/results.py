@@ -1,4 +1,4 @@
-"""The tensors of a part's result that have gradients, and a result with others in their places."""
+"""The tensors of a part's result that have gradients, and a result with replaced tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...marks import tensors_with_gradients
 def learning_tensors(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree that require gradients, each once, in the order of the tree.
 
-    Raise SpreadError for such a tensor within an object that is no container: the gradients that it
-    gets in one process would not reach another.
+    Raise SpreadError for such a tensor within an object that is not a container: its gradients in
+    one process would not reach another.
     """
     found = [
         leaf for leaf, _ in list_leaves(tree) if isinstance(leaf, Tensor) and leaf.requires_grad
@@ -24,9 +24,9 @@ def learning_tensors(tree: Any) -> list[Tensor]:
     known = set(map(id, found))
     if any(id(each) not in known for each in tensors_with_gradients(tree)):
         raise SpreadError(
-            f"a {type(tree).__name__} holds a tensor with a gradient in an object that is no "
-            "container, where gradients do not cross from one process to another. Pass and return "
-            "tensors in containers, or use the threads of plan=Replicas()"
+            f"a {type(tree).__name__} holds a tensor with a gradient in an object that is not "
+            "a container, where gradients do not cross from one process to another. Pass and "
+            "return tensors in containers, or use the threads of plan=Replicas()"
         )
     return found
 

@@ -51,7 +51,7 @@ class Slot:
     tensor: Tensor
     place: Place
     shared: Tensor  # the memory of its place
-    seen: int | None = None  # the version that was copied, of a tensor that is no parameter
+    seen: int | None = None  # the version that was copied, of a tensor that is not a parameter
 
 
 class SharedTensors:

@@ -1,7 +1,7 @@
 """What code refers to, and whether imported code is the same in another process.
 
 A worker imports the classes and functions that it can import. A script may have replaced a method
-or assigned a global of their modules, which the worker does not know: it would compute otherwise.
+or assigned a global of their modules, which the worker does not know: its results would differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def names_in_code(code: CodeType) -> set[str]:
 
 
 def classes_of(modules: Iterable[nn.Module], loss: Any) -> list[type]:
-    """Return the classes of modules and the loss, and their bases, but for those of PyTorch."""
+    """Return the classes of modules and the loss, and their bases, except PyTorch's."""
     values = [*modules, *([] if loss is None else [loss])]
     classes = dict.fromkeys(cls for value in values for cls in type(value).__mro__)
     return [cls for cls in classes if cls.__module__.partition(".")[0] not in _OF_LIBRARIES]

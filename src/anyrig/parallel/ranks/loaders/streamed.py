@@ -90,7 +90,8 @@ class StreamedDivision:
             raise RankMismatchError(
                 f"the loader of rank {self.turns.rank} begins with a different batch from rank "
                 f"0's, so its samples are not parts of the same global batches. {_REMEDY}. Where "
-                "only the values of samples differ, as by random augmentation, pass divided=False"
+                "only the values of samples differ, for example by random "
+                "augmentation, pass divided=False"
             )
         return chain(first, batches)
 

@@ -7,7 +7,7 @@
                                                              which has been read
 
 Where every core computes, each thread that wakes up interrupts a computation. Receiving 128 KiB
-took 0.6 ms of processor time with gloo.
+took 0.6 ms of CPU time with gloo.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each device of a pipeline computes, in which order."""
+"""What each device of a pipeline computes, and in which order."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .refusal import Place
 
 
 class FactCheck:
-    """Raises if a number, a truth, a text or a length is not that of the example.
+    """Raises if a number, a boolean, a string or a length differs from the example.
 
     Args:
         read: returns the fact, given the value: ``bool``, ``int``, ``len`` and so on.
