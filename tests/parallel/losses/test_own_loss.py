@@ -84,7 +84,7 @@ REFUSED = {
     root: r"not a mean over samples",
     largest: r"not a mean over samples",
     count_of_batch: r"must return the sum and the count of its own samples",
-    root_called_sum: r"the loss takes it as a sum over samples, which it is not",
+    root_called_sum: r"it is not a sum over samples",
 }
 
 
