@@ -289,8 +289,8 @@ def test_the_table_and_its_json() -> None:
     assert head[:3] == ["rig", "--batch-size", "fits"]
     assert head[3:7] == ["step", "9 of 10 between", "samples/s", "USD per million samples"]
     assert small[1:3] == ["-", "no, about 143.36 MiB too little with --batch-size=1"]
-    assert middle[1:6] == ["15", "certain, 1.80 GiB left", "3.75 s", "4", "25"]
-    assert large[5] == "no price"
+    assert middle[1:7] == ["15", "certain, 1.80 GiB left", "3.75 s", "-", "4", "25"]
+    assert large[6] == "no price"
     assert middle[-1] == str(rows[1].rehearsals)
     written = json.loads(json.dumps([row.as_json() for row in rows]))
     assert written[0]["verdict"] == "no"
