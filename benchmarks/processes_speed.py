@@ -83,7 +83,7 @@ def measure(rival: str, name: str) -> tuple[float, float]:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process and of its children, on Linux."""
+    """Return the CPU time of this process and of its children, on Linux."""
     used = time.process_time()
     for task in Path("/proc/self/task").iterdir():
         for child in (task / "children").read_text().split():
