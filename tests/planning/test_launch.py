@@ -43,6 +43,13 @@ def test_commands_have_the_plan_and_quoted_arguments() -> None:
     assert alone.code == f"plan=anyrig.{plan}"
     assert alone.verify_words(["--layers", "2"])[:3] == ["verify", "--rig", "2xT4"]
     assert ranks.verify_words([])[3:5] == ["--nproc-per-node", "8"]
+    # The further arguments come last, where they override the program's.
+    assert ranks.verify_words(["--lr", "1e-2"])[5:] == [
+        PROGRAM.name,
+        *PROGRAM.arguments,
+        "--lr",
+        "1e-2",
+    ]
     module = Launch(Program("train", (), is_module=True), Arrangement(REPLICAS, 1), alone.rig)
     assert module.command == "ANYRIG_PLAN='Replicas()' python -m train"
 

@@ -122,6 +122,21 @@ def test_the_smallest_plan_and_the_cheapest() -> None:
     assert sorted(map(id, late)) == sorted(map(id, rows))
 
 
+def test_plans_that_fit_for_certain_come_first_and_those_in_time_before_both() -> None:
+    search = planned(CLUSTER)
+    best = search.ranked()[0]
+    found = best.candidate.found
+    assert found.step_seconds is not None
+    assert found.samples_per_second is not None
+    rate = 2 * found.samples_per_second
+    found = replace(found, step_seconds=found.step_seconds / 2, samples_per_second=rate)
+    likely = replace(best, candidate=replace(best.candidate, verdict=Verdict.LIKELY, found=found))
+    search.note(likely)
+    assert join_plans([search], None, None)[-1] is likely
+    assert join_plans([search], 1.01 * 1e6 / rate, 1e6)[0] is likely  # all others are late
+    assert join_plans([search], 0.99 * 1e6 / rate, 1e6)[-1] is likely  # as is this one
+
+
 def test_samples_of_pipelines_over_ranks_count_once() -> None:
     search = planned(replace(CLUSTER, collective_seconds=1.0))
     pipelines = [one for one in search.tried if one.arrangement.processes > 1]

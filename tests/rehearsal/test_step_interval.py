@@ -52,6 +52,7 @@ def test_what_is_known_is_the_least_that_is_known_of_what_matters() -> None:
     assert kind("T4", (PRODUCT, FLOAT32, 1.0))[0] is Known.KERNELS
     assert kind("T4", (PRODUCT, 4, 1.0))[0] is Known.RELATIVES
     assert kind("T4", (PRODUCT, FLOAT32, 9.0), (PRODUCT, 4, 1.0))[0] is Known.KERNELS
+    assert kind("T4", (PRODUCT, FLOAT32, 3.0), (PRODUCT, 4, 1.0))[0] is Known.RELATIVES
     assert kind("RTX-3090", (PRODUCT, FLOAT32, 1.0))[0] is Known.RELATIVES  # steps were in float16
     assert kind("RTX-4070", (ATTENTION, BFLOAT16, 1.0))[0] is Known.RELATIVES
     assert kind("A30", (PRODUCT, BFLOAT16, 1.0))[0] is Known.RELATIVES

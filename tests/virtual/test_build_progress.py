@@ -44,6 +44,15 @@ def test_a_pipe_gets_a_line_at_every_interval(
     assert len(later) >= 2
 
 
+def test_the_progress_follows_the_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_progress, "estimate_seconds", lambda cpu_seconds, jobs: 0.1)
+    work = "import time\nwhile time.process_time() < 1: pass"  # of the two seconds that it needs
+    with BuildProgress("g++ 12", 2.0, 1) as progress:
+        subprocess.run([sys.executable, "-I", "-S", "-c", work], check=True)
+        elapsed_seconds, whole_seconds = progress._measure()
+    assert 0.4 < elapsed_seconds / whole_seconds < 0.7
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_a_terminal_gets_a_bar_that_moves_and_goes() -> None:
     ours, theirs = os.openpty()

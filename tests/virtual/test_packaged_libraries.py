@@ -5,7 +5,9 @@ A small real extension stands for the backend, as in test_build.py.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Callable
@@ -92,6 +94,27 @@ def test_where_each_user_has_a_group_the_group_may_write(package: Path, sources:
     for path in (package.parent, package, library.parent, library):
         path.chmod(path.stat().st_mode | stat.S_IWGRP)
     assert build.build_extension(sources) == library
+
+
+@pytest.mark.parametrize(("others", "is_taken"), [([], True), (["somebody"], False)])
+def test_a_group_of_the_same_name_may_write_if_it_has_no_other_members(
+    others: list[str],
+    is_taken: bool,
+    package: Path,
+    sources: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = library_in(package)
+    user = pwd.getpwuid(library.stat().st_uid)
+    group = grp.struct_group((user.pw_name, "x", user.pw_gid, [user.pw_name, *others]))
+    monkeypatch.setattr(grp, "getgrgid", {user.pw_gid: group}.__getitem__)
+    os.chown(library, -1, user.pw_gid)
+    library.chmod(0o775)
+    if is_taken:
+        assert build.build_extension(sources) == library
+    else:
+        with pytest.raises(NoCompilerError, match=f"group {user.pw_gid} could have changed "):
+            build.build_extension(sources)
 
 
 @pytest.mark.parametrize(
