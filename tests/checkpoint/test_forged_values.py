@@ -166,7 +166,11 @@ FORM = {
         [],
         r"\['values'\]\['0.weight'\] is a list, not a dict",
     ),
-    "a class that is a number": (("optimizers", "", "class"), 5, r"\['class'\] is a int, not a string"),
+    "a class that is a number": (
+        ("optimizers", "", "class"),
+        5,
+        r"\['class'\] is a int, not a string",
+    ),
     "a type that is a number": (
         ("optimizers", "", "dtypes", "0.weight"),
         5,
