@@ -78,12 +78,16 @@ def test_without_a_library_a_process_is_told_nothing(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
-def test_a_command_that_was_changed_is_written_anew(tmp_path: Path) -> None:
+def test_a_command_that_was_changed_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = library._command(tmp_path)
     command = folder / "nvidia-smi"
     text = command.read_text()
     assert os.access(command, os.X_OK)
-    assert (folder.parent, [file.name for file in folder.iterdir()]) == (tmp_path, ["nvidia-smi"])
+    cache = tmp_path / "anyrig" / "virtual"
+    assert (folder.parent, [file.name for file in folder.iterdir()]) == (cache, ["nvidia-smi"])
     command.write_text("other")
     assert library._command(tmp_path) == folder
     assert command.read_text() == text

@@ -158,7 +158,7 @@ def test_too_many_devices_in_all_are_refused() -> None:
 
 
 def test_a_number_without_a_unit_is_told_its_unit() -> None:
-    with pytest.raises(DeviceTextError, match="write 16GiB for a plain GPU"):
+    with pytest.raises(DeviceTextError, match="for a plain GPU of that size, write 16GiB"):
         VirtualRig.parse("2x16")
 
 

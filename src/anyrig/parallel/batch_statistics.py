@@ -41,7 +41,8 @@ def warn_of_batch_norm(module: nn.Module, plan: Plan, over_ranks: bool = False) 
             "accept these, plan=Replicas(local_statistics=True)"
         )
     for name, layer in module.named_modules():
-        if type(layer).forward is not _BatchNorm.forward:
+        # The forward of a scripted module cannot be read from its class.
+        if not isinstance(layer, _BatchNorm) or type(layer).forward is not _BatchNorm.forward:
             continue
         if layer.training or layer.running_mean is None:
             warnings.warn(

@@ -109,7 +109,7 @@ def test_the_page(reported: tuple[dict[str, Any], str, str]) -> None:
     assert "<dt>GPUs busy</dt><dd>20\u00a0%" in page
     assert "aten::addmm: gemm_kernel" in page
     assert "no record of rank 2" in page
-    assert page.count("not measured</td>") == 10  # five parts of each peak
+    assert page.count("not measured</td>") == 12  # five parts of each peak, and its most
     assert "No findings." not in page
     assert "How far the times are known to be off" not in page
 
@@ -165,7 +165,7 @@ def test_without_a_profile_only_the_peak_of_memory_is_known(tmp_path: Path) -> N
         "total_bytes": 3 * GIB,
         "tensor_bytes": 2 * GIB,
         **dict.fromkeys(("workspace_bytes", "context_bytes", "collective_bytes")),
-        **dict.fromkeys(("cached_bytes", "headroom_bytes")),
+        **dict.fromkeys(("cached_bytes", "headroom_bytes", "most_bytes")),
     }
 
 

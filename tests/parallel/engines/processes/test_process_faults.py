@@ -185,8 +185,12 @@ class Net(nn.Module):  # of __main__, so it travels by value
         super().__init__()
         self.layer = nn.Linear(3, 2)
     def forward(self, x):
+        if PARENT not in (None, os.getpid()):
+            print("a worker computes", flush=True)
+            time.sleep(600)
         return self.layer(x) * FACTOR
 
+PARENT = None  # of workers that never end a forward
 FACTOR = 2.0
 net = Net()
 model = anyrig.spread(
@@ -208,6 +212,9 @@ if sys.argv[1] == "raise":
     raise ValueError("the end")
 if sys.argv[1] == "wait":
     time.sleep(600)
+if sys.argv[1] == "wait for a forward":
+    PARENT = os.getpid()
+    model(x, target=y)
 """
 
 
@@ -236,10 +243,13 @@ def test_nothing_is_left_when_a_script_raises(script: Path) -> None:
     assert not any(map(is_alive, workers))
 
 
-def test_nothing_is_left_when_a_script_is_killed(script: Path) -> None:
-    with started(script, "wait") as process:
+@pytest.mark.parametrize("how", ["wait", "wait for a forward"])
+def test_nothing_is_left_when_a_script_is_killed(script: Path, how: str) -> None:
+    with started(script, how) as process:
         workers = [*map(int, process.stdout.readline().split())]
         assert len(workers) == 1
+        if how == "wait for a forward":
+            assert process.stdout.readline() == "a worker computes\n"
         process.kill()
         process.wait(LIMIT_SECONDS)
     wait_for_end(workers)

@@ -267,23 +267,26 @@ class ExactEngine(Engine):
     def _add_losses(
         self, found: Sequence[LossPart | None], sizes: Sequence[int], ranks: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of the global batch, and what its sum was divided by."""
+        """Return the loss of the global batch, and what divides the gradients of its sum."""
         nothing = sums_of((), self.layout.lead)
-        numbers = nothing.new_zeros(len(sizes) // ranks, 5)
+        numbers = nothing.new_zeros(len(sizes) // ranks, 6)
         for row, part in zip(numbers, found, strict=False):
             if part is not None:
                 rate = rate_of_targets(part)
                 row[:3] = sums_of([part], self.layout.lead)
                 row[3], row[4] = _DTYPES.index(part.dtype), 0 if rate is None else rate
-        of_ranks = join_slices(numbers.view(-1), ranks).view(ranks, -1, 5)
+                row[5] = part.skips
+        of_ranks = join_slices(numbers.view(-1), ranks).view(ranks, -1, 6)
         present = sum(size > 0 for size in sizes)
-        in_order = of_ranks.transpose(0, 1).reshape(-1, 5)[:present]
+        in_order = of_ranks.transpose(0, 1).reshape(-1, 6)[:present]
         first = found[0] if found else None
         dtype = _DTYPES[int(in_order[0, 3])] if first is None else first.dtype
         if first is None or first.targets:
             require_even(in_order[:, 4].tolist())
         whole, divisor = whole_of(in_order.sum(0))
-        return whole.to(dtype), divisor
+        # If nothing counts, gradients are zero, and the loss is NaN; see `divisor_of_gradients`.
+        is_empty = (divisor == 0) & in_order[:, 5].all()
+        return whole.to(dtype), torch.where(is_empty, 1, divisor)
 
     def refuse_pickle(self) -> None:
         """Raise ShardSaveError if this rank has only shards."""
