@@ -73,7 +73,8 @@ def test_pairs_in_one_process(devices: str) -> None:
 @pytest.mark.parametrize("devices", OVER_RANKS)
 def test_pairs_over_ranks(devices: str) -> None:
     cases = [case for case in pairwise() if case.devices == devices and not fault_of(case)]
-    least = len(cases) / (5 if devices.startswith("pipeline") else 3)
+    # Which pairs meet in a case is drawn anew with each value of an axis.
+    least = len(cases) / (8 if devices.startswith("pipeline") else 3)
     assert _check(outcomes(cases))[EQUAL] > least
 
 
