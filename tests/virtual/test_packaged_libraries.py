@@ -71,7 +71,7 @@ def forget_the_hash(library: Path) -> None:
 
 
 def open_to_all(library: Path) -> None:
-    library.parent.parent.parent.chmod(0o757)  # whoever writes to it may replace the package
+    library.parent.parent.parent.chmod(0o757)  # any user could replace the package
 
 
 def open_to_a_group(library: Path) -> None:

@@ -174,7 +174,10 @@ def _probes(arrangements: Iterable[Arrangement], rig: VirtualRig) -> list[Arrang
 
 
 def _excess_near(arrangement: Arrangement, excesses: Sequence[tuple[Arrangement, float]]) -> float:
-    """Return how many times its bound the nearest plan took; 1 if there is none of the kind."""
+    """Return the ratio of time to bound of the most similar plan that was tried.
+
+    The ratio is 1 if no plan of this kind was tried.
+    """
     alike = [each for each in excesses if each[0].plan == arrangement.plan]
     return min(alike, key=lambda each: _distance(each[0], arrangement), default=(None, 1.0))[1]
 

@@ -31,11 +31,12 @@ INSTALL = "pip install 'anyrig[virtual]'"
 
 @dataclass(frozen=True)
 class PackagedLibrary:
-    """The answer of the package to the question for a library.
+    """A compiled library in the package `anyrig-virtual`, or the reason why there is none.
 
     Attributes:
-        path: the library; None if there is none to load.
-        reason: why there is none although the package is installed; None if it is not.
+        path: the library; None if no library can be loaded.
+        reason: why an installed package has no library for this PyTorch; None if it has one, or if
+            the package is not installed.
     """
 
     path: Path | None

@@ -2,8 +2,8 @@
 
 ::
 
-    in one process            parts with a graph ──▶ combine_losses ──▶ the loss, with a graph
-    over ranks, in shards     parts ──▶ sums_of ──▶ added by whoever has the parts ──▶ whole_of
+    in one process           losses with a graph ──▶ combine_losses ──▶ one loss with a graph
+    over ranks, in shards    losses ──▶ sums_of ──▶ the ranks add the sums ──▶ whole_of
 """
 
 from __future__ import annotations

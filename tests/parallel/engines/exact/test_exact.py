@@ -240,3 +240,19 @@ def test_samples_that_a_module_relates_are_refused() -> None:
     model = spread(nn.Sequential(nn.Linear(3, 2), nn.Softmax(0)))
     with pytest.raises(BatchError, match="the module relates samples to each other"):
         model(torch.randn(8, 3), target=torch.randn(8, 2))
+
+
+def test_targets_that_are_all_ignored_have_zero_gradients() -> None:
+    loss = nn.CrossEntropyLoss(ignore_index=2)
+    x, target = torch.randn(8, 3), torch.full((8,), 2)
+    one = nn.Linear(3, 3)
+    several = nn.Linear(3, 3)
+    loss(one(x), target).backward()
+    model = spread(several, loss=loss)
+    whole = model(x, target=target)
+    whole.backward()
+    assert whole.isnan()
+    for own, other in zip(several.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+        assert own.grad is not None
+        assert not own.grad.any()
