@@ -91,6 +91,16 @@ def test_slurm_accepts_the_script(tmp_path: Path) -> None:
     subprocess.run(["sbatch", "--test-only", str(tmp_path / "job.sh")], check=True)
 
 
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("-My_Train.py", "my-train"), ("é.py", "train"), (f"{39 * 'a'}--b.py", 39 * "a")],
+)
+def test_a_job_has_a_name_that_kubernetes_accepts(script: str, name: str) -> None:
+    rig = VirtualRig.parse("T4")
+    job = FORMS["kubernetes"](Launch(Program(script, ()), Arrangement(REPLICAS, 1), rig))
+    assert json.loads(job)["metadata"]["name"] in (name, f"anyrig-{name}")
+
+
 def test_a_job_of_kubernetes() -> None:
     job = json.loads(FORMS["kubernetes"](launch()))
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")

@@ -137,6 +137,13 @@ def test_plans_that_fit_for_certain_come_first_and_those_in_time_before_both() -
     assert join_plans([search], 0.99 * 1e6 / rate, 1e6)[-1] is likely  # as is this one
 
 
+def test_by_memory_the_smallest_plan_comes_first() -> None:
+    rows = join_plans([planned(CLUSTER, by=MEMORY)], None, None)
+    certain = [one.peak_bytes or 0 for one in rows if one.verdict is Verdict.CERTAIN]
+    assert certain == sorted(certain)
+    assert certain[0] != certain[-1]
+
+
 def test_samples_of_pipelines_over_ranks_count_once() -> None:
     search = planned(replace(CLUSTER, collective_seconds=1.0))
     pipelines = [one for one in search.tried if one.arrangement.processes > 1]
