@@ -96,8 +96,9 @@ def test_the_docs_state_which_groups_are_transposed() -> None:
         low, middle, wide = group.values["grouped_transpose_widths"]
         fewest, few = group.values["grouped_transpose_channels"]
         stated = (
-            f"float16 or bfloat16: {wide:g} or more; {middle:g} or more, of fewer than {few:g} in "
-            f"all groups; {low:g} or more, of fewer than {fewest:g} |"
+            f"float16 or bfloat16: {wide:g} or more; {middle:g} or more, if all groups together "
+            f"have fewer than {few:g}; {low:g} or more, if all groups together have fewer than "
+            f"{fewest:g} |"
         )
         assert stated in text, group.of
 
