@@ -83,6 +83,14 @@ def acquire_soon(uuid: str) -> Lease | LeaseHolder:
     return answer
 
 
+def open_locked_soon(path: Path) -> int | None:
+    """Open and lock a file, trying for a while, as ``acquire_soon``."""
+    deadline = time.monotonic() + 5
+    while (descriptor := open_locked(path)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return descriptor
+
+
 @posix_only
 @pytest.mark.parametrize(
     "child",
@@ -108,7 +116,7 @@ def test_a_child_does_not_prolong_the_lease(start: Start, child: str, directory:
     holder.kill()
     try:
         answer = acquire_soon("GPU-aaaa")
-        choosing = open_locked(directory / "choosing.lock")
+        choosing = open_locked_soon(directory / "choosing.lock")
     finally:
         os.killpg(holder.process.pid, signal.SIGKILL)
     assert isinstance(answer, Lease)
