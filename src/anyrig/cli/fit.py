@@ -179,13 +179,17 @@ def _note(variation: Variation | None, rig: VirtualRig, value: int | None) -> No
 
 def _print_table(rows: list[FittedRig], variation: Variation | None, prices: Prices | None) -> None:
     from ..planning.table import describe_limits, describe_remedies, fit_table
+    from ..planning.winner import find_winner
 
-    wide_console().print(fit_table(rows, variation, None if prices is None else prices.currency))
+    currency = None if prices is None else prices.currency
+    wide_console().print(fit_table(rows, variation, currency))
     for row in rows:
         for note in describe_limits(row, variation):
             typer.echo(note)
         if (text := describe_remedies(row, variation)) is not None:
             typer.echo(text)
+    if (winner := find_winner(rows, currency)) is not None:
+        typer.echo(winner.describe(variation))
 
 
 def _write(
@@ -197,14 +201,18 @@ def _write(
 ) -> None:
     from dataclasses import asdict
 
+    from ..planning.winner import find_winner
     from ..rehearsal.reporting import write_text
 
+    currency = None if prices is None else prices.currency
+    winner = find_winner(rows, currency)
     found = {
         "format": FORMAT,
         "version": VERSION,
         "command": command,
         "variation": None if variation is None else asdict(variation),
-        "currency": None if prices is None else prices.currency,
+        "currency": currency,
         "rigs": [row.as_json() for row in rows],
+        "winner": None if winner is None else winner.as_json(),
     }
     write_text(file, json_module.dumps(found))

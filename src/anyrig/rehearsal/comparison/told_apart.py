@@ -51,20 +51,15 @@ def find_alike(rows: Sequence[ComparedRig]) -> list[Alike]:
         one, other = _rate(first, per_step), _rate(second, per_step)
         if one is None or other is None:
             continue
-        error = _error_between(first, second)
+        error = error_between(first, second)
         factor = max(one / other, other / one)
         if error is not None and factor <= error:
             found.append(Alike((first.rig, second.rig), factor, error))
     return found
 
 
-def _rate(row: ComparedRig, per_step: bool) -> float | None:
-    if not row.step_seconds:
-        return None
-    return 1 / row.step_seconds if per_step else row.samples_per_second
-
-
-def _error_between(first: ComparedRig, second: ComparedRig) -> float | None:
+def error_between(first: ComparedRig, second: ComparedRig) -> float | None:
+    """Return the factor by which the ratio of two rigs' times may be off; None if unknown."""
     one, other = first.step_interval, second.step_interval
     if one is None or other is None:
         return None
@@ -74,6 +69,12 @@ def _error_between(first: ComparedRig, second: ComparedRig) -> float | None:
     if widths[0] is None or widths[1] is None:
         return None
     return math.exp(math.hypot(widths[0], widths[1]))
+
+
+def _rate(row: ComparedRig, per_step: bool) -> float | None:
+    if not row.step_seconds:
+        return None
+    return 1 / row.step_seconds if per_step else row.samples_per_second
 
 
 def _log_error(seconds: float | None, interval: StepInterval) -> float | None:
