@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,18 +34,67 @@ def run_kills(script: str, folder: Path, kills: int, seed: int) -> list[list[int
     return rows
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("kills", [15, pytest.param(250, marks=pytest.mark.sweep)])
 def test_kills_at_random_moments_lose_no_announced_checkpoint(kills: int, tmp_path: Path) -> None:
     rows = run_kills("killed_saves.py", tmp_path / "a", kills, 0)
     assert any(left for _, _, left in rows)  # some kills hit a running save
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("kills", [10, pytest.param(250, marks=pytest.mark.sweep)])
 def test_kills_of_ranks_lose_no_announced_checkpoint(kills: int, tmp_path: Path) -> None:
     """Of four ranks one or all are killed, while rank 0 writes, all write, or threads do."""
     rows = run_kills("killed_ranks.py", tmp_path / "a", kills, 0)
     assert {1, 4} == {killed for killed, *_ in rows}
     assert any(left for *_, left in rows)
+
+
+@pytest.mark.parametrize("interrupts", [8, pytest.param(200, marks=pytest.mark.sweep)])
+def test_an_interrupted_process_loads_and_saves_again(interrupts: int, tmp_path: Path) -> None:
+    words = str(tmp_path / "a"), str(interrupts), "0"
+    done = run_forked(str(HERE / "interrupted_saves.py"), *words, timeout=30 + interrupts)
+    assert done.returncode == 0, done.stderr
+    rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert len(rows) == interrupts
+    assert all(found in (saved, saved + 1) and not left for saved, found, left in rows)
+
+
+@pytest.mark.parametrize("loads", [30, pytest.param(2000, marks=pytest.mark.sweep)])
+def test_loads_beside_a_process_that_saves_find_a_whole_checkpoint(
+    loads: int, tmp_path: Path
+) -> None:
+    words = str(tmp_path / "a"), str(loads)
+    done = run_forked(str(HERE / "loads_beside_saves.py"), *words, timeout=30 + loads)
+    assert done.returncode == 0, done.stderr
+    steps = [int(line) for line in done.stdout.splitlines()]
+    assert len(steps) == loads
+    assert steps == sorted(steps)
+    assert steps[-1] > 1  # the other process saved meanwhile
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if not sys.platform.startswith("linux") or shutil.which("mount") is None:
+        pytest.skip("there is no tmpfs")
+    if subprocess.run(words, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a file system may be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("points", [12, pytest.param(64, marks=pytest.mark.sweep)])
+def test_a_full_disk_leaves_the_series_as_it_was(points: int, small_disk: Path) -> None:
+    done = run_forked(str(HERE / "full_disk.py"), str(small_disk), str(points), timeout=120)
+    assert done.returncode == 0, done.stderr
+    *rows, last = done.stdout.splitlines()
+    assert last == "succeeded"
+    assert len(rows) >= points - 4
+    assert {tuple(row.split()[1:]) for row in rows} == {("1", "000001-step-1")}
 
 
 def test_a_gather_that_fails_ends_with_the_name_of_the_rank(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_the_largest_batch_on_two_rigs_and_the_same_question_again(folder: Path)
     assert first.split()[:3] == ["T4", "8", "certain,"]
     assert "MiB too little with --batch-size=8" in second
     assert note == "T4: 8 is the end of the range, and a larger value may fit, too"
-    assert "anyrig: rehearsing on T4 with --batch-size=8\n" in done.stderr
+    assert "anyrig: rehearsing on T4 with --batch-size=8\n" in done.stderr  # before the other rig
+    assert "anyrig: rehearsing on 1GiB with --batch-size=8; 1 of 2 rigs are done\n" in done.stderr
     written = json.loads((folder / "fit.json").read_text())
     assert (written["format"], written["command"]) == ("anyrig-fit", ["train.py", "--lr", "1"])
     assert written["variation"] == {"name": "--batch-size", "first": 8, "last": 8}

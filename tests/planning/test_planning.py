@@ -161,8 +161,11 @@ def test_a_loss_says_how_much_and_where() -> None:
 
 
 def test_a_program_that_follows_no_plan_is_refused() -> None:
-    with pytest.raises(PlanningError, match="the same time and memory with every plan"):
-        planned(replace(CLUSTER, obeys=False))
+    with pytest.raises(
+        PlanningError,
+        match=r"same time and memory with Replicas\(\) and Shards\(\), so that it does",
+    ):
+        planned(replace(CLUSTER, obeys=False), tries=2)
 
 
 def test_bounds_follow_the_schedules() -> None:

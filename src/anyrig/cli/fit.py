@@ -100,7 +100,7 @@ def fit(
     processes = min(core_count(), _MOST_PROCESSES)
     question = Fit(program, rigs, variation, known_prices, step_marker, processes)
     results = KeptResults.in_cache(fingerprint(program, os.environ), is_read=not again)
-    fitting = Fitting(question, results, lambda each, value: _note(variation, each, value))
+    fitting = Fitting(question, results, lambda each, value: _note(fitting, variation, each, value))
     is_interrupted = _is_interrupted(fitting)
     rows = fitting.rows()
     if remedies and not is_interrupted:
@@ -172,9 +172,14 @@ def _is_interrupted(fitting: Fitting) -> bool:
     return False
 
 
-def _note(variation: Variation | None, rig: VirtualRig, value: int | None) -> None:
+def _note(
+    fitting: Fitting, variation: Variation | None, rig: VirtualRig, value: int | None
+) -> None:
     given = "" if variation is None or value is None else f" with {variation.describe(value)}"
-    sys.stderr.write(f"anyrig: rehearsing on {rig}{given}\n")
+    rows = fitting.rows()
+    complete = sum(row.is_complete for row in rows)
+    done = f"; {complete} of {len(rows)} rigs are done" if complete else ""
+    sys.stderr.write(f"anyrig: rehearsing on {rig}{given}{done}\n")
 
 
 def _print_table(rows: list[FittedRig], variation: Variation | None, prices: Prices | None) -> None:

@@ -192,10 +192,11 @@ def _is_interrupted(plannings: Sequence[Planning], results: KeptResults) -> bool
 
 def _note(planning: Planning, arrangement: Arrangement) -> None:
     search = planning.search
+    count = f"{search.asked} of at most {search.most_tries}"
     best = next(iter(search.ranked()), None)
     known = "" if best is None else f"; the best so far is {best.arrangement}"
     ranks = f" by {arrangement.processes} processes" if arrangement.processes > 1 else ""
-    sys.stderr.write(f"anyrig: rehearsing {arrangement}{ranks} on {search.rig}{known}\n")
+    sys.stderr.write(f"anyrig: rehearsing {arrangement}{ranks} on {search.rig}, {count}{known}\n")
 
 
 def _print(

@@ -79,6 +79,11 @@ class PlanSearch:
         if tried.candidate.fits:
             self.workload = self.workload.least(tried.workload)
 
+    @property
+    def asked(self) -> int:
+        """How many plans were asked for, with those whose rehearsal runs."""
+        return len(self._asked)
+
     def ranked(self) -> list[Tried]:
         """Return the plans that fit, the best first; those that fit for certain before others."""
         fitting = [one for one in self.tried if one.candidate.fits]

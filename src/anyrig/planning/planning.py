@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -49,17 +50,13 @@ class Planning:
             note: called with each plan before its rehearsal.
 
         Raises:
-            PlanningError: the program fails with every plan, or the plan changes nothing.
+            PlanningError: the program fails with every plan, or takes as long and as much memory
+                with plans of two kinds, and so follows none.
             KeyboardInterrupt: this process was interrupted.
         """
         answer_all([self._questions(note) for _ in range(self.processes)], results, self.processes)
         if not any(one.candidate.fits for one in self.search.tried):
             raise PlanningError(_why_nothing_fits(self.program, self.search))
-        if _changes_nothing(self.search.tried):
-            raise PlanningError(
-                f"{self.program.name} takes the same time and memory with every plan, so that it "
-                "does not follow any; call anyrig.spread(model) without plan="
-            )
 
     def order(self, arrangement: Arrangement) -> Order:
         """Return the order to rehearse an arrangement."""
@@ -79,13 +76,23 @@ class Planning:
             answer = yield question
             tried = Tried.of(self.search.rig, arrangement, answer.ended, self.prices)
             self.search.note(tried)
+            same = _alike(self.search.tried)
+            if same:
+                raise PlanningError(
+                    f"{self.program.name} takes the same time and memory with "
+                    f"{' and '.join(map(str, same))}, so that it does not follow any plan; call "
+                    "anyrig.spread(model) without plan="
+                )
 
 
-def _changes_nothing(tried: Sequence[Tried]) -> bool:
-    """Return whether the plans of one process, of several kinds, are the same."""
-    alone = [one for one in tried if one.candidate.fits and one.arrangement.processes == 1]
-    kinds = {one.arrangement.plan for one in alone}
-    return len(kinds) > 1 and len({(one.seconds, one.peak_bytes) for one in alone}) == 1
+def _alike(tried: Sequence[Tried]) -> list[Arrangement]:
+    """Return plans of different kinds between which there is no difference, or nothing."""
+    alike: dict[object, dict[str, Arrangement]] = defaultdict(dict)
+    for one in tried:
+        if one.candidate.fits:
+            costs = one.arrangement.processes, one.seconds, one.peak_bytes
+            alike[costs].setdefault(one.arrangement.plan, one.arrangement)
+    return next(([*kinds.values()] for kinds in alike.values() if len(kinds) > 1), [])
 
 
 def _why_nothing_fits(program: Program, search: PlanSearch) -> str:
