@@ -144,10 +144,12 @@ def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[s
     """Return up to `count` keys most similar to `key`, the nearest first."""
     wanted = key.casefold()
 
-    def distance(known: str) -> tuple[bool, float]:
-        folded = known.casefold()
-        likeness = difflib.SequenceMatcher(None, wanted, folded).ratio()
-        return (not folded.startswith(wanted), -likeness)
+    def distance(known: str) -> tuple[bool, float, bool]:
+        # As written, and without vendor and series: 4009 is near RTX-4090.
+        pairs = [(wanted, known.casefold()), (_spoken(key), _spoken(known))]
+        likeness = max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+        is_transposed = any(sorted(one) == sorted(other) for one, other in pairs)
+        return (not known.casefold().startswith(wanted), -likeness, not is_transposed)
 
     return sorted(_keys(only_cuda), key=distance)[:count]
 
