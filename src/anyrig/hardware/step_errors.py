@@ -29,7 +29,7 @@ class Known(Enum):
 _KNOWN_TEXTS = {
     Known.STEPS: "on GPUs of which whole steps were measured",
     Known.KERNELS: "on GPUs of which kernels were measured",
-    Known.RELATIVES: "on GPUs of which only relatives were measured",
+    Known.RELATIVES: "on GPUs with the coefficients of similar ones",
 }
 
 
