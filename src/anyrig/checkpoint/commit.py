@@ -11,7 +11,8 @@
     fsync  the series               only now is the save reported
 
 Then surplus checkpoints are removed: they are renamed to temporary names, the series is synced, and
-their files are deleted. At worst, a crash leaves a temporary folder, which a later save removes.
+their files are deleted. At worst, a crash or an interrupt leaves a temporary folder, which a later
+save removes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .disk import Disk
 from .folder_name import folder_name
 from .manifest import MANIFEST_NAME, FileFact, Manifest, encode_manifest
 from .series import TEMPORARY_PREFIX, Checkpoint, Series
-from .writer_mark import is_abandoned, own_mark
+from .writer_mark import SURPLUS, is_abandoned, own_mark
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -70,6 +71,7 @@ def commit(
     disk = disk or Disk()
     folder = begin(series, disk)
     with removed_after_failure(folder, disk):
+        make_temporary(folder, disk)
         files = write_files(folder, contents, disk)
         checkpoint = publish(series, folder, describe, files, check, disk)
     remove_surplus(series, keep, disk)
@@ -100,19 +102,29 @@ def begin_series(series: Series, disk: Disk) -> None:
 
 
 def begin(series: Series, disk: Disk) -> Path:
-    """Create the series if necessary, and a temporary folder that readers ignore."""
+    """Create the series if necessary, and return a new name of a folder that readers ignore."""
     begin_series(series, disk)
     remove_abandoned(series, disk)
     name = f"{TEMPORARY_PREFIX}{series.next_number():06d}-{own_mark()}-{secrets.token_hex(4)}"
-    folder = series.folder / name
+    return series.folder / name
+
+
+def make_temporary(folder: Path, disk: Disk) -> None:
+    """Make the folder that `begin` has named.
+
+    Raises:
+        CheckpointError: the folder cannot be created.
+    """
     with explaining(folder, "created"):
         disk.make_folder(folder)
-    return folder
 
 
 @contextmanager
 def removed_after_failure(folder: Path, disk: Disk) -> Iterator[None]:
-    """Remove a temporary folder if the block raises."""
+    """Remove a temporary folder, if it exists, if the block raises.
+
+    The folder is made in the block, so that no interrupt comes between its making and the block.
+    """
     try:
         yield
     except BaseException:
@@ -192,7 +204,7 @@ def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
     try:
         for path in series.surplus(keep):
             number = path.name.split("-")[0]
-            name = f"{TEMPORARY_PREFIX}{number}-{own_mark()}-{secrets.token_hex(4)}"
+            name = f"{TEMPORARY_PREFIX}{number}{SURPLUS}{secrets.token_hex(4)}"
             try:
                 disk.rename(path, path.with_name(name))
             except FileNotFoundError:  # another process has removed it meanwhile
@@ -213,22 +225,33 @@ def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
 
 
 def remove_abandoned(series: Series, disk: Disk) -> None:
-    """Remove the temporary folders of processes that have ended, where this is permitted.
+    """Remove temporary folders that no save needs any more, where this is permitted.
 
     Other things with such a name stay: no save has made them.
     """
+    doomed = []
     with suppress(OSError):
         for folder in series.folder.glob(f"{TEMPORARY_PREFIX}*"):
             with suppress(OSError):
                 if is_abandoned(folder):
-                    _remove_files(folder, disk)
+                    doomed.append(folder)
+        if doomed:
+            disk.sync_folder(series.folder)  # as in `remove_surplus`
+        for folder in doomed:
+            with suppress(OSError):
+                _remove_files(folder, disk)
 
 
 def _remove_files(folder: Path, disk: Disk) -> None:
-    """Remove a folder of files; a link to a folder is an error, and nothing is removed."""
-    for name in disk.names_in(folder):
-        disk.unlink(folder / name)
-    disk.remove_folder(folder)
+    """Remove a folder of files; a link to a folder is an error, and nothing is removed.
+
+    Another process may remove the same folder.
+    """
+    with suppress(FileNotFoundError):
+        for name in disk.names_in(folder):
+            with suppress(FileNotFoundError):
+                disk.unlink(folder / name)
+        disk.remove_folder(folder)
 
 
 @contextmanager

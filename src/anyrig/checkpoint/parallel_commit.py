@@ -25,7 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from .commit import Check, Parts, begin, publish, remove_surplus, removed_after_failure, write_files
+from .commit import (
+    Check,
+    Parts,
+    begin,
+    make_temporary,
+    publish,
+    remove_surplus,
+    removed_after_failure,
+    write_files,
+)
 from .disk import Disk
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks, describe_problem
@@ -63,7 +72,9 @@ class ParallelCommit:
         created = ""
         if self._ranks.rank == 0:
             try:
-                created = str(begin(self._series, self._disk))
+                folder = begin(self._series, self._disk)
+                make_temporary(folder, self._disk)
+                created = str(folder)
             except Exception as error:
                 failed = error
         note = f"{socket.gethostname()} {created}"

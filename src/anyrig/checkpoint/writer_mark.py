@@ -2,6 +2,7 @@
 
 ``.tmp-000007-1f0c9a2b.4711-5e6d7c8b`` belongs to process 4711 of the machine ``1f0c9a2b``. Process
 ids are unique only within one boot and one PID namespace, so the machine's part is a hash of both.
+``.tmp-000007-surplus-5e6d7c8b`` belongs to nobody: it is a checkpoint that is being removed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+SURPLUS = "-surplus-"
 _MARK = re.compile(r"-([0-9a-f]{8})\.(\d+)-")
 # Whether a process of another machine still writes is unknown; a running save writes all the time.
 _IDLE_SECONDS = 24 * 3600.0
@@ -28,7 +30,7 @@ def own_mark() -> str:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether the process that wrote a temporary folder has ended.
+    """Return whether the process that wrote a temporary folder has ended, or the folder is surplus.
 
     Folders of other machines count as abandoned after a day without a write.
 
@@ -37,6 +39,8 @@ def is_abandoned(folder: Path) -> bool:
     """
     if folder.is_symlink():  # no save makes links
         return False
+    if SURPLUS in folder.name:
+        return True
     last_write = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     mark = _MARK.search(folder.name)
     if mark is None or mark[1] != _machine():
