@@ -135,6 +135,19 @@ def _t5(name: str, hidden: int, layers: int, heads: int, wide: int, **other: Any
     return Task(make, pairs_of_texts, translation_loss)
 
 
+def _gated_t5(name: str, hidden: int, heads: int, wide: int, **other: Any) -> Task:
+    """Return a T5 of version 1.1, with a head of its own, which transformers 5 does not give it."""
+    gated = {"feed_forward_proj": "gated-gelu"}
+    task = _t5(name, hidden, 24, heads, wide, **gated, **other)
+
+    def make() -> nn.Module:
+        model = task.make()
+        model.lm_head = nn.Linear(hidden, model.config.vocab_size, bias=False)
+        return model
+
+    return Task(make, task.inputs, task.loss)
+
+
 def _bert_large() -> dict[str, int]:
     return {
         "hidden_size": 1024,
@@ -144,7 +157,6 @@ def _bert_large() -> dict[str, int]:
     }
 
 
-GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 NEO = {"hidden_size": 768, "num_layers": 12, "num_heads": 12}
 NEO_KINDS = [[["global", "local"], 6]]
 ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -177,8 +189,8 @@ TASKS = {
     "bert-large": Task(_of("BertForQuestionAnswering", "eager", **_bert_large()), words, span_loss),
     "roberta-base": Task(_of("RobertaForMaskedLM", "eager", **ROBERTA), words, word_loss),
     "t5-large": _t5("T5", 1024, 24, 16, 4096),
-    "t0-3b": _t5("T5", 2048, 24, 32, 5120, **GATED),
-    "mt0-xxl": _t5("MT5", 4096, 24, 64, 10240, vocab_size=250112, **GATED),
+    "t0-3b": _gated_t5("T5", 2048, 32, 5120),
+    "mt0-xxl": _gated_t5("MT5", 4096, 64, 10240, vocab_size=250112),
     "bloomz-7b1": Task(_of("BloomForCausalLM", "eager", **BLOOM), words, next_word_loss),
     "phi-1.5": Task(_of("PhiForCausalLM"), unmasked_words, next_word_loss),
     "stablelm-alpha-3b": Task(_of("GPTNeoXForCausalLM", **STABLE), unmasked_words, next_word_loss),
