@@ -46,6 +46,7 @@ def parse() -> argparse.Namespace:
     flags.add_argument("model", choices=TASKS)
     flags.add_argument("--batch", type=int, required=True)
     flags.add_argument("--size", type=int, required=True, help="tokens, or pixels a side")
+    flags.add_argument("--targets", type=int, help="tokens of a translation; as many otherwise")
     flags.add_argument("--weights", choices=DTYPES, default="float32")
     flags.add_argument("--autocast", choices=DTYPES)
     flags.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
@@ -112,10 +113,9 @@ def train(model: nn.Module, given: argparse.Namespace) -> None:
 
 
 def batch_of(given: argparse.Namespace) -> Inputs:
-    inputs = {
-        name: tensor.to("cuda")
-        for name, tensor in TASKS[given.model].inputs(given.batch, given.size).items()
-    }
+    sizes = (given.batch, given.size, given.targets or given.size)
+    made = TASKS[given.model].inputs(*sizes)
+    inputs = {name: tensor.to("cuda") for name, tensor in made.items()}
     if given.channels_last:
         inputs["x"] = inputs["x"].contiguous(memory_format=torch.channels_last)
     return inputs

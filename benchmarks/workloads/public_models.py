@@ -25,33 +25,35 @@ class Task:
 
     Attributes:
         make: returns the model.
-        inputs: returns a batch of so many samples, each with so many tokens or pixels a side.
+        inputs: returns a batch of so many samples, each with so many tokens or pixels a side, and
+            with so many tokens of a translation.
         loss: returns the loss of a batch, given the model, the batch and the label smoothing.
     """
 
     make: Callable[[], nn.Module]
-    inputs: Callable[[int, int], Inputs]
+    inputs: Callable[[int, int, int], Inputs]
     loss: Callable[[nn.Module, Inputs, float], Tensor]
 
 
-def words(batch: int, tokens: int) -> Inputs:
+def words(batch: int, tokens: int, _targets: int) -> Inputs:
     ids = torch.ones(batch, tokens, dtype=torch.long)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def unmasked_words(batch: int, tokens: int) -> Inputs:
+def unmasked_words(batch: int, tokens: int, _targets: int) -> Inputs:
     return {"input_ids": torch.ones(batch, tokens, dtype=torch.long)}
 
 
-def pairs_of_texts(batch: int, tokens: int) -> Inputs:
-    return {**words(batch, tokens), "labels": torch.ones(batch, tokens, dtype=torch.long)}
+def pairs_of_texts(batch: int, tokens: int, targets: int) -> Inputs:
+    labels = torch.ones(batch, targets, dtype=torch.long)
+    return {**words(batch, tokens, targets), "labels": labels}
 
 
-def images(batch: int, side: int) -> Inputs:
+def images(batch: int, side: int, _targets: int) -> Inputs:
     return {"x": torch.zeros(batch, 3, side, side), "y": torch.zeros(batch, dtype=torch.long)}
 
 
-def captioned_images(batch: int, side: int) -> Inputs:
+def captioned_images(batch: int, side: int, _targets: int) -> Inputs:
     return {
         "input_ids": torch.ones(batch, 77, dtype=torch.long),
         "pixel_values": torch.zeros(batch, 3, side, side),
@@ -131,7 +133,8 @@ def _llama(hidden: int, layers: int, heads: int, wide: int, **other: Any) -> Tas
 
 def _t5(name: str, hidden: int, layers: int, heads: int, wide: int, **other: Any) -> Task:
     sizes = {"d_model": hidden, "num_layers": layers, "num_heads": heads, "d_ff": wide, "d_kv": 64}
-    make = _of(f"{name}ForConditionalGeneration", "eager", **sizes, **other)
+    model = f"{name}ForConditionalGeneration"
+    make = _of(model, "eager", decoder_start_token_id=0, **sizes, **other)
     return Task(make, pairs_of_texts, translation_loss)
 
 

@@ -18,6 +18,7 @@ else:
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = tomllib.loads((BENCHMARKS / "workloads" / "public_memory_cases.toml").read_text())["case"]
+COUNTED = [case for case in CASES if not case.get("undetermined")]
 ROWS = json.loads((BENCHMARKS / "results" / "fit-cases.json").read_text())["rows"]
 
 
@@ -33,8 +34,8 @@ def test_a_case_has_a_source_a_date_and_a_gpu_that_anyrig_knows(case: dict[str, 
 
 
 def test_there_are_enough_cases_of_both_kinds() -> None:
-    assert len(CASES) >= 25
-    assert sum(not case["ran"] for case in CASES) >= 8
+    assert len(COUNTED) >= 25
+    assert sum(not case["ran"] for case in COUNTED) >= 8
     assert len({named(case) for case in CASES}) == len(CASES)
 
 
@@ -44,11 +45,11 @@ def test_the_figures_are_of_these_cases() -> None:
 
 
 def test_no_case_that_ran_out_of_memory_is_called_certain() -> None:
-    failed = [row for row in ROWS if not row["ran"]]
+    failed = [row for row in ROWS if not row["ran"] and not row["undetermined"]]
     assert [named(row) for row in failed if row["verdict"] == "certain"] == []
 
 
 def test_nearly_all_that_ran_are_called_certain_or_likely() -> None:
-    ran = [row for row in ROWS if row["ran"]]
+    ran = [row for row in ROWS if row["ran"] and not row["undetermined"]]
     fitting = [row for row in ran if row["verdict"] in ("certain", "likely")]
     assert len(fitting) >= 0.9 * len(ran)
