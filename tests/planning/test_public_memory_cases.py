@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -53,3 +54,13 @@ def test_nearly_all_that_ran_are_called_certain_or_likely() -> None:
     ran = [row for row in ROWS if row["ran"] and not row["undetermined"]]
     fitting = [row for row in ran if row["verdict"] in ("certain", "likely")]
     assert len(fitting) >= 0.9 * len(ran)
+
+
+def test_the_page_is_of_these_figures() -> None:
+    path = BENCHMARKS / "workloads" / "public_memory_page.py"
+    spec = importlib.util.spec_from_file_location("public_memory_page", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text() == module.page(ROWS)
