@@ -24,7 +24,8 @@ class RandomTokens(torch.utils.data.Dataset):
 
 
 def main() -> None:
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_layer=2, n_embd=64, n_head=4))
+    ends = {"bos_token_id": 0, "eos_token_id": 0}  # the default ones are not in this vocabulary
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_layer=2, n_embd=64, n_head=4, **ends))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -33,6 +34,7 @@ def main() -> None:
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
+            ddp_find_unused_parameters=False,  # the model uses all; the search takes time
         )
         trained = Trainer(model, arguments, train_dataset=RandomTokens()).train()
     print(f"{arguments.device}: loss {trained.training_loss:.3f} after {trained.global_step} steps")

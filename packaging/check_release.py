@@ -121,6 +121,7 @@ def check_commands(python: Path, place: Path, *, needs_compiler: bool) -> None:
     """The README's Python blocks run, and the first rehearsal begins to print soon."""
     path = os.environ["PATH"] if needs_compiler else str(python.parent)
     environment = {"PATH": path, "HOME": str(place), "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONUNBUFFERED"] = "1"  # a pipe gets the first line when a terminal would
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     script = place / "readme.py"
