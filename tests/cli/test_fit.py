@@ -68,6 +68,7 @@ def test_the_largest_batch_on_two_rigs_and_the_same_question_again(folder: Path)
     written = json.loads((folder / "fit.json").read_text())
     assert (written["format"], written["command"]) == ("anyrig-fit", ["train.py", "--lr", "1"])
     assert written["variation"] == {"name": "--batch-size", "first": 8, "last": 8}
+    assert written["winner"] is None  # it fits one of the rigs only
     t4, small = written["rigs"]
     assert (t4["verdict"], t4["certain_value"], t4["kept_results"]) == ("certain", 8, 0)
     best = t4["tried"][-1]

@@ -160,6 +160,14 @@ def test_a_loss_says_how_much_and_where() -> None:
     assert where.endswith(" waiting for transfers, collectives or other GPUs")
 
 
+def test_plans_that_are_being_rehearsed_count_as_asked_for() -> None:
+    search = PlanSearch(EIGHT, arrangements_on(EIGHT), SPEED, 40)
+    assert search.asked == 0
+    assert search.next() is not None
+    assert search.next() is not None
+    assert (search.asked, search.tried) == (2, [])
+
+
 def test_a_program_that_follows_no_plan_is_refused() -> None:
     with pytest.raises(
         PlanningError,
