@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -40,6 +41,9 @@ def main(folder: Path, loads: int) -> None:
             traceback.print_exc()
             os._exit(1)
     try:
+        until = time.monotonic() + 60
+        while anyrig.load(folder, model=model).step == 1 and time.monotonic() < until:
+            pass  # the other process begins
         for _ in range(loads):
             found = anyrig.load(folder, model=model).step
             assert (model.weight == found).all()
