@@ -170,7 +170,7 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
     [
         (
             ["--rig", "4xA1000"],
-            "error: --rig: no GPU is called 'A1000'; the nearest are A10, A100-40GB",
+            "error: --rig: no GPU is called 'A1000'; the nearest are A100-40GB, A100-80GB",
         ),
         (["--rig", "2x16"], "anyrig: error: --rig: '16' is neither a GPU nor a size"),
         (["compare", "--rig", "T4,L4", "--report", "x"], "No such option: --report"),

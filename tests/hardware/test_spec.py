@@ -222,6 +222,7 @@ def test_the_nearest_start_with_what_was_written() -> None:
     assert nearest_keys("mi300x", 1) == ["MI300X"]
     assert nearest_keys("4009", 1) == ["RTX-4090"]  # two digits in the wrong order
     assert nearest_keys("409", 1) == ["RTX-4090"]
+    assert nearest_keys("A1000", 2) == ["A100-40GB", "A100-80GB"]
     assert "MI300X" not in nearest_keys("mi300x", 99, only_cuda=True)
     assert len(nearest_keys("x", 99)) == len(specs())
     with pytest.raises(UnknownHardwareError) as refusal:

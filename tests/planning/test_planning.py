@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,35 @@ def test_a_program_that_follows_no_plan_is_refused() -> None:
         match=r"same time and memory with Replicas\(\) and Shards\(\), so that it does",
     ):
         planned(replace(CLUSTER, obeys=False), tries=2)
+
+
+@dataclass(frozen=True)
+class SameMemory(Cluster):
+    """A cluster on which all plans take the same memory; and time, if they are the named ones."""
+
+    same_seconds: tuple[Arrangement, ...] = ()
+
+    def bytes_of(self, one: Arrangement, gpus: int) -> float:
+        return 4.0 * GIB
+
+    def seconds_of(self, one: Arrangement, gpus: int) -> float:
+        if one in self.same_seconds:
+            return 0.1
+        return super().seconds_of(one, gpus) + (0.001 if one.plan == SHARDS else 0.0)
+
+
+@pytest.mark.parametrize(
+    "same_seconds",
+    [
+        (),  # kinds differ in time
+        (Arrangement(REPLICAS, 1), Arrangement(SHARDS, 8)),  # as many GPUs, other processes
+    ],
+)
+def test_plans_that_differ_in_time_or_processes_are_followed(
+    same_seconds: tuple[Arrangement, ...],
+) -> None:
+    results = SameMemory(Path(), "hash", same_seconds=same_seconds)
+    assert len(planned(results, tries=8).tried) >= 4
 
 
 def test_bounds_follow_the_schedules() -> None:

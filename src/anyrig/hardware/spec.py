@@ -145,10 +145,10 @@ def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[s
     wanted = key.casefold()
 
     def distance(known: str) -> tuple[bool, float, bool]:
-        # As written, and without vendor and series: 4009 is near RTX-4090.
-        pairs = [(wanted, known.casefold()), (_spoken(key), _spoken(known))]
-        likeness = max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-        is_transposed = any(sorted(one) == sorted(other) for one, other in pairs)
+        # As a whole and by its parts: 4009 is near RTX-4090, A1000 is near A100-80GB.
+        parts = [part.casefold() for part in (known, *_parts(known))]
+        likeness = max(difflib.SequenceMatcher(None, wanted, part).ratio() for part in parts)
+        is_transposed = any(sorted(wanted) == sorted(part) for part in parts)
         return (not known.casefold().startswith(wanted), -likeness, not is_transposed)
 
     return sorted(_keys(only_cuda), key=distance)[:count]
