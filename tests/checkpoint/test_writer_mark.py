@@ -70,3 +70,4 @@ def test_a_process_that_cannot_be_seen_may_still_write(
 
 def test_a_checkpoint_that_is_being_removed_belongs_to_nobody(tmp_path: Path) -> None:
     assert is_abandoned(make_folder(tmp_path, "surplus", 0))
+    assert not is_abandoned(make_folder(tmp_path, "my-surplus-notes", 0))

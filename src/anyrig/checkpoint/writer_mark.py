@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 SURPLUS = "-surplus-"
+_SURPLUS_NAME = re.compile(rf"\.tmp-\d+{SURPLUS}[0-9a-f]{{8}}")
 _MARK = re.compile(r"-([0-9a-f]{8})\.(\d+)-")
 # Whether a process of another machine still writes is unknown; a running save writes all the time.
 _IDLE_SECONDS = 24 * 3600.0
@@ -39,7 +40,7 @@ def is_abandoned(folder: Path) -> bool:
     """
     if folder.is_symlink():  # no save makes links
         return False
-    if SURPLUS in folder.name:
+    if _SURPLUS_NAME.fullmatch(folder.name):
         return True
     last_write = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     mark = _MARK.search(folder.name)
