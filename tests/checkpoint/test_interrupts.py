@@ -17,6 +17,8 @@ from anyrig.checkpoint.background_saver import _Writing
 from anyrig.checkpoint.commit import remove_abandoned, remove_surplus
 from anyrig.checkpoint.disk import Disk
 from anyrig.checkpoint.foreign.safetensors_file import read_safetensors
+from anyrig.checkpoint.over_ranks import Ranks
+from anyrig.checkpoint.parallel_commit import ParallelCommit
 from anyrig.checkpoint.series import Series
 
 
@@ -109,6 +111,15 @@ def test_the_next_save_of_the_same_process_removes_what_an_interrupt_left(
         assert names_in(series) == ["000001"]
     save(series, "third", keep=1)
     assert len(names_in(series)) == 1
+
+
+def test_a_folder_of_several_ranks_goes_if_its_making_is_interrupted(tmp_path: Path) -> None:
+    series = Series(tmp_path / "a")
+    save(series, "first")
+    commit = ParallelCommit(Ranks("save", 30.0), series, InterruptedDisk("make_folder"))
+    with pytest.raises(KeyboardInterrupt):
+        commit.begin()
+    assert names_in(series) == ["000001"]
 
 
 def test_a_folder_that_another_process_removes_too_is_no_problem(tmp_path: Path) -> None:

@@ -51,25 +51,26 @@ def run_fit(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_anyrig("fit", *words, cwd=cwd, timeout=180)
 
 
-def test_the_largest_batch_on_two_rigs_and_the_same_question_again(folder: Path) -> None:
-    (folder / "prices.toml").write_text('currency = "EUR"\n[per_hour]\nT4 = 0.35\n')
-    flags = ["--rig", "T4,1GiB", "--vary", "--batch-size=8..8", "--prices", "prices.toml"]
+def test_the_largest_batch_on_several_rigs_and_the_same_question_again(folder: Path) -> None:
+    (folder / "prices.toml").write_text('currency = "EUR"\n[per_hour]\nT4 = 0.35\nL4 = 9.9\n')
+    flags = ["--rig", "T4,L4,1GiB", "--vary", "--batch-size=8..8", "--prices", "prices.toml"]
     words = [*flags, "--json", "fit.json", "train.py", "--lr", "1"]
     done = run_fit(*words, cwd=folder)
     assert done.returncode == 0, done.stderr
-    head, first, second, note = done.stdout.splitlines()
+    head, first, _, third, note, _, answer = done.stdout.splitlines()
     assert head.split()[:3] == ["rig", "--batch-size", "fits"]
     assert "EUR per million samples" in head
     assert first.split()[:3] == ["T4", "8", "certain,"]
-    assert "MiB too little with --batch-size=8" in second
+    assert "MiB too little with --batch-size=8" in third
     assert note == "T4: 8 is the end of the range, and a larger value may fit, too"
-    assert "anyrig: rehearsing on T4 with --batch-size=8\n" in done.stderr  # before the other rig
-    assert "anyrig: rehearsing on 1GiB with --batch-size=8; 1 of 2 rigs are done\n" in done.stderr
+    assert answer.startswith("the cheapest: T4 with --batch-size=8, ")
+    assert "anyrig: rehearsing on L4 with --batch-size=8\n" in done.stderr  # the largest first
+    assert "anyrig: rehearsing on T4 with --batch-size=8; 1 of 3 rigs are done\n" in done.stderr
     written = json.loads((folder / "fit.json").read_text())
     assert (written["format"], written["command"]) == ("anyrig-fit", ["train.py", "--lr", "1"])
     assert written["variation"] == {"name": "--batch-size", "first": 8, "last": 8}
-    assert written["winner"] is None  # it fits one of the rigs only
-    t4, small = written["rigs"]
+    assert (written["winner"]["rig"], written["winner"]["by"]) == ("T4", "price")
+    t4, _, small = written["rigs"]
     assert (t4["verdict"], t4["certain_value"], t4["kept_results"]) == ("certain", 8, 0)
     best = t4["tried"][-1]
     assert best["samples_per_second"] == pytest.approx(8 / best["step_seconds"])

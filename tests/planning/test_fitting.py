@@ -20,7 +20,13 @@ from anyrig.planning.fitting import Fitting
 from anyrig.planning.kept_results import KeptResults
 from anyrig.planning.rehearsed_value import Order
 from anyrig.planning.rigs import read_rigs
-from anyrig.planning.table import describe_limits, describe_remedies, describe_row, fit_table
+from anyrig.planning.table import (
+    describe_limits,
+    describe_progress,
+    describe_remedies,
+    describe_row,
+    fit_table,
+)
 from anyrig.planning.variation import Variation
 from anyrig.programs.program import Program
 from anyrig.rehearsal.comparison.prices import Prices
@@ -179,6 +185,16 @@ def test_a_row_names_gpus_without_use_and_the_end_of_the_range() -> None:
     ]
     alone = FittedRig(VirtualRig.parse("T4"), (found,), True, None, 1, 0)
     assert describe_limits(alone, Variation("--batch-size", 1, 9)) == []
+
+
+def test_progress_counts_rigs_that_are_done_and_not_those_that_were_tried() -> None:
+    found = (candidate(8, Verdict.CERTAIN, 1),)
+    done, begun = (
+        FittedRig(VirtualRig.parse("T4"), found, is_complete, None, 1, 0)
+        for is_complete in (True, False)
+    )
+    assert describe_progress([begun, done]) == "; 1 of 2 rigs are done"
+    assert describe_progress([begun]) == ""
 
 
 def test_all_names_each_cuda_gpu_once() -> None:

@@ -54,6 +54,11 @@ def test_commands_have_the_plan_and_quoted_arguments() -> None:
     assert module.command == "ANYRIG_PLAN='Replicas()' python -m train"
 
 
+def test_the_plan_takes_the_place_of_one_in_the_environment() -> None:
+    before = {VARIABLE: "Replicas()", "HOME": "/home/ann"}
+    assert launch().environment_from(before) == {VARIABLE: "Shards()", "HOME": "/home/ann"}
+
+
 def test_every_plan_is_one_that_spread_reads() -> None:
     for one in arrangements_on(VirtualRig.parse("8xA100-80GB")):
         plan = read_plan(str(one))

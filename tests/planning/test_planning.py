@@ -162,10 +162,10 @@ def test_a_loss_says_how_much_and_where() -> None:
 
 def test_plans_that_are_being_rehearsed_count_as_asked_for() -> None:
     search = PlanSearch(EIGHT, arrangements_on(EIGHT), SPEED, 40)
-    assert search.asked == 0
+    assert search.progress == "0 of at most 40"
     assert search.next() is not None
     assert search.next() is not None
-    assert (search.asked, search.tried) == (2, [])
+    assert (search.progress, search.tried) == ("2 of at most 40", [])
 
 
 def test_a_program_that_follows_no_plan_is_refused() -> None:

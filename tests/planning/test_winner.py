@@ -103,6 +103,12 @@ def test_rigs_that_cannot_be_told_apart_are_named() -> None:
     )
 
 
+def test_a_rig_whose_errors_are_unknown_is_told_apart() -> None:
+    near = tried("L4", 8, seconds=0.5)
+    unknown = replace(near, found=replace(near.found, step_interval=None))
+    assert winner_of(row(tried("T4", 8, seconds=0.4)), row(unknown)).alike == ()
+
+
 def test_steps_count_where_a_rig_s_samples_are_unknown() -> None:
     known = row(tried("T4", 8, seconds=0.4, price=3.6))
     unknown = row(tried("L4", 8, seconds=0.5, price=3.6, has_samples=False))

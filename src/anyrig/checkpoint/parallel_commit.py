@@ -69,16 +69,19 @@ class ParallelCommit:
             RankWaitError: another rank did not arrive in time.
         """
         failed: BaseException | None = None
-        created = ""
+        folder: Path | None = None
         if self._ranks.rank == 0:
             try:
                 folder = begin(self._series, self._disk)
-                make_temporary(folder, self._disk)
-                created = str(folder)
             except Exception as error:
                 failed = error
-        note = f"{socket.gethostname()} {created}"
-        with removed_after_failure(Path(created), self._disk) if created else nullcontext():
+        with removed_after_failure(folder, self._disk) if folder else nullcontext():
+            try:
+                if folder is not None:
+                    make_temporary(folder, self._disk)
+            except Exception as error:
+                failed = error
+            note = f"{socket.gethostname()} {'' if failed or folder is None else folder}"
             host, _, name = self._ranks.agree({}, failed, note)[0].partition(" ")
             self._folder = Path(name)
             is_visible = _becomes_visible(self._folder)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..planning.fitted_rig import FittedRig
     from ..planning.fitting import Fitting
     from ..planning.variation import Variation
-    from ..rehearsal.comparison.prices import Prices
+    from ..planning.winner import Winner
     from ..virtual.rig import VirtualRig
 
 FORMAT, VERSION = "anyrig-fit", 1
@@ -86,6 +86,7 @@ def fit(
     from ..planning.fitting import Fitting
     from ..planning.kept_results import KeptResults
     from ..planning.rigs import ALL, read_rigs
+    from ..planning.winner import find_winner
     from ..virtual.build import build_extension
 
     _check_order(rig, context.args)
@@ -107,9 +108,11 @@ def fit(
         rows = [question.with_remedies(row) for row in rows]
     if rig.strip().casefold() == ALL:
         rows = order_rows(rows)
-    _print_table(rows, variation, known_prices)
+    currency = None if known_prices is None else known_prices.currency
+    winner = find_winner(rows, currency)
+    _print_table(rows, variation, currency, winner)
     if file is not None:
-        _write(file, [script, *context.args], variation, known_prices, rows)
+        _write(file, [script, *context.args], variation, currency, rows, winner)
     if is_interrupted:
         raise typer.Exit(_INTERRUPTED)
     raise typer.Exit(exit_status(rows))
@@ -175,25 +178,24 @@ def _is_interrupted(fitting: Fitting) -> bool:
 def _note(
     fitting: Fitting, variation: Variation | None, rig: VirtualRig, value: int | None
 ) -> None:
+    from ..planning.table import describe_progress
+
     given = "" if variation is None or value is None else f" with {variation.describe(value)}"
-    rows = fitting.rows()
-    complete = sum(row.is_complete for row in rows)
-    done = f"; {complete} of {len(rows)} rigs are done" if complete else ""
-    sys.stderr.write(f"anyrig: rehearsing on {rig}{given}{done}\n")
+    sys.stderr.write(f"anyrig: rehearsing on {rig}{given}{describe_progress(fitting.rows())}\n")
 
 
-def _print_table(rows: list[FittedRig], variation: Variation | None, prices: Prices | None) -> None:
+def _print_table(
+    rows: list[FittedRig], variation: Variation | None, currency: str | None, winner: Winner | None
+) -> None:
     from ..planning.table import describe_limits, describe_remedies, fit_table
-    from ..planning.winner import find_winner
 
-    currency = None if prices is None else prices.currency
     wide_console().print(fit_table(rows, variation, currency))
     for row in rows:
         for note in describe_limits(row, variation):
             typer.echo(note)
         if (text := describe_remedies(row, variation)) is not None:
             typer.echo(text)
-    if (winner := find_winner(rows, currency)) is not None:
+    if winner is not None:
         typer.echo(winner.describe(variation))
 
 
@@ -201,16 +203,14 @@ def _write(
     file: Path,
     command: list[str],
     variation: Variation | None,
-    prices: Prices | None,
+    currency: str | None,
     rows: list[FittedRig],
+    winner: Winner | None,
 ) -> None:
     from dataclasses import asdict
 
-    from ..planning.winner import find_winner
     from ..rehearsal.reporting import write_text
 
-    currency = None if prices is None else prices.currency
-    winner = find_winner(rows, currency)
     found = {
         "format": FORMAT,
         "version": VERSION,

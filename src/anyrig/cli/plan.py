@@ -192,11 +192,12 @@ def _is_interrupted(plannings: Sequence[Planning], results: KeptResults) -> bool
 
 def _note(planning: Planning, arrangement: Arrangement) -> None:
     search = planning.search
-    count = f"{search.asked} of at most {search.most_tries}"
     best = next(iter(search.ranked()), None)
     known = "" if best is None else f"; the best so far is {best.arrangement}"
     ranks = f" by {arrangement.processes} processes" if arrangement.processes > 1 else ""
-    sys.stderr.write(f"anyrig: rehearsing {arrangement}{ranks} on {search.rig}, {count}{known}\n")
+    sys.stderr.write(
+        f"anyrig: rehearsing {arrangement}{ranks} on {search.rig}, {search.progress}{known}\n"
+    )
 
 
 def _print(
@@ -225,4 +226,5 @@ def _verify(launch: Launch, words: Sequence[str]) -> int:
     """Run ``anyrig verify`` with a plan, and return its exit status."""
     sys.stdout.flush()
     command = [sys.executable, "-m", "anyrig", *launch.verify_words(words)]
-    return subprocess.run(command, env=os.environ | launch.environment, check=False).returncode
+    environment = launch.environment_from(os.environ)
+    return subprocess.run(command, env=environment, check=False).returncode

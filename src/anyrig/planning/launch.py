@@ -67,10 +67,9 @@ class Launch:
         """The command line for a shell; on several nodes, for the shell of each node."""
         return f"{VARIABLE}={shlex.quote(str(self.arrangement))} {self._command('anyrig run')}"
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment variables that name the plan."""
-        return {VARIABLE: str(self.arrangement)}
+    def environment_from(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return environment variables that name this plan, and otherwise those given."""
+        return {**environment, VARIABLE: str(self.arrangement)}
 
     def verify_words(self, more: Sequence[str]) -> list[str]:
         """Return the words after ``anyrig`` that verify the plan, with further arguments."""

@@ -80,9 +80,9 @@ class PlanSearch:
             self.workload = self.workload.least(tried.workload)
 
     @property
-    def asked(self) -> int:
-        """How many plans were asked for, with those whose rehearsal runs."""
-        return len(self._asked)
+    def progress(self) -> str:
+        """How many plans were asked for, with those whose rehearsal runs, of the most."""
+        return f"{len(self._asked)} of at most {self.most_tries}"
 
     def ranked(self) -> list[Tried]:
         """Return the plans that fit, the best first; those that fit for certain before others."""

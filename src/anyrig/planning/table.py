@@ -106,6 +106,12 @@ def describe_limits(row: FittedRig, variation: Variation | None) -> list[str]:
     return notes
 
 
+def describe_progress(rows: Sequence[FittedRig]) -> str:
+    """Return how many rigs are done, to be added to a line; an empty text while none is."""
+    done = sum(row.is_complete for row in rows)
+    return f"; {done} of {len(rows)} rigs are done" if done else ""
+
+
 def describe_remedies(row: FittedRig, variation: Variation | None) -> str | None:
     """Return the remedies with which a program fits on a rig, the fastest first; None for none."""
     remedies, best = row.remedies, row.best
