@@ -31,7 +31,7 @@ INSTALL = "pip install 'anyrig[virtual]'"
 
 @dataclass(frozen=True)
 class PackagedLibrary:
-    """A compiled library in the package `anyrig-virtual`, or the reason why there is none.
+    """What the package `anyrig-virtual` offers: a compiled library, or why it has none that fits.
 
     Attributes:
         path: the library; None if no library can be loaded.
