@@ -60,7 +60,7 @@ class Case:
         source: where that was published.
         date: when.
         arguments: those of `public_memory_cases.py`.
-        undetermined: what the source leaves open, if the verdict hangs on it; then the case does
+        undetermined: what the source leaves open, if the verdict depends on it; then the case does
             not count.
     """
 

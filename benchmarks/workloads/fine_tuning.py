@@ -1,4 +1,4 @@
-"""One step of fine-tuning a text model of the size of Qwen3.5, and its peaks of allocated memory.
+"""Take one step of fine-tuning with a model as large as Qwen3.5, and print its peak of memory.
 
 ``python fine_tuning.py '{"size": "0.8B", "length": 128, …}'`` prints the number of trained
 parameters and the peak of `torch.cuda.max_memory_allocated` in a step, in bytes. The weights

@@ -27,7 +27,7 @@ rehearses them with transformers and PEFT, and writes this page;
 """
 NAMES = ("program", "GPU", "truth", "verdict", "peak", "upper bound", "source")
 COLUMNS = f"| {' | '.join(NAMES)} |\n{'|---' * len(NAMES)}|\n"
-OPEN = "\nNot counted, as the verdict hangs on what the source leaves open: "
+OPEN = "\nNot counted, as the verdict depends on what the source leaves open: "
 
 
 def page(rows: Iterable[Mapping[str, Any]]) -> str:

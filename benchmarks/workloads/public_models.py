@@ -1,4 +1,4 @@
-"""The models of `public_memory_cases`, with random weights, and what they compute.
+"""The models of `public_memory_cases`, with random weights, and their losses.
 
 The sizes are those of the published models. Everything is made on the GPU.
 """
@@ -67,7 +67,7 @@ def next_word_loss(model: nn.Module, inputs: Inputs, _smoothing: float) -> Tenso
 
 
 def word_loss(model: nn.Module, inputs: Inputs, _smoothing: float) -> Tensor:
-    """Return the loss of words at their own places: of masked words, and nanoGPT's."""
+    """Return the loss if each output has its target at the same place."""
     logits = model(**inputs).logits
     return functional.cross_entropy(logits.flatten(0, 1), inputs["input_ids"].flatten())
 

@@ -71,3 +71,11 @@ def test_a_process_that_cannot_be_seen_may_still_write(
 def test_a_checkpoint_that_is_being_removed_belongs_to_nobody(tmp_path: Path) -> None:
     assert is_abandoned(make_folder(tmp_path, "surplus", 0))
     assert not is_abandoned(make_folder(tmp_path, "my-surplus-notes", 0))
+
+
+def test_a_link_is_no_folder_of_a_save(tmp_path: Path) -> None:
+    for mark in ("surplus", "00000000.1"):
+        folder = make_folder(tmp_path, mark, 25)
+        folder.rename(tmp_path / f"elsewhere {mark}")
+        folder.symlink_to(tmp_path / f"elsewhere {mark}")
+        assert not is_abandoned(folder)

@@ -102,7 +102,7 @@ def begin_series(series: Series, disk: Disk) -> None:
 
 
 def begin(series: Series, disk: Disk) -> Path:
-    """Create the series if necessary, and return a new name of a folder that readers ignore."""
+    """Create the series if it is missing, and name a temporary folder, which readers ignore."""
     begin_series(series, disk)
     remove_abandoned(series, disk)
     name = f"{TEMPORARY_PREFIX}{series.next_number():06d}-{own_mark()}-{secrets.token_hex(4)}"
