@@ -219,7 +219,8 @@ def test_units_of_every_figure() -> None:
 
 def test_the_nearest_start_with_what_was_written() -> None:
     assert nearest_keys("H", 2)[0].startswith("H")
-    assert nearest_keys("mi300x", 1) == ["MI300X"]
+    assert nearest_keys("MI", 1) == nearest_keys("mi300x", 1) == ["MI300X"]
+    assert nearest_keys("RTX-6", 1) == ["RTX-6000-Ada"]
     assert nearest_keys("4009", 1) == ["RTX-4090"]  # two digits in the wrong order
     assert nearest_keys("409", 1) == ["RTX-4090"]
     assert nearest_keys("A1000", 2) == ["A100-40GB", "A100-80GB"]

@@ -81,7 +81,7 @@ class ParallelCommit:
                     make_temporary(folder, self._disk)
             except Exception as error:
                 failed = error
-            note = f"{socket.gethostname()} {'' if failed or folder is None else folder}"
+            note = f"{socket.gethostname()} {folder or ''}"
             host, _, name = self._ranks.agree({}, failed, note)[0].partition(" ")
             self._folder = Path(name)
             is_visible = _becomes_visible(self._folder)
