@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyrig.units import format_bytes, format_count, format_span, parse_bytes
+from anyrig.units import format_bytes, format_count, format_span, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,17 @@ def test_a_span_has_one_unit(low: float, high: float, text: str) -> None:
 @given(st.integers(min_value=0, max_value=2**60))
 def test_what_is_formatted_can_be_parsed(count: int) -> None:
     assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("4.5us", 4.5e-6), (" 8 us ", 8e-6), ("900ns", 9e-7), ("0.01ms", 1e-5), ("2s", 2.0)],
+)
+def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "us", "-1us", "0us", "5 min", "nan", "1e-6s"])
+def test_other_texts_are_no_times(text: str) -> None:
+    with pytest.raises(ValueError, match="as a time; write a number above zero and one of ns, us"):
+        parse_seconds(text)

@@ -8,6 +8,7 @@ _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _FACTORS = {"": 1, "B": 1, **_BINARY, **_DECIMAL}
 _FOLDED_FACTORS = {unit.casefold(): factor for unit, factor in _FACTORS.items()}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -66,3 +67,18 @@ def parse_bytes(text: str) -> int:
     if count == float("inf"):
         raise ValueError("the number of bytes has more than 300 digits; write a smaller one")
     return int(count)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds that a string such as ``"4.5us"`` or ``"2 ms"`` names.
+
+    Raises:
+        ValueError: the text is not a number above zero followed by a known unit.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in _SECONDS or float(match[1]) == 0:
+        raise ValueError(
+            f"cannot read {text!r} as a time; write a number above zero and one of "
+            f"{', '.join(_SECONDS)}, such as 4.5us"
+        )
+    return float(match[1]) * _SECONDS[match[2]]

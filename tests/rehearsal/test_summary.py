@@ -90,6 +90,12 @@ def test_waits_are_those_of_the_typical_steps(waits: tuple[int, ...], text: str 
     assert rows(trained(9.0, 2.0, 2.0, waits=waits))["step"][1:] == ([] if text is None else [text])
 
 
+def test_a_given_time_of_the_host_is_named_with_its_flag() -> None:
+    text = "the host takes 8.0 us for an operator with its launch, by --host-launch"
+    assert text in rows(replace(trained(9.0, 2.0), host_launch_seconds=8e-6))["step"]
+    assert "--host-launch" not in describe(trained(9.0, 2.0))
+
+
 def test_collectives_are_named_where_they_took_time() -> None:
     facts = trained(9.0, 2.0)
     across = replace(facts, collectives=CollectiveTimes(0.0, 0.5, 0.25))

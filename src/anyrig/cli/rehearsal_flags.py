@@ -86,6 +86,31 @@ class RehearsalFlags:
         ),
     ] = False
     without_kernels: ALLOW_MISSING_KERNELS = False
+    host_launch: Annotated[
+        _Text,
+        typer.Option(
+            "--host-launch",
+            metavar="TIME",
+            help="How long the host takes for a PyTorch operator with the launch of its kernel, "
+            "such as 8us; 10us is assumed. `anyrig virtual measure-launch` measures it.",
+        ),
+    ] = None
+
+    @property
+    def host_launch_seconds(self) -> float | None:
+        """How long the host takes for an operator of one kernel; None for what is assumed.
+
+        Raises:
+            typer.BadParameter: ``--host-launch`` is not a time.
+        """
+        from ..units import parse_seconds
+
+        if self.host_launch is None:
+            return None
+        try:
+            return parse_seconds(self.host_launch)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--host-launch") from None
 
     @property
     def hazards(self) -> HazardOptions | None:
@@ -124,6 +149,7 @@ class RehearsalFlags:
             reporting=reporting,
             lone_rank=lone_rank,
             without_kernels=self.without_kernels,
+            host_launch_seconds=self.host_launch_seconds,
         )
 
 

@@ -38,3 +38,24 @@ def build(
     if sys.platform == "linux":
         extras.build_libraries(again=again)
     typer.echo(f"{library} ({time.monotonic() - started:.1f} s)")
+
+
+@virtual.command("measure-launch", cls=Command)
+def measure_launch() -> None:
+    """Measure how long this machine's host takes for a PyTorch operator with its launch.
+
+    It needs a real GPU, and prints the flag for `anyrig rehearse` on a rig with such a host.
+    """
+    import torch
+
+    from ..errors import NoDeviceError
+    from ..virtual.host_launch import measure_host_seconds
+    from ..virtual.installed import installation
+
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None or installation() is not None:
+        raise NoDeviceError(
+            "no real GPU is here, and launches cannot be measured without one; run the command "
+            "where one is, or rehearse without --host-launch, which assumes 10 us"
+        )
+    typer.echo(f"--host-launch {1e6 * measure_host_seconds(device):.1f}us")

@@ -342,8 +342,7 @@ class Facts:
         devices: the devices that were used.
         steps: the steps in order.
         typical_step: the typical step; None without steps.
-        step_interval: the interval of its time on real GPUs; None without steps or GPUs, and
-            where steps were measured.
+        step_interval: that of its time on real GPUs; None if steps were measured, or none known.
         tracks: the streams and the threads of hosts.
         texts: the names that other facts refer to by index.
         intervals: what happened when.
@@ -353,6 +352,7 @@ class Facts:
         collectives: how long collectives take; None without steps or collectives.
         assumed_ranks: the ranks that rank 0 stands for; None if every rank ran.
         measurement: what was measured and what was not; None in a rehearsal, which predicts.
+        host_launch_seconds: the host's time for an operator of one kernel, if the user gave it.
     """
 
     program: str
@@ -376,6 +376,7 @@ class Facts:
     collectives: CollectiveTimes | None = None
     assumed_ranks: AssumedRanks | None = None
     measurement: Measurement | None = None
+    host_launch_seconds: float | None = None
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

@@ -40,7 +40,12 @@ def read_facts(
         alike=1 if about.assumed_ranks is None else about.assumed_ranks.ranks,
     )
     works = [process.works for process in processes if process.works is not None]
-    interval = interval_of_step(facts.typical_step, facts.devices, works)
+    interval = interval_of_step(
+        facts.typical_step,
+        facts.devices,
+        works,
+        host_launch_is_given=facts.host_launch_seconds is not None,
+    )
     facts = replace(facts, step_interval=interval)
     return replace(facts, findings=_find(facts, record, rig, processes)) if with_findings else facts
 
@@ -49,7 +54,7 @@ def _find(
     facts: Facts, record: Record, rig: VirtualRig, processes: Sequence[ProcessRecord]
 ) -> tuple[Finding, ...]:
     try:
-        analysis = analyse(record, processes, rig, facts.steps, facts.typical_step, facts.devices)
+        analysis = analyse(record, processes, rig, facts)
         return () if analysis is None else tuple(find_all(analysis))
     except Exception as error:  # a mistake here must not cost the figures of a long rehearsal
         said = f"{type(error).__name__}: {error}"

@@ -14,7 +14,11 @@ _LEAST_BUSY = 0.75
 
 
 def interval_of_step(
-    typical: TypicalStep | None, devices: Sequence[DeviceFacts], works: Sequence[StepWorks]
+    typical: TypicalStep | None,
+    devices: Sequence[DeviceFacts],
+    works: Sequence[StepWorks],
+    *,
+    host_launch_is_given: bool = False,
 ) -> StepInterval | None:
     """Return the interval of a typical step, or why none is known; None without a typical step.
 
@@ -24,6 +28,7 @@ def interval_of_step(
         typical: the typical step.
         devices: the devices that the program used.
         works: what the kernels of one step of each process computed.
+        host_launch_is_given: whether the user said how long the host takes for a launch.
     """
     if typical is None or not devices:
         return None
@@ -36,7 +41,8 @@ def interval_of_step(
     if busy < _LEAST_BUSY:
         return _unknown(
             f"kernels run in {100 * busy:.0f} % of it, and no program was compared that is "
-            f"limited by the host, copies or collectives; {_describe_host(next(iter(gpus)))}"
+            "limited by the host, copies or collectives"
+            + ("" if host_launch_is_given else f"; {_describe_host(next(iter(gpus)))}")
         )
     kinds = {kind_of_step(one.columns, specs()[gpu]) for gpu in gpus for one in works}
     errors = [None if kind is None else step_errors_of(kind) for kind in kinds]

@@ -93,6 +93,9 @@ def _describe_steps(facts: Facts) -> list[str]:
         *_describe_kind(facts.step_interval),
         *describe_activity(facts, typical),
     ]
+    if facts.host_launch_seconds is not None:
+        given = format_seconds(facts.host_launch_seconds)
+        texts.append(f"the host takes {given} for an operator with its launch, by --host-launch")
     loader = loader_seconds(facts, typical)
     if loader > 0:
         texts.append(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ..hardware import Spec, coefficients_of, values_of
+from ..hardware import Spec
+from .host_launch import coefficients_with
 
 # In the order of `Precision` in csrc/time/work.h: the dtypes whose published rate applies.
 # The first known rate counts: a GPU without hardware for a dtype computes in the next wider dtype.
@@ -24,7 +25,12 @@ _WITHOUT_MATRIX_UNITS = frozenset({"float64", "float32"})
 _FIRST_WITH_MATRIX_UNITS = (7, 0)  # CUDA compute capability; Pascal computes float16 without
 
 
-def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float = 0.0) -> object:
+def gpu_facts_of(
+    core: ModuleType,
+    spec: Spec,
+    network_bytes_per_second: float = 0.0,
+    host_launch_seconds: float | None = None,
+) -> object:
     """Return the extension's `GpuFacts` for a GPU with the facts `spec`.
 
     Args:
@@ -32,6 +38,8 @@ def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float =
         spec: the published facts of the GPU.
         network_bytes_per_second: the published rate of the GPU's share of the network between
             nodes, in one direction.
+        host_launch_seconds: how long the host takes for an operator of one kernel; None for what
+            is assumed.
     """
     chosen = [published_dtype(spec, dtypes) for dtypes in _DTYPES_OF_PRECISION]
     gpu = core.GpuFacts()
@@ -46,7 +54,7 @@ def gpu_facts_of(core: ModuleType, spec: Spec, network_bytes_per_second: float =
     gpu.network_bytes_per_second = network_bytes_per_second
     # NVLink joins GPUs of one architecture. All others copy to each other through the host.
     gpu.fabric = spec.architecture if spec.link_bytes_per_second is not None else ""
-    gpu.coefficients = values_of(coefficients_of(spec))
+    gpu.coefficients = coefficients_with(spec, host_launch_seconds)
     return gpu
 
 

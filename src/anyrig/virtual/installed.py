@@ -36,6 +36,7 @@ class Installation:
     clock: bool
     lone_rank: bool = False
     without_kernels: bool = False
+    host_launch_seconds: float | None = None
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of `install` for this installation, with the rig as text."""
@@ -61,6 +62,7 @@ def install(
     children: bool = True,
     lone_rank: bool = False,
     without_kernels: bool = False,
+    host_launch_seconds: float | None = None,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
@@ -79,6 +81,8 @@ def install(
             the rig, and no other rank runs: all are assumed to be alike.
         without_kernels: accept GPUs for which this PyTorch has no kernels, such as a V100
             with a build for CUDA 13, and work as if it had (`build_choice`).
+        host_launch_seconds: how long the host takes for an operator of one kernel, on the clock;
+            None for what is assumed (`host_launch`).
 
     Raises:
         VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,
@@ -89,7 +93,9 @@ def install(
     # Not under the lock: in a process that inherits a rig, importing torch installs the rig.
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
-    wanted = Installation(rig, shape_only, assume_values, clock, lone_rank, without_kernels)
+    wanted = Installation(
+        rig, shape_only, assume_values, clock, lone_rank, without_kernels, host_launch_seconds
+    )
     return _install_once(wanted, children=children, reports_build=True)
 
 
@@ -252,7 +258,7 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
         raise VirtualRigError(f"{error}; set TMPDIR to a writable folder") from None
     core.install(
         [
-            _facts(core, device, position, wanted.rig.network_bytes_per_second)
+            _facts(core, device, position, wanted)
             for position, device in enumerate(wanted.rig.devices)
         ],
         node,
@@ -308,9 +314,7 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
         refused_writes.refuse_writes(inherited.scratch)
 
 
-def _facts(
-    core: ModuleType, device: VirtualDevice, position: int, network_bytes_per_second: float
-) -> object:
+def _facts(core: ModuleType, device: VirtualDevice, position: int, wanted: Installation) -> object:
     facts = core.DeviceFacts()
     facts.name = device.name
     facts.uuid = device.uuid
@@ -319,7 +323,9 @@ def _facts(
     facts.multiprocessors = device.multiprocessors
     facts.node = device.node
     facts.position = position
-    facts.gpu = gpu_facts_of(core, device.rates, network_bytes_per_second)
+    facts.gpu = gpu_facts_of(
+        core, device.rates, wanted.rig.network_bytes_per_second, wanted.host_launch_seconds
+    )
     if device.spec is not None:
         taken = driver_memory_of(device.spec)
         facts.driver_memory.context_bytes = taken.context_bytes

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..hardware import coefficients_of, values_of
 from .build import load_extension
 from .gpu_facts import gpu_facts_of
+from .host_launch import coefficients_with
 from .rig import VirtualDevice
 
 # One record of work: the fields of `Work` in csrc/time/work.h.
@@ -35,9 +36,9 @@ def copy_start_seconds(device: VirtualDevice) -> float:
     return _coefficient(device, "copy.start_seconds")
 
 
-def launch_seconds(device: VirtualDevice) -> float:
+def launch_seconds(device: VirtualDevice, host_launch_seconds: float | None = None) -> float:
     """Return how long the host takes to launch one more kernel of a call."""
-    return _coefficient(device, "host.launch_seconds")
+    return coefficients_with(device.rates, host_launch_seconds)["host.launch_seconds"][0]
 
 
 def graph_node_seconds(device: VirtualDevice) -> float:

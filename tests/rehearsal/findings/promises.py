@@ -71,10 +71,7 @@ def analysis_of(watching: Watch, facts: Facts) -> Analysis | None:
     installed = installation()
     assert installed is not None
     processes = [watching.record()]
-    return analyse(
-        merge_records(processes), processes, installed.rig, facts.steps, facts.typical_step,
-        facts.devices,
-    )  # fmt: skip
+    return analyse(merge_records(processes), processes, installed.rig, facts)
 
 
 def rehearse(step: Step, steps: int = 5) -> Facts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...virtual.predicted_seconds import launch_seconds, predict_works
 from ...virtual.record_reading import IntervalKind, Record
 from ...virtual.rig import VirtualDevice, VirtualRig
-from ..facts import DeviceFacts, StepFacts, TypicalStep
+from ..facts import DeviceFacts, Facts, TypicalStep
 from ..process_record import ProcessRecord
 from ..texts import name_lines
 from .change import Change, typical_seconds
@@ -137,15 +137,14 @@ def analyse(
     record: Record,
     processes: Sequence[ProcessRecord],
     rig: VirtualRig,
-    steps: Sequence[StepFacts],
-    typical: TypicalStep | None,
-    devices: Sequence[DeviceFacts],
+    facts: Facts,
 ) -> Analysis | None:
     """Return the typical steps of a rehearsal.
 
     Return None if there are no steps, if the record no longer has them, or if their schedule does
     not reproduce the record: then edges are missing, and no saving can be computed.
     """
+    steps, typical, devices = facts.steps, facts.typical_step, facts.devices
     if typical is None or steps[typical.of_steps[0] - 1].is_first:
         return None
     gpus = {
@@ -157,7 +156,8 @@ def analyse(
     begin = steps[first - 1].begin_seconds
     if begin < record.intervals.complete_from:
         return None
-    seconds_of_launch = max(map(launch_seconds, gpus.values()), default=0.0)
+    given = facts.host_launch_seconds
+    seconds_of_launch = max((launch_seconds(gpu, given) for gpu in gpus.values()), default=0.0)
     span = StepSpan(begin, {one.rank: _hosts_of(one)[first - 1 : last + 1] for one in processes})
     schedule = schedule_of(record, span, batches_of(kernels, seconds_of_launch))
     expected = typical_seconds_of([steps[number - 1].seconds for number in range(first, last + 1)])
