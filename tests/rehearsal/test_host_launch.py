@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anyrig.virtual.host_launch import measure_host_seconds
+from anyrig.virtual.clock_settings import measure_host_seconds
 from forked_programs import run_anyrig
 
 # 64 operators of one kernel a step, each shorter than its launch, in one process or in two ranks.
@@ -31,7 +31,7 @@ def step_seconds(folder: Path, *flags: str, rig: str = "T4") -> float:
     done = run_anyrig("rehearse", "--rig", rig, *flags, "--json", str(facts), str(script))
     assert done.returncode == 0, done.stderr
     found = json.loads(facts.read_text())
-    assert (found["host_launch_seconds"] is None) == ("--host-launch" not in flags)
+    assert (found["clock"]["host_launch_seconds"] is None) == ("--host-launch" not in flags)
     return float(found["typical_step"]["seconds"])
 
 

@@ -22,6 +22,7 @@ from anyrig.rehearsal.facts import (
     TypicalStep,
 )
 from anyrig.rehearsal.summary import describe
+from anyrig.virtual.clock_settings import ClockSettings
 from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
@@ -92,8 +93,14 @@ def test_waits_are_those_of_the_typical_steps(waits: tuple[int, ...], text: str 
 
 def test_a_given_time_of_the_host_is_named_with_its_flag() -> None:
     text = "the host takes 8.0 us for an operator with its launch, by --host-launch"
-    assert text in rows(replace(trained(9.0, 2.0), host_launch_seconds=8e-6))["step"]
+    assert text in rows(replace(trained(9.0, 2.0), clock=ClockSettings(8e-6)))["step"]
     assert "--host-launch" not in describe(trained(9.0, 2.0))
+
+
+def test_older_libraries_are_named_with_their_flag() -> None:
+    facts = replace(trained(9.0, 2.0), clock=ClockSettings(libraries="torch=1.7"))
+    assert "kernels take the time of torch=1.7, by --libraries" in rows(facts)["step"]
+    assert "--libraries" not in describe(trained(9.0, 2.0))
 
 
 def test_collectives_are_named_where_they_took_time() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from anyrig.hardware import coefficients_of, spec_of_key, values_of
+from anyrig.virtual.clock_settings import ClockSettings, assumed_seconds
 from anyrig.virtual.gpu_facts import gpu_facts_of, published_dtype
-from anyrig.virtual.host_launch import assumed_seconds
 
 CORE: Any = SimpleNamespace(GpuFacts=SimpleNamespace)
 # In the order of `Precision` in csrc/time/work.h.
@@ -53,7 +53,7 @@ def test_facts_are_those_of_the_spec(key: str, stand_ins: dict[str, str]) -> Non
 def test_a_given_time_of_the_host_is_divided_as_the_assumed_one() -> None:
     spec = spec_of_key("T4")
     assumed = values_of(coefficients_of(spec))
-    gpu: Any = gpu_facts_of(CORE, spec, host_launch_seconds=3 * assumed_seconds(spec))
+    gpu: Any = gpu_facts_of(CORE, spec, settings=ClockSettings(3 * assumed_seconds(spec)))
     for name in ("host.launch_seconds", "host.operator_seconds"):
         assert gpu.coefficients[name] == pytest.approx([3 * assumed[name][0]])
     others = gpu.coefficients.keys() - {"host.launch_seconds", "host.operator_seconds"}

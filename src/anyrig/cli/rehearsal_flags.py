@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..programs.program import Program
     from ..rehearsal.rehearsal import Rehearsal
     from ..rehearsal.reporting import Reporting
+    from ..virtual.clock_settings import ClockSettings
     from ..virtual.rig import VirtualRig
 
 _Text = Optional[str]  # noqa: UP045 - typer reads it on Python 3.10 too
@@ -96,21 +97,37 @@ class RehearsalFlags:
         ),
     ] = None
 
+    libraries: Annotated[
+        _Text,
+        typer.Option(
+            "--libraries",
+            metavar="VERSIONS",
+            help="Time the kernels of an older PyTorch, such as torch=1.7, where measurements "
+            "show that they took longer.",
+        ),
+    ] = None
+
     @property
-    def host_launch_seconds(self) -> float | None:
-        """How long the host takes for an operator of one kernel; None for what is assumed.
+    def settings(self) -> ClockSettings:
+        """What the user says about the clock.
 
         Raises:
-            typer.BadParameter: ``--host-launch`` is not a time.
+            typer.BadParameter: ``--host-launch`` is not a time, or ``--libraries`` names none.
         """
+        from ..hardware import read_libraries
         from ..units import parse_seconds
+        from ..virtual.clock_settings import ClockSettings
 
-        if self.host_launch is None:
-            return None
+        flag, seconds = "--host-launch", None
         try:
-            return parse_seconds(self.host_launch)
+            if self.host_launch is not None:
+                seconds = parse_seconds(self.host_launch)
+            flag = "--libraries"
+            if self.libraries is not None:
+                read_libraries(self.libraries)
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--host-launch") from None
+            raise typer.BadParameter(str(error), param_hint=flag) from None
+        return ClockSettings(seconds, self.libraries)
 
     @property
     def hazards(self) -> HazardOptions | None:
@@ -149,7 +166,7 @@ class RehearsalFlags:
             reporting=reporting,
             lone_rank=lone_rank,
             without_kernels=self.without_kernels,
-            host_launch_seconds=self.host_launch_seconds,
+            settings=self.settings,
         )
 
 

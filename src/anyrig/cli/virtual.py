@@ -49,7 +49,7 @@ def measure_launch() -> None:
     import torch
 
     from ..errors import NoDeviceError
-    from ..virtual.host_launch import measure_host_seconds
+    from ..virtual.clock_settings import measure_host_seconds
     from ..virtual.installed import installation
 
     device = torch.accelerator.current_accelerator(check_available=True)

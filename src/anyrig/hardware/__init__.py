@@ -8,6 +8,7 @@ from .coefficients import (
     values_of,
 )
 from .driver_memory import DriverMemory, driver_memory_of
+from .older_libraries import OlderKernels, additions_of, older_kernels, read_libraries
 from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 from .step_errors import (
     Known,
@@ -22,9 +23,11 @@ __all__ = [
     "CoefficientGroup",
     "DriverMemory",
     "Known",
+    "OlderKernels",
     "Spec",
     "StepErrors",
     "StepKind",
+    "additions_of",
     "coefficient_groups",
     "coefficients_of",
     "driver_memory_of",
@@ -33,6 +36,8 @@ __all__ = [
     "is_key",
     "known_errors",
     "nearest_keys",
+    "older_kernels",
+    "read_libraries",
     "spec_of_key",
     "specs",
     "step_errors",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from ..virtual.clock_settings import ClockSettings
 from .assumed_ranks import AssumedRanks
 from .measurement import Measurement
 
@@ -343,8 +344,7 @@ class Facts:
         steps: the steps in order.
         typical_step: the typical step; None without steps.
         step_interval: that of its time on real GPUs; None if steps were measured, or none known.
-        tracks: the streams and the threads of hosts.
-        texts: the names that other facts refer to by index.
+        tracks, texts: the streams and the threads of hosts; names that other facts index.
         intervals: what happened when.
         memory: the memory of each device over time.
         findings: what costs time or memory.
@@ -352,7 +352,7 @@ class Facts:
         collectives: how long collectives take; None without steps or collectives.
         assumed_ranks: the ranks that rank 0 stands for; None if every rank ran.
         measurement: what was measured and what was not; None in a rehearsal, which predicts.
-        host_launch_seconds: the host's time for an operator of one kernel, if the user gave it.
+        clock: what the user said about the clock.
     """
 
     program: str
@@ -376,7 +376,7 @@ class Facts:
     collectives: CollectiveTimes | None = None
     assumed_ranks: AssumedRanks | None = None
     measurement: Measurement | None = None
-    host_launch_seconds: float | None = None
+    clock: ClockSettings = field(default_factory=ClockSettings)
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

@@ -44,7 +44,7 @@ def read_facts(
         facts.typical_step,
         facts.devices,
         works,
-        host_launch_is_given=facts.host_launch_seconds is not None,
+        host_launch_is_given=facts.clock.host_launch_seconds is not None,
     )
     facts = replace(facts, step_interval=interval)
     return replace(facts, findings=_find(facts, record, rig, processes)) if with_findings else facts

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import AnyrigError, RemedyError
 from ..programs.program import INTERRUPTED, Program
+from ..virtual.clock_settings import ClockSettings
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported, without_collections
 from .facts import FaultFacts, ProgramError, StepFacts
@@ -64,8 +65,7 @@ class Rehearsal:
         lone_rank: run the program as rank 0 of a group with one rank per GPU of the rig, without
             the other ranks; the environment variables must say so.
         without_kernels: accept GPUs for which this PyTorch has no kernels.
-        host_launch_seconds: how long the host takes for an operator of one kernel; None for what is
-            assumed.
+        settings: what the user says about the clock.
         when_installed: called once the program has imported torch and the GPUs are there; not in
             other processes that the program starts.
 
@@ -81,7 +81,7 @@ class Rehearsal:
     reporting: Reporting = field(default_factory=Reporting)
     lone_rank: bool = False
     without_kernels: bool = False
-    host_launch_seconds: float | None = None
+    settings: ClockSettings = field(default_factory=ClockSettings)
     when_installed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Rehearsal:
                     assume_values=self.assume_values,
                     lone_rank=self.lone_rank,
                     without_kernels=self.without_kernels,
-                    host_launch_seconds=self.host_launch_seconds,
+                    **vars(self.settings),
                 )
             except AnyrigError as error:
                 refusals.append(error)
@@ -249,7 +249,7 @@ class Rehearsal:
             clock=True,
             lone_rank=self.lone_rank,
             without_kernels=self.without_kernels,
-            host_launch_seconds=self.host_launch_seconds,
+            **vars(self.settings),
         )
 
     def _hand_down(self) -> Inheritance | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..units import format_bytes, format_count, format_seconds, format_span
+from ..virtual.clock_settings import ClockSettings
 from .assumed_ranks import AssumedRanks
 from .facts import (
     CollectiveTimes,
@@ -93,15 +94,23 @@ def _describe_steps(facts: Facts) -> list[str]:
         *_describe_kind(facts.step_interval),
         *describe_activity(facts, typical),
     ]
-    if facts.host_launch_seconds is not None:
-        given = format_seconds(facts.host_launch_seconds)
-        texts.append(f"the host takes {given} for an operator with its launch, by --host-launch")
+    texts += _describe_clock(facts.clock)
     loader = loader_seconds(facts, typical)
     if loader > 0:
         texts.append(
             f"not counted: {format_seconds(loader)} in the data loader, by the clock of this "
             "machine"
         )
+    return texts
+
+
+def _describe_clock(given: ClockSettings) -> list[str]:
+    texts = []
+    if given.host_launch_seconds is not None:
+        seconds = format_seconds(given.host_launch_seconds)
+        texts.append(f"the host takes {seconds} for an operator with its launch, by --host-launch")
+    if given.libraries is not None:
+        texts.append(f"kernels take the time of {given.libraries}, by --libraries")
     return texts
 
 

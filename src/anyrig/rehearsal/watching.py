@@ -192,7 +192,7 @@ def facts_about(program: str, arguments: Sequence[str], installed: Installation)
         torch=version("torch"),
         anyrig=__version__,
         assumed_ranks=AssumedRanks.on(installed.rig) if installed.lone_rank else None,
-        host_launch_seconds=installed.host_launch_seconds,
+        clock=installed.settings,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..hardware import Spec
-from .host_launch import coefficients_with
+from .clock_settings import ClockSettings
 
 # In the order of `Precision` in csrc/time/work.h: the dtypes whose published rate applies.
 # The first known rate counts: a GPU without hardware for a dtype computes in the next wider dtype.
@@ -29,7 +29,7 @@ def gpu_facts_of(
     core: ModuleType,
     spec: Spec,
     network_bytes_per_second: float = 0.0,
-    host_launch_seconds: float | None = None,
+    settings: ClockSettings = ClockSettings(),  # noqa: B008 - it is frozen
 ) -> object:
     """Return the extension's `GpuFacts` for a GPU with the facts `spec`.
 
@@ -38,8 +38,7 @@ def gpu_facts_of(
         spec: the published facts of the GPU.
         network_bytes_per_second: the published rate of the GPU's share of the network between
             nodes, in one direction.
-        host_launch_seconds: how long the host takes for an operator of one kernel; None for what
-            is assumed.
+        settings: what the user says about the clock.
     """
     chosen = [published_dtype(spec, dtypes) for dtypes in _DTYPES_OF_PRECISION]
     gpu = core.GpuFacts()
@@ -54,7 +53,7 @@ def gpu_facts_of(
     gpu.network_bytes_per_second = network_bytes_per_second
     # NVLink joins GPUs of one architecture. All others copy to each other through the host.
     gpu.fabric = spec.architecture if spec.link_bytes_per_second is not None else ""
-    gpu.coefficients = coefficients_with(spec, host_launch_seconds)
+    gpu.coefficients = settings.coefficients(spec)
     return gpu
 
 

@@ -16,6 +16,7 @@ from ..errors import AnyrigError, BuildError, VirtualRigError
 from ..hardware import driver_memory_of
 from . import build_choice
 from .build import load_extension
+from .clock_settings import ClockSettings
 from .gpu_facts import gpu_facts_of
 from .inheritance import VARIABLE, Inheritance
 from .lone_rank import check_lone_rank
@@ -37,6 +38,12 @@ class Installation:
     lone_rank: bool = False
     without_kernels: bool = False
     host_launch_seconds: float | None = None
+    libraries: str | None = None
+
+    @property
+    def settings(self) -> ClockSettings:
+        """What the user says about the clock."""
+        return ClockSettings(self.host_launch_seconds, self.libraries)
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of `install` for this installation, with the rig as text."""
@@ -63,6 +70,7 @@ def install(
     lone_rank: bool = False,
     without_kernels: bool = False,
     host_launch_seconds: float | None = None,
+    libraries: str | None = None,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
@@ -82,7 +90,8 @@ def install(
         without_kernels: accept GPUs for which this PyTorch has no kernels, such as a V100
             with a build for CUDA 13, and work as if it had (`build_choice`).
         host_launch_seconds: how long the host takes for an operator of one kernel, on the clock;
-            None for what is assumed (`host_launch`).
+            None for what is assumed.
+        libraries: the versions of libraries whose kernels take the time, such as ``"torch=1.7"``.
 
     Raises:
         VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,
@@ -94,7 +103,14 @@ def install(
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
     wanted = Installation(
-        rig, shape_only, assume_values, clock, lone_rank, without_kernels, host_launch_seconds
+        rig,
+        shape_only,
+        assume_values,
+        clock,
+        lone_rank,
+        without_kernels,
+        host_launch_seconds,
+        libraries,
     )
     return _install_once(wanted, children=children, reports_build=True)
 
@@ -324,7 +340,7 @@ def _facts(core: ModuleType, device: VirtualDevice, position: int, wanted: Insta
     facts.node = device.node
     facts.position = position
     facts.gpu = gpu_facts_of(
-        core, device.rates, wanted.rig.network_bytes_per_second, wanted.host_launch_seconds
+        core, device.rates, wanted.rig.network_bytes_per_second, wanted.settings
     )
     if device.spec is not None:
         taken = driver_memory_of(device.spec)

@@ -6,21 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from ..hardware import coefficients_of, values_of
 from .build import load_extension
+from .clock_settings import ClockSettings
 from .gpu_facts import gpu_facts_of
-from .host_launch import coefficients_with
 from .rig import VirtualDevice
 
 # One record of work: the fields of `Work` in csrc/time/work.h.
 WorkFields = Mapping[str, float]
 
 
-def predict_works(device: VirtualDevice, works: Sequence[WorkFields]) -> list[float]:
+def predict_works(
+    device: VirtualDevice, works: Sequence[WorkFields], settings: ClockSettings
+) -> list[float]:
     """Return the seconds that a device takes for each of the works, which have the same fields."""
     if not works:
         return []
     core = load_extension()
     columns = {name: [work[name] for work in works] for name in works[0]}
-    facts = gpu_facts_of(core, device.rates)
+    facts = gpu_facts_of(core, device.rates, settings=settings)
     return list(core.predict_seconds(facts, core.Works(columns)))
 
 
@@ -36,9 +38,9 @@ def copy_start_seconds(device: VirtualDevice) -> float:
     return _coefficient(device, "copy.start_seconds")
 
 
-def launch_seconds(device: VirtualDevice, host_launch_seconds: float | None = None) -> float:
+def launch_seconds(device: VirtualDevice, settings: ClockSettings) -> float:
     """Return how long the host takes to launch one more kernel of a call."""
-    return coefficients_with(device.rates, host_launch_seconds)["host.launch_seconds"][0]
+    return settings.coefficients(device.rates)["host.launch_seconds"][0]
 
 
 def graph_node_seconds(device: VirtualDevice) -> float:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...virtual.clock_settings import ClockSettings
 from ...virtual.predicted_seconds import launch_seconds, predict_works
 from ...virtual.record_reading import IntervalKind, Record
 from ...virtual.rig import VirtualDevice, VirtualRig
@@ -59,6 +60,7 @@ class Analysis:
     gpus: Mapping[tuple[int, int], VirtualDevice]
     devices: tuple[DeviceFacts, ...]
     lines: tuple[str, ...]
+    clock: ClockSettings
 
     def saving(self, change: Change) -> float:
         """Return by how many seconds a typical step gets shorter with a change."""
@@ -120,7 +122,7 @@ class Analysis:
         for device, places in by_device.items():
             distinct = {id(works[place]): works[place] for place in places}
             flat = [_fields_of(work) for one in distinct.values() for work in one]
-            predicted = iter(predict_works(self.gpus[device], flat))
+            predicted = iter(predict_works(self.gpus[device], flat, self.clock))
             sums = {key: sum(next(predicted) for _ in one) for key, one in distinct.items()}
             for place in places:
                 new = sums[id(works[place])]
@@ -156,8 +158,8 @@ def analyse(
     begin = steps[first - 1].begin_seconds
     if begin < record.intervals.complete_from:
         return None
-    given = facts.host_launch_seconds
-    seconds_of_launch = max((launch_seconds(gpu, given) for gpu in gpus.values()), default=0.0)
+    each_launch = (launch_seconds(gpu, facts.clock) for gpu in gpus.values())
+    seconds_of_launch = max(each_launch, default=0.0)
     span = StepSpan(begin, {one.rank: _hosts_of(one)[first - 1 : last + 1] for one in processes})
     schedule = schedule_of(record, span, batches_of(kernels, seconds_of_launch))
     expected = typical_seconds_of([steps[number - 1].seconds for number in range(first, last + 1)])
@@ -187,6 +189,7 @@ def analyse(
         {device: gpu for device, gpu in gpus.items() if device in used},
         tuple(devices),
         tuple(name_lines(record.lines)),
+        facts.clock,
     )
 
 

@@ -1,4 +1,4 @@
-"""How long the host takes for an operator with its launch: what is assumed, given, and measured.
+"""What the user may say about the clock: the host's time of a launch, and older libraries.
 
 ::
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..hardware import Spec, coefficients_of, values_of
+from ..hardware import Spec, additions_of, coefficients_of, read_libraries, values_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,17 +23,31 @@ _LAUNCH, _OPERATOR = "host.launch_seconds", "host.operator_seconds"
 _OPERATORS, _ROUNDS = 500, 20
 
 
-def coefficients_with(spec: Spec, host_launch_seconds: float | None) -> dict[str, list[float]]:
-    """Return the coefficients of a GPU, for a host that takes so long for an operator.
+@dataclass(frozen=True)
+class ClockSettings:
+    """What the user says about the clock.
 
-    The launch takes the same part of this time as of the assumed one. None leaves both as assumed.
+    Attributes:
+        host_launch_seconds: how long the host takes for an operator of one kernel; None for what is
+            assumed. The launch takes the same part of it as of the assumed time.
+        libraries: the versions whose kernels take the time, such as ``"torch=1.7"``; None for those
+            of today.
     """
-    values = values_of(coefficients_of(spec))
-    if host_launch_seconds is not None:
-        factor = host_launch_seconds / assumed_seconds(spec)
-        for name in (_LAUNCH, _OPERATOR):
-            values[name] = [factor * values[name][0]]
-    return values
+
+    host_launch_seconds: float | None = None
+    libraries: str | None = None
+
+    def coefficients(self, spec: Spec) -> dict[str, list[float]]:
+        """Return the coefficients of a GPU by full name."""
+        values = values_of(coefficients_of(spec))
+        if self.host_launch_seconds is not None:
+            factor = self.host_launch_seconds / assumed_seconds(spec)
+            for name in (_LAUNCH, _OPERATOR):
+                values[name] = [factor * values[name][0]]
+        if self.libraries is not None:
+            for name, added in additions_of(read_libraries(self.libraries)).items():
+                values[name] = [value + added for value in values[name]]
+        return values
 
 
 def assumed_seconds(spec: Spec) -> float:
