@@ -9,6 +9,7 @@ the measurements that judge:
     kernels                    our own of an H100 (`measure_gpu.py`)
     language models            `judge_language_models.py`, by the labels in its figures
     iterations                 `judge_iterations.py`; ResNet-50's only where timm is installed
+    published steps            `judge_published_steps.py`: training runs of others, some on 8 GPUs
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import asdict
 
 import judge_iterations
 import judge_language_models
+import judge_published_steps
 from clock import gpu_fits, gpu_rows
 from clock.mean_errors import MOST_WORSE, MeanError, Ratio, lines_of_worse, mean_errors
 from judge_steps import FIGURES, judged_steps
@@ -52,6 +54,9 @@ def slow_ratios() -> Iterator[Ratio]:
     for name, (gpu, ms) in judge_iterations.ITERATIONS.items():
         if "ResNet" not in name or importlib.util.find_spec("timm") is not None:
             yield gpu, f"iterations, {name}", judge_iterations.predict(name) / ms
+    for row in judge_published_steps.PUBLISHED:
+        kind = f"published steps, {row.name.partition(',')[0]}"
+        yield row.gpu, kind, judge_published_steps.predict(row) / row.seconds
 
 
 def main() -> int:

@@ -1,0 +1,1 @@
+"""Training steps whose times others published, in plain PyTorch."""
