@@ -164,6 +164,7 @@ def test_all_commands_are_known() -> None:
         "migrate",
         "virtual",
         "virtual build",
+        "virtual measure-launch",
         "checkpoint",
         "checkpoint show",
         "checkpoint verify",

@@ -68,7 +68,6 @@ def compare(
     file = checked_file("--json", json)
     check_step_marker(step_marker, flags)
     read_watched(rehearsed.watch)
-    _ = rehearsed.settings  # refuse what cannot be read
     rehearsed.program(script, context.args, as_ranks=bool(flags.given))
     words = tuple(_given_words(context))
     command = (script, *context.args)

@@ -30,8 +30,8 @@ def fail(
         typer.Option(
             FAULT,
             metavar="rank=N,step=N[,kill|slow=X|link]",
-            help="Kill this rank in this step of its optimizer, slow its GPU down by a factor, or "
-            "cut its connections.",
+            help="Kill this rank in this step, slow its GPU down by a factor, or cut its "
+            "connections.",
         ),
     ],
     quiet: QUIET = False,

@@ -145,8 +145,9 @@ class RehearsalFlags:
         ``python``.
 
         Raises:
-            typer.BadParameter: there is no such program.
+            typer.BadParameter: there is no such program, or `settings` cannot be read.
         """
+        _ = self.settings
         arguments = script_arguments(words) if as_ranks else words
         return read_command(
             [script, *arguments], is_module=self.module, is_python=not self.no_python
