@@ -41,7 +41,8 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
 
         # The environment of a process of another rehearsal, started with -I.
         names = ("shape_only", "assume_values", "lone_rank", "without_kernels")
-        modes = {**dict.fromkeys(names, False), "clock": True}
+        unset = dict.fromkeys(("host_launch_seconds", "libraries"))
+        modes = {**dict.fromkeys(names, False), **unset, "clock": True}
         other = {"rig": "8xL4", **modes, "gpus": "/absent/gpus", "started": 1.0}
         os.environ["ANYRIG_REHEARSAL"] = json.dumps(other)
         for name in ("TORCH_SYMMMEM_IMPLICIT_POOL", "TRITON_INTERPRET"):

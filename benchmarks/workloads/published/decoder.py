@@ -20,8 +20,8 @@ class DecoderSize:
 
     Attributes:
         scales: whether embeddings, residuals and logits are scaled, as in Granite's models.
-        attention_dropout: that of the configuration; PowerLM-3b's is taken from granite-3.2-2b, which
-            has the same architecture.
+        attention_dropout: that of the configuration; PowerLM-3b's is taken from granite-3.2-2b,
+            which has the same architecture.
     """
 
     layers: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import AnyrigError, BuildError, VirtualRigError
 from ..hardware import driver_memory_of
+from ..units import format_seconds
 from . import build_choice
 from .build import load_extension
 from .clock_settings import ClockSettings
@@ -37,8 +38,8 @@ class Installation:
     clock: bool
     lone_rank: bool = False
     without_kernels: bool = False
-    host_launch_seconds: float | None = None
-    libraries: str | None = None
+    host_launch_seconds: float | None = field(default=None, repr=False)
+    libraries: str | None = field(default=None, repr=False)
 
     @property
     def settings(self) -> ClockSettings:
@@ -380,4 +381,7 @@ def _text(installed: Installation) -> str:
     modes += [] if installed.clock else [", without a clock"]
     modes += [", rank 0 alone"] if installed.lone_rank else []
     modes += [", allowing missing kernels"] if installed.without_kernels else []
+    launch, libraries = installed.host_launch_seconds, installed.libraries
+    modes += [] if launch is None else [f", {format_seconds(launch)} for a launch"]
+    modes += [] if libraries is None else [f", timed as {libraries}"]
     return f"{installed.rig}{''.join(modes)}"
