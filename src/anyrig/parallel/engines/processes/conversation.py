@@ -12,7 +12,7 @@ The first failure stops the other parts where they next wait for this process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,13 +23,6 @@ from ..replicas.meeting import Stopped
 from .link import Segment
 from .part_request import Failed, TargetCount, TargetTotal
 from .pool import Worker
-
-
-class _WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, for its traceback
-    """The traceback of a worker."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 class Conversation:
@@ -113,9 +106,11 @@ class Conversation:
                 self._failure, f"in {places[0]}, which was given {describe_arguments(given[0])}"
             )
             raise self._failure
-        for worker, answer, arguments in zip(self._workers, answers, given[1:], strict=True):
+        for worker, answer, part in zip(self._workers, answers, given[1:], strict=True):
             if isinstance(answer, Failed) and answer.error is not None:
-                _raise_of_worker(worker, answer, arguments)
+                error = answer.error.restored()
+                add_note(error, f"in {worker.name}, which was given {describe_arguments(part)}")
+                raise error
         for worker, answer in zip(self._workers, answers, strict=True):
             if isinstance(answer, Failed) or isinstance(self._failure, Stopped):
                 raise SpreadError(
@@ -123,13 +118,6 @@ class Conversation:
                     "reached; every part of a batch must call the same losses in the same order"
                 )
         return self._own, answers
-
-
-def _raise_of_worker(worker: Worker, failed: Failed, given: Any) -> NoReturn:
-    error = failed.error
-    assert error is not None
-    add_note(error, f"in {worker.name}, which was given {describe_arguments(given)}")
-    raise error from _WorkerTraceback(failed.text)
 
 
 def copied(tensor: Tensor) -> Tensor:

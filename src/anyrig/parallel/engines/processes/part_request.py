@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ...mapped_memory import Block
+from .sent_errors import SentError
 from .settings import Settings
 from .shared_tensors import Place
 
@@ -103,7 +104,6 @@ class Differentiated:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker's exception, and its traceback as text. Without an exception, it was stopped."""
+    """A worker's exception, or None if it was stopped."""
 
-    error: BaseException | None
-    text: str
+    error: SentError | None

@@ -6,15 +6,15 @@ It never imports the script of its parent: what it computes with comes from the 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-import traceback
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from .link import Link, LinkClosed, Segment, survives
+if TYPE_CHECKING:
+    from .link import Link
 
 _LOOK_SECONDS = 0.3
 
@@ -22,7 +22,14 @@ _LOOK_SECONDS = 0.3
 def main() -> NoReturn:
     """Compute parts of batches until the parent closes the link, or has ended."""
     descriptor, parent, number = map(int, sys.argv[1:])
+    # Who interrupts all processes of a program means the parent, which then ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before torch is imported, which takes seconds.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    from ....processes.whole_lines import write_whole_lines
+    from .link import Link, LinkClosed
+
+    write_whole_lines()  # what the module prints is not lost when this process is killed
     link = Link(socket.socket(fileno=descriptor))
     try:
         os.chdir(link.receive())
@@ -41,12 +48,14 @@ def _end_with(parent: int) -> None:
 
 
 def _serve(link: Link, number: int) -> None:
-    from ....errors import SpreadError
-    from .part_request import SearchPath
+    from .link import LinkClosed, Segment
+    from .part_request import Failed, SearchPath
+    from .sent_errors import SentError
     from .worker_parts import WorkerParts
 
     parts = WorkerParts(link, number)
     used: Segment | None = None
+    answer: Any
     while True:
         try:
             request = link.receive()
@@ -58,30 +67,16 @@ def _serve(link: Link, number: int) -> None:
         except LinkClosed:
             raise
         except BaseException as error:
-            answer = _failure(error)
+            answer = Failed(SentError.of(error))
         if used is not None:  # the parent has taken over what it needed of the last answer
             used.is_free = True
         try:
             used = link.send(answer)
-        except SpreadError as error:  # the result cannot be pickled
-            used = link.send(_failure(error))
+        except LinkClosed:
+            raise
+        except Exception as error:  # the result cannot be pickled, or memory is exhausted
+            used = link.send(Failed(SentError.of(error)))
         del answer
-
-
-def _failure(error: BaseException) -> Any:
-    from .part_request import Failed
-
-    # Without the frames of this program.
-    frames = error.__traceback__
-    folder = str(Path(__file__).parent)
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(folder):
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
-    alone = error.with_traceback(None)
-    alone.__cause__ = alone.__context__ = None
-    if not survives(alone):
-        alone = RuntimeError(f"{type(error).__name__}: {error}")
-    return Failed(alone, text)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,8 @@ class WorkerModel:
 
     def _moving_gradient(self, number: int) -> Callable[[Tensor], None]:
         """Return a hook that moves a parameter's gradient to the row of this worker at once."""
+        # Without a reference to this model, which would be a cycle that keeps its memory.
+        row, present = self._row, self.present
 
         def move(parameter: Tensor) -> None:
             gradient, parameter.grad = parameter.grad, None
@@ -73,11 +75,11 @@ class WorkerModel:
                     f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, which "
                     "processes do not share; use the threads of plan=Replicas()"
                 )
-            if number in self.present:  # of another part of the graph, as of a second checkpoint
-                self._row[number].add_(gradient)
+            if number in present:  # of another part of the graph, as of a second checkpoint
+                row[number].add_(gradient)
             else:
-                self._row[number].copy_(gradient)
-            self.present[number] = None
+                row[number].copy_(gradient)
+            present[number] = None
 
         return move
 
@@ -117,7 +119,7 @@ class WorkerParts:
                 else self.backward(request)
             )
         except Stopped:
-            return Failed(None, "")
+            return Failed(None)
 
     def forward(self, request: ForwardRequest) -> Computed:
         """Compute the result of a part, and keep its graph."""
@@ -170,6 +172,8 @@ class WorkerParts:
             del self._graphs[request.call]
         model = graph.model
         model.present.clear()
+        for each in graph.inputs:  # a pass that failed may have left gradients
+            each.grad = None
         pairs = [
             (result, gradient)
             for result, gradient in zip(graph.results, request.upstream, strict=True)
