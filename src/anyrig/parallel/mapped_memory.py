@@ -56,8 +56,12 @@ class Block:
 def make_block(size: int) -> Block:
     """Return a new block; close its descriptor when the other process has mapped the block."""
     descriptor = os.memfd_create("anyrig")
-    os.ftruncate(descriptor, size)
-    return Block(descriptor, size)
+    try:
+        os.ftruncate(descriptor, size)
+        return Block(descriptor, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def open_block(process: int, descriptor: int) -> Block:

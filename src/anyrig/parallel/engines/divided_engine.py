@@ -233,8 +233,10 @@ class DividedEngine(Engine):
             results, written = self._compute_parts(parts)
             if is_first:
                 warn_of_written_buffers(layout.plan, *written)
-        except ValueError as error:
-            explain_single_sample(error)
+        except BaseException as error:
+            state.checked = CheckedCalls()  # the next call is checked as a first one
+            if isinstance(error, ValueError):
+                explain_single_sample(error)
             raise
         if loss is not None:
             whole = combine_losses(results, layout.output_device, layout.dim)

@@ -128,6 +128,8 @@ def test_an_exception_in_the_backward_pass(x: Tensor) -> None:
     output = model(x)
     with pytest.raises(LookupError, match="no gradient of seven"):
         output.sum().backward()
+    with pytest.raises(SpreadError, match=r"an earlier backward pass.*call the model again"):
+        output.sum().backward()
     assert_goes_on(model)
 
 
@@ -152,6 +154,51 @@ def test_a_worker_that_is_killed_between_steps_is_started_again() -> None:
         assert_goes_on(model)
     with pytest.raises(SpreadError, match=r"have ended since.*call the model again"):
         output.sum().backward()
+
+
+def test_a_worker_that_is_killed_before_the_backward_pass_is_named() -> None:
+    model = spread(Faulty("none", PARENT))
+    output = model(torch.ones(2, 1))
+    (before,) = pids()
+    os.kill(before, signal.SIGKILL)
+    pool_of_process()._workers[0].process.wait(LIMIT_SECONDS)
+    lost = rf"process 1 \(pid {before}\).*SIGKILL.*between its forward and its.*next step"
+    with pytest.raises(SpreadError, match=lost):
+        output.sum().backward()
+    assert_goes_on(model)
+
+
+def test_an_interrupt_of_a_worker_alone_does_nothing() -> None:
+    model = spread(Faulty("none", PARENT))
+    assert_goes_on(model)
+    (before,) = pids()
+    os.kill(before, signal.SIGINT)
+    assert_goes_on(model)
+    assert pids() == [before]
+
+
+def test_workers_end_while_a_thread_waits_for_one() -> None:
+    model, pool, raised = spread(Faulty("none", PARENT)), pool_of_process(), []
+    assert_goes_on(model)
+    model.module.fault = "sleep"
+
+    def call() -> None:
+        try:
+            model(IN_OTHER)
+        except SpreadError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    begin = time.monotonic()
+    while pool.lock.acquire(blocking=False):  # until the thread has it
+        pool.lock.release()
+        time.sleep(0.01)
+    pool.end()
+    thread.join(LIMIT_SECONDS)
+    assert time.monotonic() - begin < LIMIT_SECONDS / 2
+    assert "ended by SIGKILL" in str(raised[0])
+    assert_goes_on(model)
 
 
 def test_an_interrupt_in_the_forward_ends_the_workers() -> None:

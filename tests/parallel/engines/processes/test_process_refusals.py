@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import BatchError, SpreadError
 
 THREADS = r"use the threads of plan=Replicas\(\)"
 
@@ -155,8 +155,9 @@ def test_a_global_that_was_assigned_in_an_imported_module(
     if where == "later":
         model(torch.randn(4, 3))
     monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
-    with pytest.raises(SpreadError, match=rf"SCALE has other value, 2.0 instead of 1.0.*{THREADS}"):
-        model(torch.randn(4, 3))
+    for _ in range(2):
+        with pytest.raises(SpreadError, match=rf"SCALE has.* 2.0 instead of 1.0.*{THREADS}"):
+            model(torch.randn(4, 3))
 
 
 def test_a_method_that_was_replaced_in_an_imported_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +165,24 @@ def test_a_method_that_was_replaced_in_an_imported_class(monkeypatch: pytest.Mon
     model = spread(Scaled(3, 2))
     with pytest.raises(SpreadError, match=rf"Scaled.forward has other code.*{THREADS}"):
         model(torch.randn(4, 3))
+
+
+class OverSamples(nn.Linear):
+    """Mixes the samples of a part; fails at first."""
+
+    fails = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fails:
+            raise LookupError("not yet")
+        return super().forward(x).softmax(0)
+
+
+def test_the_checks_of_a_first_call_that_failed_are_made_in_the_next() -> None:
+    model = spread(OverSamples(3, 2))
+    with pytest.raises(LookupError):
+        model(torch.randn(4, 3))
+    model.module.fails = False
+    for _ in range(2):
+        with pytest.raises(BatchError, match="halves"):
+            model(torch.randn(4, 3))

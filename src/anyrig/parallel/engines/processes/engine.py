@@ -127,15 +127,16 @@ class ProcessEngine(DividedEngine):
             differences.refuse(result)
             if parts.is_first:
                 self._model.refuse_kept(before)
+            results = [result, *(_copied_result(answer.result) for answer in answers)]
+            found = [learning_tensors(each) if learns else [] for each in results]
         except BaseException:
             self._pool.forget("call", call)
+            for worker in used:  # it may have failed before it had the module
+                self._known.pop(worker, None)
             free(segments)
             raise
         parts.targets.extend(conversation.targets)
-        others = [_copied_result(answer.result) for answer in answers]
         written = [written_buffers(self.module), answers[0].written] if parts.is_first else []
-        results = [result, *others]
-        found = [learning_tensors(each) if learns else [] for each in results]
         if not any(found):
             free(segments)
             return results, written

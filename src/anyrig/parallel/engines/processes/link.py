@@ -15,6 +15,7 @@ write to it, so unpickling is safe.
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
@@ -84,6 +85,8 @@ class Link:
         self._end = end
         self._segments: list[Segment] = []
         self._mapped: dict[int, Block] = {}
+        # The file descriptors and sizes of segments that are not mapped yet.
+        self._arrived: dict[int, tuple[int, int]] = {}
 
     def send(self, message: Any) -> Segment | None:
         """Send a message; return the segment that has its tensors, to be freed by the caller.
@@ -153,15 +156,25 @@ class Link:
         except ConnectionResetError as error:
             raise LinkClosed from error
         if size:
-            self._mapped[number] = _map(descriptors.pop(0), size)
+            self._arrived[number] = descriptors.pop(0), size
         try:
-            return unpickle(text, _Placed(self._mapped.get(number), descriptors))
+            return unpickle(text, _Placed(self._block(number), descriptors))
         except Exception as error:
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+                raise  # the next message may find enough
             raise SpreadError(
                 "an argument or a result of the model arrived in another process, but cannot be "
                 f"read there: {type(error).__name__}: {error}. Pass and return tensors in "
                 "containers, or use the threads of plan=Replicas()"
             ) from error
+
+    def _block(self, number: int) -> Block | None:
+        if number in self._arrived:
+            descriptor, size = self._arrived[number]
+            self._mapped[number] = Block(descriptor, size)
+            del self._arrived[number]
+            os.close(descriptor)
+        return self._mapped.get(number)
 
     def _read(self, size: int) -> bytes:
         found = bytearray(size)
@@ -253,6 +266,7 @@ def _view(block: Block, form: Form) -> Tensor:
 
 
 def _map(descriptor: int, size: int) -> Block:
-    block = Block(descriptor, size)
-    os.close(descriptor)
-    return block
+    try:
+        return Block(descriptor, size)
+    finally:
+        os.close(descriptor)

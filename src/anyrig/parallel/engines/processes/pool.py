@@ -44,20 +44,29 @@ class Worker:
         self.forgotten: list[tuple[str, int]] = []
         self._path: list[str] = []  # as the worker has it
         ours, theirs = socket.socketpair()
+        self._link = Link(ours)
+        try:
+            self.process = self._started(theirs)
+            self.send(str(Path.cwd()))
+        except BaseException:  # such as Ctrl-C: the worker ends where the link is closed
+            self._link.close()
+            raise
+
+    def _started(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         with theirs:
             environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
             folder = str(Path(anyrig.__file__).parents[1])
             known = environment.get("PYTHONPATH")
             environment["PYTHONSAFEPATH"] = "1"  # not the folder from which the script was started
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
                     _MODULE,
                     str(theirs.fileno()),
                     str(os.getpid()),
-                    str(number),
+                    str(self.number),
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -65,8 +74,6 @@ class Worker:
                 # Ctrl-C in a terminal is for this process, which then ends the workers.
                 start_new_session=True,
             )
-        self._link = Link(ours)
-        self._link.send(str(Path.cwd()))
 
     @property
     def name(self) -> str:
@@ -143,20 +150,38 @@ class Pool:
     def start(self, workers: int) -> None:
         """Start processes, without waiting for them, unless as many are there already."""
         with self.lock:
-            ended = [each for each in self._workers if each.process.poll() is not None]
-            if ended:
+            ended = self._end_with_others()
+            if ended is not None:
                 warnings.warn(
-                    f"{ended[0].how_it_ended()} between two steps; new processes are started",
+                    f"{ended.how_it_ended()} between two steps; new processes are started",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-                self.end()
             while len(self._workers) < workers:
                 self._workers.append(Worker(len(self._workers) + 1))
 
+    def _end_with_others(self) -> Worker | None:
+        """Return a worker that has ended, after all the others."""
+        for worker in self._workers:
+            if worker.process.poll() is not None:
+                self.end()
+                return worker
+        return None
+
+    def _require(self, generation: int) -> None:
+        """Raise SpreadError if the workers of a generation, and their graphs, are lost."""
+        ended = self._end_with_others()
+        if ended is not None:
+            raise ended.lost("a batch was between its forward and its backward pass")
+        if generation != self.generation:
+            raise SpreadError(
+                "the processes that computed the forward of this batch have ended since, and its "
+                "graph with them; call the model again"
+            )
+
     @contextmanager
-    def exchanging(self, workers: int) -> Iterator[Sequence[Worker]]:
-        """Return workers for a conversation.
+    def exchanging(self, workers: int, generation: int | None = None) -> Iterator[Sequence[Worker]]:
+        """Return workers for a conversation; those of a generation, if one is given.
 
         If the conversation is interrupted, end all workers, whose state is then unknown. The next
         conversation starts new ones.
@@ -167,8 +192,11 @@ class Pool:
                     "this process was forked from the one that trains the model; use the model's "
                     "attribute `module` here"
                 )
-            try:
+            if generation is None:
                 self.start(workers)
+            else:
+                self._require(generation)
+            try:
                 yield self._workers[:workers]
             except BaseException:
                 self.end()
@@ -180,7 +208,9 @@ class Pool:
             worker.forgotten.append((kind, number))
 
     def end(self) -> None:
-        """End all workers."""
+        """End all workers, also while another thread waits for one of them."""
+        for worker in [*self._workers]:  # all at first: Ctrl-C may end the waits below
+            worker.process.kill()
         with self.lock:
             workers, self._workers = self._workers, []
             self.generation += 1

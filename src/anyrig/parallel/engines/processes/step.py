@@ -21,7 +21,7 @@ from ...gradient_hooks import hooks_of
 from ...losses.delivery import Delivery
 from .conversation import Conversation, copied
 from .link import Segment
-from .part_request import BackwardRequest
+from .part_request import BackwardRequest, Differentiated
 from .pool import Pool
 from .shared_tensors import SharedTensors
 
@@ -71,26 +71,35 @@ class Step(Delivery):
 
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> Sequence[Tensor | None]:
         """Return the gradients of all tensors that learn."""
-        if self._generation != self._pool.generation:
+        if not self._release.alive:
             raise SpreadError(
-                "the processes that computed the forward of this batch have ended since, and its "
-                "graph with them; call the model again"
+                "an earlier backward pass of this batch has failed, and left no graph; call the "
+                "model again"
             )
         each_part: list[list[Tensor | None]] = []
         taken = iter(upstream)
         for results in self._results:
             each_part.append([next(taken) for _ in results])
-        with self._pool.exchanging(max(self._workers)) as workers:
-            used = [workers[number - 1] for number in self._workers]
-            conversation = Conversation(used, "the backward pass")
-            segments = conversation.ask(
-                [BackwardRequest(self._call, each, keeps) for each in each_part[1:]]
-            )
-            conversation.compute(lambda: self._differentiate(each_part[0], keeps))
-            free(segments)
-            own, answers = conversation.results([[each] for each in each_part])
-        if not keeps:
-            self._finish()
+        with self._pool.lock:  # the rows are read before another backward pass writes them
+            with self._pool.exchanging(max(self._workers), self._generation) as workers:
+                used = [workers[number - 1] for number in self._workers]
+                conversation = Conversation(used, "the backward pass")
+                segments = conversation.ask(
+                    [BackwardRequest(self._call, each, keeps) for each in each_part[1:]]
+                )
+                conversation.compute(lambda: self._differentiate(each_part[0], keeps))
+                free(segments)
+            try:
+                own, answers = conversation.results([[each] for each in each_part])
+            finally:
+                if not keeps:
+                    self._finish()
+            return self._added_up(own, answers)
+
+    def _added_up(
+        self, own: Sequence[Tensor | None], answers: Sequence[Differentiated]
+    ) -> list[Tensor | None]:
+        """Return the sums for parameters, then the gradients of the inputs of all parts."""
         parameters = len(self._parameters)
         sums, of_inputs = [*own[:parameters]], [*own[parameters:]]
         place = {id(each): position for position, each in enumerate(self._parameters)}
