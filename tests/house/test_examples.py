@@ -126,16 +126,29 @@ def test_two_launchers(tmp_path: Path) -> None:
     assert done.stdout.count("after 300 samples") == 1
 
 
-def test_the_notebook(tmp_path: Path) -> None:
-    notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+def run_cells(name: str, folder: Path) -> str:
+    """Run a notebook's cells as a script; return what it prints."""
+    notebook = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] for cell in notebook["cells"] if "outputs" in cell)
-    script = tmp_path / "cells.py"
+    script = folder / "cells.py"
     script.write_text("\n".join(cells))
     done = run_forked(str(script))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^loss \S+ on cuda:0 \(Tesla T4\), cuda:1 ", done.stdout, re.M)
-    assert done.stdout.endswith("2 ranks\n")
+    return done.stdout
+
+
+def test_the_notebook(tmp_path: Path) -> None:
+    printed = run_cells("notebook.ipynb", tmp_path)
+    assert re.search(r"^loss \S+ on cuda:0 \(Tesla T4\), cuda:1 ", printed, re.M)
+    assert printed.endswith("2 ranks\n")
+
+
+def test_the_notebook_of_data_parallelism(tmp_path: Path) -> None:
+    """In a notebook: tests/parallel/engines/processes/test_notebook.py."""
+    printed = run_cells("data_parallel.ipynb", tmp_path)
+    assert printed.count("\tin the model: input (5, 5), output (5, 2)") == 2
+    assert "outside: input (10, 5), output (10, 2), loss " in printed
 
 
 @pytest.mark.parametrize(
