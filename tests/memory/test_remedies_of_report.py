@@ -96,6 +96,17 @@ def test_half_precision_is_no_remedy_for_a_model_that_has_it(dtype: torch.dtype)
     assert "mixed precision" not in {each.name for each in remedies}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_no_remedy_for_a_program_that_computes_in_it(dtype: torch.dtype) -> None:
+    def names(*tensors: torch.Tensor) -> set[str]:
+        found = find_remedies(moment(*FULL), ACTIVATIONS, [Model()], 1, tensors=tensors)
+        return {each.name for each in found}
+
+    batch, weight = torch.ones(4, dtype=dtype), torch.ones(4, dtype=dtype, requires_grad=True)
+    assert "mixed precision" in names(batch, torch.ones(4, requires_grad=True) * 2)
+    assert "mixed precision" not in names(batch, weight * 2)
+
+
 def test_less_than_one_percent_is_not_listed() -> None:
     holdings = holding(10_000, Kind.OTHER), holding(99, Kind.ACTIVATIONS)
     assert find_remedies(moment(*holdings), ACTIVATIONS, [], 1) == ()

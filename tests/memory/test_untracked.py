@@ -85,6 +85,22 @@ def test_only_a_batch_of_several_samples_is_halved(
     assert ("half the batch" in {remedy.name for remedy in report.remedies}) is has_halves
 
 
+@pytest.mark.parametrize("has_autocast", [False, True])
+def test_autocast_is_no_remedy_where_it_is_on(has_autocast: bool) -> None:
+    net = nn.Linear(8, 8).to("cuda")
+    x = torch.randn(2**6, 8, device="cuda")
+
+    def forward() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=has_autocast):
+            y = net(x).repeat(2**14, 1)
+            for _ in range(32):
+                y = y.tanh()
+
+    report = report_of(forward)
+    names = {remedy.name for remedy in report.remedies}
+    assert ("mixed precision" in names) is not has_autocast
+
+
 def test_a_request_larger_than_the_device() -> None:
     report = report_of(lambda: torch.empty(2**46, device="cuda"))
     assert report.reason.cause is Cause.REQUEST

@@ -179,7 +179,12 @@ def make_report(
         reason,
         record.total_bytes,
         remedies=find_remedies(
-            moment, reason, census.own_models, torch.cuda.device_count(), can_halve=can_halve
+            moment,
+            reason,
+            census.own_models,
+            torch.cuda.device_count(),
+            can_halve=can_halve,
+            tensors=census.tensors,
         ),
         outside_bytes=outside,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..units import format_bytes
 from .kinds import Kind
@@ -16,6 +16,7 @@ from .recompute.blocks import find_blocks, write_names
 
 # A smaller saving is not listed.
 _LEAST_FRACTION = 0.01
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def find_remedies(
     gpu_count: int,
     *,
     can_halve: bool = True,
+    tensors: Iterable[Tensor] = (),
 ) -> tuple[Remedy, ...]:
     """Return the remedies that apply to an out-of-memory error, largest saving first.
 
@@ -57,6 +59,7 @@ def find_remedies(
         models: the outermost modules of the process.
         gpu_count: the number of GPUs of this node, over which a model can be sharded.
         can_halve: whether the batch has two halves; see `batch_tensors`.
+        tensors: what the program holds. A result of half precision shows that it has that already.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"
@@ -65,6 +68,7 @@ def find_remedies(
         return ()
     found = [
         *_of_calls(moment, reason, models, can_halve=can_halve),
+        *_of_precision(moment, [*_parameters(models), *(each for each in tensors if each.grad_fn)]),
         *_of_steps(moment, models, gpu_count),
     ]
     if reason.cause is Cause.FRAGMENTATION:
@@ -90,9 +94,6 @@ def _of_calls(
         )
     offload = "with torch.autograd.graph.save_on_cpu(): output = model(…)"
     yield Remedy("offload", offload, activations)
-    if all(each.dtype not in (torch.float16, torch.bfloat16) for each in _parameters(models)):
-        autocast = 'with torch.autocast("cuda", torch.bfloat16): output = model(…)'
-        yield Remedy("mixed precision", autocast, activations // 2)
     by_module = moment.by_module(Kind.ACTIVATIONS)
     for model in models:
         names = [*find_blocks(model)]
@@ -100,6 +101,13 @@ def _of_calls(
         if held:  # the backward pass needs one block at a time
             advice = f"anyrig.memory.recompute_blocks(model, {write_names(names)})"
             yield Remedy("recomputation", advice, sum(held) - max(held))
+
+
+def _of_precision(moment: Moment, computed: Iterable[Tensor]) -> Iterator[Remedy]:
+    if all(each.dtype not in _HALF for each in computed):
+        autocast = 'with torch.autocast("cuda", torch.bfloat16): output = model(…)'
+        activations = moment.by_kind().get(Kind.ACTIVATIONS, 0)
+        yield Remedy("mixed precision", autocast, activations // 2)
 
 
 def _of_steps(moment: Moment, models: Sequence[nn.Module], gpu_count: int) -> Iterator[Remedy]:

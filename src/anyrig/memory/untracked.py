@@ -105,6 +105,7 @@ def _report(
             census.own_models,
             torch.cuda.device_count(),
             can_halve=can_be_halved(find_batch(record, timeline.end, stacks, census)),
+            tensors=census.tensors,
         ),
         None if total is None else total - free - reserved,
     )
