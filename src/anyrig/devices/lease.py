@@ -12,13 +12,12 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..errors import NoDeviceError
 from .held import Held
 from .identity import normalise_uuid
 from .lease_file import (
@@ -133,37 +132,6 @@ def acquire_lease(uuid: str) -> Lease | LeaseHolder:
         lease = _held[uuid] = Lease(uuid, (*claim, locked))
         write_holder(locked, os.getpid(), socket.gethostname())
         return lease
-
-
-def acquire_first(uuids: Iterable[str], count: int = 1) -> list[Lease]:
-    """Take the first `count` free devices of `uuids`, or none at all.
-
-    Raises:
-        NoDeviceError: fewer are free; the message names the holders of the others.
-        LeaseDirectoryError: the lease directory cannot be used.
-    """
-    leases: list[Lease] = []
-    holders: list[str] = []
-    try:
-        with one_chooser_at_a_time():
-            for uuid in uuids:
-                if len(leases) == count:
-                    break
-                answer = acquire_lease(uuid)
-                if isinstance(answer, Lease):
-                    leases.append(answer)
-                else:
-                    holders.append(f"{uuid} is held by {answer}")
-        if len(leases) < count:
-            raise NoDeviceError(
-                f"{count} devices were requested and {len(leases)} are free: "
-                f"{'; '.join(holders) or 'there are no more'}. Wait for them, or request fewer"
-            )
-    except BaseException:
-        for lease in leases:
-            lease.release()
-        raise
-    return leases
 
 
 @contextmanager

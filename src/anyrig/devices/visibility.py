@@ -49,11 +49,6 @@ class Visibility:
     uuids: tuple[str, ...] | None
     reason: str
 
-    @property
-    def hides_all(self) -> bool:
-        """Whether no device is visible on any machine."""
-        return self.text is not None and not self.indices and not self.uuids
-
     def __str__(self) -> str:
         return self.reason
 

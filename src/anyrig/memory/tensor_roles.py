@@ -81,11 +81,6 @@ class TensorRoles:
             for key, value in state.items() if isinstance(state, dict) else ():
                 self.note(value, Kind.OPTIMIZER_STATE, f"{key} of {name}" if name else key, module)
 
-    def note_gradients(self) -> None:
-        """Record the gradients of all parameters with known names."""
-        for parameter in list(self._names):
-            self._note_gradient(parameter)
-
     def note_program(self, frames: Iterable[FrameType | None]) -> Census:
         """Record the roles of all tensors, and return what the program holds.
 

@@ -12,6 +12,16 @@ import pytest
 UUIDS = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
 posix_only = pytest.mark.skipif(os.name != "posix", reason="there is no fork, nor user, here")
 
+# Takes the first devices that are free, or none at all.
+TAKE = """
+def take(uuids, count):
+    with one_chooser_at_a_time():
+        leases = [each for each in map(acquire_lease, uuids) if isinstance(each, Lease)]
+        for lease in leases[count if len(leases) >= count else 0:]:
+            lease.release()
+    return leases[:count] if len(leases) >= count else []
+"""
+
 Start = Callable[[str], "Holder"]
 
 
@@ -22,7 +32,7 @@ class Holder:
         program = (
             "import os, sys, time\n"
             "from anyrig.devices.lease import *\n"
-            "def say(text): print(text, flush=True)\n" + textwrap.dedent(code)
+            "def say(text): print(text, flush=True)\n" + TAKE + textwrap.dedent(code)
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],

@@ -3,10 +3,9 @@
 import time
 
 import pytest
-from lease_holder import UUIDS, Start, posix_only
+from lease_holder import Start, posix_only
 
-from anyrig.devices.lease import acquire_first, one_chooser_at_a_time
-from anyrig.errors import NoDeviceError
+from anyrig.devices.lease import one_chooser_at_a_time
 
 
 def test_two_processes_at_one_moment_take_different_devices(start: Start) -> None:
@@ -14,7 +13,7 @@ def test_two_processes_at_one_moment_take_different_devices(start: Start) -> Non
         for _ in range(20):
             say('ready')
             sys.stdin.readline()
-            (lease,) = acquire_first(['GPU-aaaa', 'GPU-bbbb'])
+            (lease,) = take(['GPU-aaaa', 'GPU-bbbb'], 1)
             say(lease.uuid)
             sys.stdin.readline()
             lease.release()
@@ -38,10 +37,7 @@ def test_of_two_that_want_all_devices_one_gets_them(start: Start) -> None:
         for _ in range(20):
             say('ready')
             sys.stdin.readline()
-            try:
-                leases = acquire_first(slowly([{uuids}]), count=2)
-            except RuntimeError:
-                leases = []
+            leases = take(slowly([{uuids}]), 2)
             say(len(leases))
             sys.stdin.readline()
             for lease in leases: lease.release()
@@ -58,19 +54,6 @@ def test_of_two_that_want_all_devices_one_gets_them(start: Start) -> None:
             racer.go()
 
 
-def test_too_few_devices_are_an_error_that_names_the_holders(start: Start) -> None:
-    holder = start("acquire_lease('GPU-bbbb'); say('held'); time.sleep(60)")
-    assert holder.line() == "held"
-    with pytest.raises(NoDeviceError) as caught:
-        acquire_first(UUIDS, count=3)
-    assert str(caught.value).startswith(
-        "3 devices were requested and 2 are free: GPU-bbbb is held by process "
-        f"{holder.process.pid} since "
-    )
-    # Those it had taken are free again.
-    assert start("say(len(acquire_first(['GPU-aaaa', 'GPU-cccc'], 2)))").line() == "2"
-
-
 @posix_only
 def test_a_stopped_chooser_delays_the_others_no_longer_than_it_may(
     start: Start, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +68,6 @@ def test_a_stopped_chooser_delays_the_others_no_longer_than_it_may(
 def test_choosing_may_be_nested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anyrig.devices.lease._PATIENCE_SECONDS", 30)
     started = time.monotonic()
-    with one_chooser_at_a_time(), acquire_first(["GPU-aaaa"])[0]:
+    with one_chooser_at_a_time(), one_chooser_at_a_time():
         pass
     assert time.monotonic() - started < 15
