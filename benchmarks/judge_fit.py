@@ -123,7 +123,7 @@ def rehearse(case: Case) -> Judged:
         found.append((yield Question(fit.order(rig, None), note)).ended)
 
     answer_all([questions()], KeptResults.in_cache(fingerprint(program, os.environ)), 1)
-    candidate = judge(rig, None, found[0], None, is_batch=False)
+    candidate = judge(rig, None, found[0], None)
     if not candidate.fits or found[0].facts is None:
         return Judged(case, candidate, None, None, 0)
     device = found[0].facts["devices"][0]

@@ -69,8 +69,9 @@ def test_the_largest_batch_on_several_rigs_and_the_same_question_again(folder: P
     written = json.loads((folder / "fit.json").read_text())
     assert (written["format"], written["command"]) == ("anyrig-fit", ["train.py", "--lr", "1"])
     assert written["variation"] == {"name": "--batch-size", "first": 8, "last": 8}
-    assert (written["winner"]["rig"], written["winner"]["by"]) == ("T4", "price")
-    t4, _, small = written["rigs"]
+    (found,) = written["answers"]
+    assert (found["winner"]["rig"], found["winner"]["by"], found["given"]) == ("T4", "price", {})
+    t4, _, small = found["rigs"]
     assert (t4["verdict"], t4["certain_value"], t4["kept_results"]) == ("certain", 8, 0)
     best = t4["tried"][-1]
     assert best["samples_per_second"] == pytest.approx(8 / best["step_seconds"])
@@ -79,9 +80,8 @@ def test_the_largest_batch_on_several_rigs_and_the_same_question_again(folder: P
     assert (again.returncode, again.stdout) == (0, done.stdout)
     assert again.stderr == ""  # nothing was rehearsed
     written = json.loads((folder / "fit.json").read_text())
-    assert [row["kept_results"] for row in written["rigs"]] == [
-        row["rehearsals"] for row in written["rigs"]
-    ]
+    rows = written["answers"][0]["rigs"]
+    assert [row["kept_results"] for row in rows] == [row["rehearsals"] for row in rows]
 
 
 def test_a_named_value_of_the_script_varies(folder: Path) -> None:
@@ -89,6 +89,27 @@ def test_a_named_value_of_the_script_varies(folder: Path) -> None:
     done = run_fit("--rig", "T4", "--vary", "times=10..10", "train.py", "--lr", "1", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].split()[:3] == ["T4", "10", "certain,"]
+
+
+def test_a_second_value_doubles_and_has_a_table_each(folder: Path) -> None:
+    flags = ["--rig", "T4,L4", "--vary", "times=1..1", "--vary", "--batch-size=4..8"]
+    done = run_fit(*flags, "--json", "fit.json", "train.py", "--lr", "1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("with ")] == [
+        "with --batch-size=4:",
+        "with --batch-size=8:",
+    ]
+    assert sum(line.startswith("the fastest: ") for line in lines) == 2
+    assert "anyrig: rehearsing on L4 with --batch-size=8 times=1\n" in done.stderr
+    answers = json.loads((folder / "fit.json").read_text())["answers"]
+    assert [one["given"] for one in answers] == [{"--batch-size": 4}, {"--batch-size": 8}]
+    seconds = [one["rigs"][0]["tried"][0]["step_seconds"] for one in answers]
+    assert 1.5 < seconds[1] / seconds[0] < 2.5
+    flags = ["--rig", "T4", "--vary", "--batch-size=4..4", "--vary", "UNREAD=1..2"]
+    done = run_fit(*flags, "train.py", "--lr", "1", cwd=folder)
+    assert done.returncode == 2
+    assert "train.py takes the same memory and time with UNREAD=1 and UNREAD=2" in done.stderr
 
 
 def test_a_script_that_fails_at_once(folder: Path) -> None:
@@ -113,8 +134,8 @@ def test_a_script_that_fails_at_once(folder: Path) -> None:
         (["--rig", "T4", "--vary", "--n=8..1", "train.py"], "8..1 of --n is reversed"),
         (["--rig", "T4", "--vary", "--n=", "train.py"], "the range is empty"),
         (
-            ["--rig", "T4", "--vary", "--n=1..2", "--vary", "--m=1..2", "train.py"],
-            "2 values vary: --n=1..2, --m=1..2; vary one",
+            ["--rig", "T4", "--vary", "--n=1..2", "--vary", "--n=3..4", "train.py"],
+            "--n varies twice; give one range for it",
         ),
         (["--rig", "T4", "nowhere.py"], "there is no script 'nowhere.py'"),
         (["--rig", "T4", "--json", "no/file", "train.py"], "no is not a folder"),

@@ -56,7 +56,7 @@ def test_the_fullest_gpu_counts() -> None:
 
 def test_a_rehearsal_is_judged_by_its_upper_bound() -> None:
     def verdict(status: int, found: dict[str, Any] | None) -> Verdict:
-        return judge(T4, 8, RehearsedApart(status, found, None), None, is_batch=False).verdict
+        return judge(T4, 8, RehearsedApart(status, found, None), None).verdict
 
     assert verdict(0, facts(14 * GIB)) is Verdict.CERTAIN
     assert verdict(0, facts(15 * GIB)) is Verdict.LIKELY
@@ -69,13 +69,13 @@ def test_a_rehearsal_is_judged_by_its_upper_bound() -> None:
 def test_a_batch_gives_the_samples_that_no_loader_counts() -> None:
     prices = Prices("USD", {"T4": 3.6})
 
-    def rate(found: dict[str, Any], *, is_batch: bool = True) -> float | None:
+    def rate(found: dict[str, Any], samples: int | None = 8) -> float | None:
         ended = RehearsedApart(0, found, None)
-        return judge(T4, 8, ended, prices, is_batch=is_batch).found.samples_per_second
+        return judge(T4, 1, ended, prices, samples).found.samples_per_second
 
     assert rate(facts(GIB)) == pytest.approx(16)
-    assert rate(facts(GIB), is_batch=False) is None
+    assert rate(facts(GIB), None) is None
     assert rate(facts(GIB, rate=7.0)) == 7  # by the loader
     assert rate({**facts(GIB), "typical_step": None}) is None
-    costs = judge(T4, 8, RehearsedApart(0, facts(GIB), None), prices, is_batch=True).found
+    costs = judge(T4, 1, RehearsedApart(0, facts(GIB), None), prices, 8).found
     assert costs.cost_per_million_samples == pytest.approx(1e6 / 16 / 1000)

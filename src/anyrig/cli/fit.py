@@ -21,10 +21,11 @@ from .stopped import stopped_by_sigterm
 from .wide_console import wide_console
 
 if TYPE_CHECKING:
-    from ..planning.fitted_rig import FittedRig
+    from ..planning.fit import Fit
+    from ..planning.fit_answer import FitAnswer
     from ..planning.fitting import Fitting
+    from ..planning.kept_results import KeptResults
     from ..planning.variation import Variation
-    from ..planning.winner import Winner
     from ..virtual.rig import VirtualRig
 
 FORMAT, VERSION = "anyrig-fit", 1
@@ -52,7 +53,8 @@ def fit(
             "--vary",
             metavar="NAME=A..B",
             help="What varies: a flag of the script, as in --vary --batch-size=1..512; or an "
-            "environment variable or an anyrig.fit_value, as in --vary BATCH=1..512.",
+            "environment variable or an anyrig.fit_value, as in --vary BATCH=1..512. The largest "
+            "value of the first is found, for each value that the others double to.",
         ),
     ] = None,
     prices: PRICES = None,
@@ -82,40 +84,47 @@ def fit(
     """
     from ..planning.fingerprint import fingerprint
     from ..planning.fit import Fit
+    from ..planning.fit_answer import FitAnswer
     from ..planning.fitted_rig import exit_status, order_rows
-    from ..planning.fitting import Fitting
     from ..planning.kept_results import KeptResults
+    from ..planning.refused_questions import check_given
     from ..planning.rigs import ALL, read_rigs
-    from ..planning.winner import find_winner
     from ..virtual.build import build_extension
 
     _check_order(rig, context.args)
     with named_in_errors("--rig"):
         rigs = read_rigs(rig)
-    variation = _read_variation(vary or [])
+    variations = _read_variations(vary or [])
     file = checked_file("--json", json)
     check_step_marker(step_marker, GroupFlags())
     known_prices = read_prices(prices)
     program = read_command([script, *context.args], is_module=module)
     build_extension()  # or the first rehearsal would take the time of the build
     processes = min(core_count(), _MOST_PROCESSES)
-    question = Fit(program, rigs, variation, known_prices, step_marker, processes)
+    first = variations[0] if variations else None
+    whole = Fit(program, rigs, first, known_prices, step_marker, processes)
+    questions = _for_each(whole, variations[1:])
     results = KeptResults.in_cache(fingerprint(program, os.environ), is_read=not again)
-    fitting = Fitting(question, results, lambda each, value: _note(fitting, variation, each, value))
-    is_interrupted = _is_interrupted(fitting)
-    rows = fitting.rows()
-    if remedies and not is_interrupted:
-        rows = [question.with_remedies(row) for row in rows]
-    if rig.strip().casefold() == ALL:
-        rows = order_rows(rows)
-    currency = None if known_prices is None else known_prices.currency
-    winner = find_winner(rows, currency)
-    _print_table(rows, variation, currency, winner)
+    answers: list[FitAnswer] = []
+    is_interrupted = False
+    while questions and not is_interrupted:
+        question = questions.pop(0)
+        fitting = _fitting(question, results)
+        is_interrupted = _is_interrupted(fitting)
+        rows = fitting.rows()
+        if remedies and not is_interrupted:
+            rows = [question.with_remedies(row) for row in rows]
+        if rig.strip().casefold() == ALL:
+            rows = order_rows(rows)
+        answers.append(FitAnswer(question, rows))
+        if len(answers) > 1:
+            check_given(*answers[-2:])
+        _print_answer(answers[-1])
     if file is not None:
-        _write(file, [script, *context.args], variation, currency, rows, winner)
+        _write(file, [script, *context.args], answers)
     if is_interrupted:
         raise typer.Exit(_INTERRUPTED)
-    raise typer.Exit(exit_status(rows))
+    raise typer.Exit(min(exit_status(one.rows) for one in answers))
 
 
 def _check_order(rig: str, arguments: list[str]) -> None:
@@ -139,20 +148,21 @@ def _check_order(rig: str, arguments: list[str]) -> None:
     )
 
 
-def _read_variation(texts: list[str]) -> Variation | None:
+def _read_variations(texts: list[str]) -> list[Variation]:
     from ..errors import PlanningError
     from ..planning.variation import Variation
 
-    if not texts:
-        return None
-    if len(texts) > 1:
-        raise typer.BadParameter(
-            f"{len(texts)} values vary: {', '.join(texts)[:80]}; vary one, and give the others "
-            "after the script",
-            param_hint="--vary",
-        )
     try:
-        return Variation.parse(texts[0])
+        return [Variation.parse(text) for text in texts]
+    except PlanningError as error:
+        raise typer.BadParameter(str(error), param_hint="--vary") from None
+
+
+def _for_each(fit: Fit, others: list[Variation]) -> list[Fit]:
+    from ..errors import PlanningError
+
+    try:
+        return fit.for_each(others)
     except PlanningError as error:
         raise typer.BadParameter(str(error), param_hint="--vary") from None
 
@@ -162,6 +172,18 @@ def core_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _fitting(fit: Fit, results: KeptResults) -> Fitting:
+    from ..planning.fitting import Fitting
+    from ..planning.table import describe_progress
+
+    def note(rig: VirtualRig, value: int | None) -> None:
+        progress = describe_progress(fitting.rows())
+        sys.stderr.write(f"anyrig: rehearsing on {rig}{fit.describe(value)}{progress}\n")
+
+    fitting = Fitting(fit, results, note)
+    return fitting
 
 
 def _is_interrupted(fitting: Fitting) -> bool:
@@ -175,49 +197,35 @@ def _is_interrupted(fitting: Fitting) -> bool:
     return False
 
 
-def _note(
-    fitting: Fitting, variation: Variation | None, rig: VirtualRig, value: int | None
-) -> None:
-    from ..planning.table import describe_progress
-
-    given = "" if variation is None or value is None else f" with {variation.describe(value)}"
-    sys.stderr.write(f"anyrig: rehearsing on {rig}{given}{describe_progress(fitting.rows())}\n")
-
-
-def _print_table(
-    rows: list[FittedRig], variation: Variation | None, currency: str | None, winner: Winner | None
-) -> None:
+def _print_answer(answer: FitAnswer) -> None:
     from ..planning.table import describe_limits, describe_remedies, fit_table
 
-    wide_console().print(fit_table(rows, variation, currency))
+    fit, rows = answer.fit, answer.rows
+    if fit.given:
+        typer.echo(f"with {' '.join(map(str, fit.given))}:")
+    currency = None if fit.prices is None else fit.prices.currency
+    wide_console().print(fit_table(rows, fit.variation, currency))
     for row in rows:
-        for note in describe_limits(row, variation):
+        for note in describe_limits(row, fit.variation):
             typer.echo(note)
-        if (text := describe_remedies(row, variation)) is not None:
+        if (text := describe_remedies(row, fit.variation)) is not None:
             typer.echo(text)
-    if winner is not None:
-        typer.echo(winner.describe(variation))
+    if answer.winner is not None:
+        typer.echo(answer.winner.describe(fit.variation))
 
 
-def _write(
-    file: Path,
-    command: list[str],
-    variation: Variation | None,
-    currency: str | None,
-    rows: list[FittedRig],
-    winner: Winner | None,
-) -> None:
+def _write(file: Path, command: list[str], answers: list[FitAnswer]) -> None:
     from dataclasses import asdict
 
     from ..rehearsal.reporting import write_text
 
+    fit = answers[0].fit
     found = {
         "format": FORMAT,
         "version": VERSION,
         "command": command,
-        "variation": None if variation is None else asdict(variation),
-        "currency": currency,
-        "rigs": [row.as_json() for row in rows],
-        "winner": None if winner is None else winner.as_json(),
+        "variation": None if fit.variation is None else asdict(fit.variation),
+        "currency": None if fit.prices is None else fit.prices.currency,
+        "answers": [answer.as_json() for answer in answers],
     }
     write_text(file, json_module.dumps(found))

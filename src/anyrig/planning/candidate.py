@@ -55,8 +55,7 @@ def judge(
     value: int | None,
     rehearsed: RehearsedApart,
     prices: Prices | None,
-    *,
-    is_batch: bool,
+    samples: int | None = None,
 ) -> Candidate:
     """Return what a rehearsal says.
 
@@ -65,12 +64,12 @@ def judge(
         value: what varied; None if nothing does.
         rehearsed: how the rehearsal ended.
         prices: the prices of GPUs; None for none.
-        is_batch: whether the value is the number of samples of a step, for a program without a
-            `DataLoader` that would tell it.
+        samples: how many samples a step has, for a program without a `DataLoader` that would tell
+            it; None if unknown.
     """
     facts = rehearsed.facts
-    if is_batch and value is not None and facts is not None:
-        facts = _with_samples(facts, value)
+    if samples is not None and facts is not None:
+        facts = _with_samples(facts, samples)
     found = compare_rig(rig, rehearsed.status, facts, rehearsed.last_line, prices)
     spare = spare_bytes(facts or {}) if found.outcome is Outcome.FITS else None
     if found.outcome is Outcome.FITS:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..errors import RemedyError
+from ..errors import PlanningError, RemedyError
 from ..programs.program import Program
 from ..rehearsal.comparison.prices import Prices
 from ..rehearsal.remedies.rehearsed import rehearse_remedies
 from ..virtual.rig import VirtualRig
 from .fitted_rig import FittedRig
 from .rehearsed_value import Order
-from .variation import Variation
+from .variation import Setting, Variation, environment_of
 
 # The first step makes the optimizer's state, and the third shows whether the second is typical.
 STEPS = 3
+# Each combination takes two rehearsals and more.
+_MOST_COMBINATIONS = 32
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Fit:
         prices: the prices of GPUs; None for none.
         step_marker: the function of the script whose calls are steps; None for optimizers.
         processes: how many rehearsals run at a time.
+        given: values of what varies beside `variation`.
     """
 
     program: Program
@@ -37,17 +43,52 @@ class Fit:
     prices: Prices | None
     step_marker: str | None = None
     processes: int = 1
+    given: tuple[Setting, ...] = ()
+
+    def for_each(self, others: Sequence[Variation]) -> list[Fit]:
+        """Return this question for each combination of the values that `others` double to.
+
+        Raises:
+            PlanningError: there are too many, or two variations have one name.
+        """
+        variations = [*others, *([] if self.variation is None else [self.variation])]
+        names = [each.name for each in variations]
+        for name in names:
+            if names.count(name) > 1:
+                raise PlanningError(f"{name} varies twice; give one range for it")
+        values = [[Setting(each, value) for value in each.doublings] for each in others]
+        count = math.prod(map(len, values))
+        if count > _MOST_COMBINATIONS:
+            ranges = ", ".join(f"{each.name}={each.first}..{each.last}" for each in others)
+            raise PlanningError(
+                f"{ranges} are {count} combinations, each value twice the one before, and "
+                f"{_MOST_COMBINATIONS} are tried at most; narrow a range"
+            )
+        return [replace(self, given=given) for given in itertools.product(*values)]
+
+    def settings(self, value: int | None) -> tuple[Setting, ...]:
+        """Return all that varies, with this value of `variation`."""
+        if self.variation is None or value is None:
+            return self.given
+        return (*self.given, Setting(self.variation, value))
+
+    def describe(self, value: int | None) -> str:
+        """Return what varies, to be added to a sentence; an empty text if nothing does."""
+        settings = self.settings(value)
+        return f" with {' '.join(map(str, settings))}" if settings else ""
+
+    def samples_of(self, value: int | None) -> int | None:
+        """Return how many samples a step has by the name of what varies; None if unknown."""
+        found = (one.value for one in self.settings(value) if one.variation.is_batch)
+        return next(found, None)
 
     def order(self, rig: VirtualRig, value: int | None, steps: int = STEPS) -> Order:
         """Return the order to rehearse with a value on a rig."""
         program = asdict(self.program)
-        environment: dict[str, str] = {}
-        if self.variation is not None and value is not None:
-            words = self.variation.words(value)
-            program["arguments"] = (*self.program.arguments, *words)
-            environment = dict(self.variation.environment(value))
-        program["arguments"] = list(program["arguments"])
-        return Order(program, str(rig), steps, self.step_marker, environment)
+        settings = self.settings(value)
+        words = [word for one in settings for word in one.words]
+        program["arguments"] = [*self.program.arguments, *words]
+        return Order(program, str(rig), steps, self.step_marker, environment_of(settings))
 
     def with_remedies(self, row: FittedRig) -> FittedRig:
         """Return a row with what each remedy saves, if its smallest value does not fit."""

@@ -129,9 +129,7 @@ class Fitting:
         return any(one.verdict is not Verdict.FAILED for row in self._rows for one in row.tried)
 
     def _judge(self, rig: VirtualRig, value: int | None, ended: RehearsedApart) -> Candidate:
-        variation = self._fit.variation
-        is_batch = variation is not None and variation.is_batch
-        return judge(rig, value, ended, self._fit.prices, is_batch=is_batch)
+        return judge(rig, value, ended, self._fit.prices, self._fit.samples_of(value))
 
 
 def _once() -> Generator[int | None, Candidate, None]:

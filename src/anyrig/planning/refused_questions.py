@@ -9,6 +9,7 @@ from ..rehearsal.comparison.rehearsed_apart import RehearsedApart
 from ..virtual.rig import VirtualRig
 from .candidate import Candidate, Verdict
 from .fit import Fit
+from .fit_answer import FitAnswer
 
 
 def check_program(fit: Fit, rig: VirtualRig, candidate: Candidate, ended: RehearsedApart) -> None:
@@ -19,10 +20,9 @@ def check_program(fit: Fit, rig: VirtualRig, candidate: Candidate, ended: Rehear
     """
     if ended.facts is None or ended.facts["devices"]:
         return
-    variation, name = fit.variation, fit.program.name
-    given, error = "", candidate.found.error or ""
-    if variation is not None and candidate.value is not None:
-        given = f" with {variation.describe(candidate.value)}"
+    name, error = fit.program.name, candidate.found.error or ""
+    given = fit.describe(candidate.value)
+    for variation in (one.variation for one in fit.settings(candidate.value)):
         if variation.is_flag and ended.status == 2 and variation.name in error:
             raise PlanningError(
                 f"{name} does not take {variation.name}: {error}; name a flag of the script, "
@@ -57,4 +57,28 @@ def check_variation(fit: Fit, tried: Sequence[Candidate]) -> None:
             f"{fit.program.name} takes the same memory and time with "
             f"{variation.describe(variation.first)} and {variation.describe(variation.last)}, "
             "so that there is no largest value; vary what the script reads"
+        )
+
+
+def check_given(before: FitAnswer, after: FitAnswer) -> None:
+    """Refuse given values on which neither memory nor time depends.
+
+    Raises:
+        PlanningError: both are the same in two answers, for a rig and a value that are in both.
+    """
+    first, second = (
+        {
+            (str(row.rig), one.value): (one.spare_bytes, one.step_seconds)
+            for row in answer.rows
+            for one in row.tried
+            if one.spare_bytes is not None
+        }
+        for answer in (before, after)
+    )
+    common = first.keys() & second.keys()
+    if common and all(first[key] == second[key] for key in common):
+        given = (" ".join(map(str, answer.fit.given)) for answer in (before, after))
+        raise PlanningError(
+            f"{after.fit.program.name} takes the same memory and time with {' and '.join(given)}; "
+            "vary what the script reads"
         )

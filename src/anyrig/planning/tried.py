@@ -59,7 +59,7 @@ class Tried:
             rate = samples / typical["seconds"] if typical["seconds"] else None
             facts = {**facts, "typical_step": {**typical, "samples_per_second": rate}}
         ended = RehearsedApart(ended.status, facts, ended.last_line)
-        candidate = judge(rig, None, ended, prices, is_batch=False)
+        candidate = judge(rig, None, ended, prices)
         if facts is None or not candidate.fits:
             return cls(rig, arrangement, candidate, samples, None, {}, Workload())
         devices = facts["devices"]

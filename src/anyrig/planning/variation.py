@@ -1,10 +1,16 @@
-"""`Variation`, what `anyrig fit` varies: a flag of the script, or an environment variable."""
+"""`Variation`, what `anyrig fit` varies: a flag of the script, or an environment variable.
+
+::
+
+    --vary --batch-size=1..512    the largest value that fits is found
+    --vary --seq-len=512..2048    so it is for each of 512, 1024 and 2048
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import PlanningError
@@ -73,23 +79,46 @@ class Variation:
         """Whether the name says that the value is the number of samples of a step."""
         return "batch" in self.name.casefold()
 
-    def words(self, value: int) -> tuple[str, ...]:
-        """Return the words that give the script this value. They follow its other arguments."""
-        if not self.is_flag:
-            return ()
-        if self.name.startswith("--"):
-            return (f"{self.name}={value}",)
-        return (self.name, str(value))
-
-    def environment(self, value: int) -> Mapping[str, str]:
-        """Return the environment variables that give the script this value."""
-        if self.is_flag:
-            return {}
-        return {self.name: str(value), VARIABLE: json.dumps({self.name: value})}
+    @property
+    def doublings(self) -> tuple[int, ...]:
+        """The first value, each twice the one before, and the last value."""
+        between = []
+        value = self.first
+        while value < self.last:
+            between.append(value)
+            value *= 2
+        return (*between, self.last)
 
     def describe(self, value: int) -> str:
         """Return the value as the user gives it: ``--batch-size=8`` or ``BATCH=8``."""
         return f"{self.name}={value}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value of what varies."""
+
+    variation: Variation
+    value: int
+
+    def __str__(self) -> str:
+        return self.variation.describe(self.value)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that give the script this value. They follow its other arguments."""
+        name = self.variation.name
+        if not self.variation.is_flag:
+            return ()
+        return (str(self),) if name.startswith("--") else (name, str(self.value))
+
+
+def environment_of(settings: Iterable[Setting]) -> dict[str, str]:
+    """Return the environment variables that give a script the values that are no flags."""
+    values = {one.variation.name: one.value for one in settings if not one.variation.is_flag}
+    if not values:
+        return {}
+    return {**{name: str(value) for name, value in values.items()}, VARIABLE: json.dumps(values)}
 
 
 def _shown(text: str) -> str:
