@@ -20,7 +20,8 @@ def test_a_flag_varies() -> None:
     assert varies.describe(8) == "--batch-size=8"
     assert varies.is_batch
     assert Setting(Variation.parse("-b=1..4"), 3).words == ("-b", "3")
-    assert not Variation.parse("--seq-len=1..4").is_batch
+    assert Variation.parse("--num-sequences=1..4").is_batch
+    assert not Variation.parse("--sequence-length=1..4").is_batch
 
 
 def test_a_variable_and_a_named_value_vary(monkeypatch: pytest.MonkeyPatch) -> None:

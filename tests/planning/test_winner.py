@@ -121,6 +121,15 @@ def test_steps_count_where_a_rig_s_samples_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("currency", [None, "EUR"])
+def test_steps_of_different_values_are_not_compared(currency: str | None) -> None:
+    a, b = (
+        row(tried(rig, value, seconds=0.4, price=3.6, has_samples=False))
+        for rig, value in (("T4", 8), ("L4", 16))
+    )
+    assert find_winner([a, b], currency) is None
+
+
+@pytest.mark.parametrize("currency", [None, "EUR"])
 def test_one_rig_that_fits_is_no_choice(currency: str | None) -> None:
     fits = row(tried("T4", 8, seconds=0.4, price=1.0))
     too_small = row(tried("L4", 8, seconds=0.4, price=1.0, verdict=Verdict.NO))

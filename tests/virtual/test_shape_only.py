@@ -17,6 +17,8 @@ STOPS = {
     "cpu": "aten::copy_",
     "equal": "aten::equal",
     "list": "aten::",
+    "ends": "aten::_local_scalar_dense",
+    "special": "aten::_local_scalar_dense",
 }
 
 
@@ -80,6 +82,8 @@ def test_assumed_values_are_one() -> None:
         "cpu": "[1.0, 1.0, 1.0]",
         "equal": "True",
         "list": "[1, 1, 1]",
+        "ends": "False",  # of one token for each sequence
+        "special": "True",
         "large item": "True",
         "large mask": "torch.Size([4194304])",
         "large nonzero": "torch.Size([4194304, 2])",

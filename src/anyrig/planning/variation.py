@@ -21,6 +21,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RANGE = re.compile(r"(\d{1,12})\.\.(\d{1,12})", re.ASCII)
 _EXAMPLES = "write --vary --batch-size=1..512 for a flag of the script, or --vary BATCH=1..512"
 _MOST_SHOWN = 60
+# What the name of a number of samples contains.
+_SAMPLES = ("batch", "samples", "sequences")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Variation:
     @property
     def is_batch(self) -> bool:
         """Whether the name says that the value is the number of samples of a step."""
-        return "batch" in self.name.casefold()
+        return any(word in self.name.casefold() for word in _SAMPLES)
 
     @property
     def doublings(self) -> tuple[int, ...]:

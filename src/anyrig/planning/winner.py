@@ -64,7 +64,10 @@ class Winner:
 
 
 def find_winner(rows: Sequence[FittedRig], currency: str | None) -> Winner | None:
-    """Return the best of several rigs; None if on fewer than two something fits for certain.
+    """Return the best of several rigs.
+
+    None if on fewer than two something fits for certain, or if samples are unknown and steps of
+    different values would be compared.
 
     Args:
         rows: the rigs.
@@ -76,6 +79,8 @@ def find_winner(rows: Sequence[FittedRig], currency: str | None) -> Winner | Non
         for row in rows
     ]
     per_step = any(one.found.samples_per_second is None for row in certain for one in row)
+    if per_step and len({one.value for row in certain for one in row}) > 1:
+        return None
     amount_of = _amounts(currency, per_step)
     best = []
     for row in certain:

@@ -24,6 +24,8 @@ NEED_VALUES = {
     "cpu": lambda: x.cpu().tolist()[0],
     "equal": lambda: torch.equal(x, x + 1),
     "list": lambda: x.long().sum(0).tolist(),
+    "ends": lambda: torch.isin(x[:, -1:], x[0]).any().item(),
+    "special": lambda: torch.isin(x, x[0]).any().item(),
     "large item": lambda: large_mask.all().item(),
     "large mask": lambda: pixels[large_mask].shape,
     "large nonzero": lambda: large_mask.nonzero().shape,

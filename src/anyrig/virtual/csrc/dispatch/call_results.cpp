@@ -1,6 +1,7 @@
 // The results of a call: new tensors of the device, views of operands, or operands themselves.
 #include "dispatch/operator_call.h"
 
+#include "device/device.h"
 #include "dispatch/container.h"
 #include "dispatch/each_tensor.h"
 #include "dispatch/twin.h"
@@ -9,6 +10,24 @@
 #include <utility>
 
 namespace anyrig::virtual_gpu {
+namespace {
+
+// Where values are assumed, assumes that no sequence has ended, so that generation goes on to its
+// greatest length: `torch.isin` of one token for each sequence is false. Returns whether `result`
+// is that.
+bool assume_no_end(const OperatorPlan& plan, const at::Tensor& result) {
+  if (plan.name != "aten::isin" || !settings().assume_values || result.dim() == 0 ||
+      result.numel() != result.size(0)) {
+    return false;
+  }
+  at::Tensor values = values_to_write(result);
+  if (values.defined()) {
+    values.zero_();
+  }
+  return values.defined();
+}
+
+} // namespace
 
 void OperatorCall::wrap_results() {
   const size_t count = plan_.returned_argument.size();
@@ -113,8 +132,11 @@ void OperatorCall::update_known_values() {
   }
   for (size_t i = 0; i < count; ++i) {
     if (plan_.returned_argument[i] < 0) {
-      for_each_tensor(
-          results[i], [this](const at::Tensor& result) { forget_values(result, why_unknown_); });
+      for_each_tensor(results[i], [this](const at::Tensor& result) {
+        if (!assume_no_end(plan_, result)) {
+          forget_values(result, why_unknown_);
+        }
+      });
     }
   }
 }
