@@ -28,6 +28,11 @@ SCRIPT_SECONDS = 400  # two imports of torch, on a busy machine
 IN_OTHER, IN_THIS = torch.tensor([[0.0], [7.0]]), torch.tensor([[7.0], [0.0]])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _without_workers_of_other_files() -> None:
+    pool_of_process().end()
+
+
 class Faulty(nn.Module):
     """Does what `fault` says in the process whose part has a seven."""
 
