@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 from made_candidates import candidate
+from made_results import BATCH, FORMULA, GIB, Formula, question
 from rich.console import Console
 
 from anyrig.errors import PlanningError
 from anyrig.planning.candidate import Verdict
-from anyrig.planning.fit import Fit
-from anyrig.planning.fit_answer import FitAnswer
-from anyrig.planning.fit_value import VARIABLE
 from anyrig.planning.fitted_rig import FittedRig, exit_status, order_rows
 from anyrig.planning.fitting import Fitting
 from anyrig.planning.kept_results import KeptResults
-from anyrig.planning.refused_questions import check_given
 from anyrig.planning.rehearsed_value import Order
 from anyrig.planning.rigs import read_rigs
 from anyrig.planning.table import (
@@ -37,57 +34,6 @@ from anyrig.rehearsal.comparison.rehearsed_apart import RehearsedApart
 from anyrig.rehearsal.remedies.savings import Saving, Savings
 from anyrig.virtual.rig import VirtualRig
 
-GIB = 2**30
-BATCH = Variation("--batch-size", 1, 512)
-OUT_OF_MEMORY = {"kind": "OutOfMemoryError", "text": "CUDA out of memory", "line": "train.py:3"}
-
-
-@dataclass(frozen=True)
-class Formula(KeptResults):
-    """Results of a program with `base` and `each` GiB of memory: for itself and for a sample."""
-
-    base: float = 10
-    each: float = 0.5
-    seconds: float = 0.25
-
-    def find(self, order: Order) -> RehearsedApart | None:
-        words = order.make_program().arguments
-        name = f"{BATCH.name}="
-        value = next((int(word[len(name) :]) for word in words if word.startswith(name)), 1)
-        device = VirtualRig.parse(order.rig).devices[0]
-        needed = int((self.base + value * self.each) * GIB)
-        fits = needed <= device.memory_bytes
-        total = min(needed, device.memory_bytes)
-        reaches_peak = device.spec is not None or order.steps == 2
-        facts: dict[str, Any] = {
-            "devices": [
-                {
-                    "rank": 0,
-                    "index": 0,
-                    "capacity_bytes": device.memory_bytes,
-                    "peak": {
-                        "total_bytes": total,
-                        "context_bytes": 0,
-                        "collective_bytes": 0,
-                        "headroom_bytes": device.memory_bytes - total,
-                    },
-                }
-            ],
-            "memory": [
-                {
-                    "rank": 0,
-                    "device": 0,
-                    "tensor_bytes": [total if reaches_peak else 0],
-                    "workspace_bytes": [0],
-                    "context_bytes": [0],
-                }
-            ],
-            "steps": [{}],  # the second one runs out of memory
-            "typical_step": {"seconds": self.seconds * value, "samples_per_second": None},
-            "error": None if fits else OUT_OF_MEMORY,
-        }
-        return RehearsedApart(0 if fits else 1, facts, None)
-
 
 @dataclass(frozen=True)
 class Always(KeptResults):
@@ -99,23 +45,12 @@ class Always(KeptResults):
         return self.result
 
 
-def question(
-    rigs: str = "T4,RTX-3090,A100-80GB",
-    variation: Variation | None = BATCH,
-    prices: Prices | None = None,
-) -> Fit:
-    return Fit(Program("train.py", ("--lr", "1")), read_rigs(rigs), variation, prices)
-
-
 def rows_of(results: KeptResults, **asked: Any) -> list[FittedRig]:
     note = lambda rig, value: pytest.fail("nothing is rehearsed")  # noqa: E731
     found = Fitting(question(**asked), results, note)
     assert not any(row.is_complete for row in found.rows())
     found.run()
     return found.rows()
-
-
-FORMULA = Formula(Path(), "hash")
 
 
 def test_each_rig_has_its_largest_value_or_what_it_lacks() -> None:
@@ -149,51 +84,6 @@ def test_without_a_variation_each_rig_takes_one_rehearsal() -> None:
     )
     assert near.certain is None
     assert not near.is_too_small
-
-
-def test_the_largest_batch_is_found_for_each_length_that_doubles() -> None:
-    """Memory and time of a sample are in proportion to its length."""
-    lengths, rate = Variation("LENGTH", 512, 2048), Variation("--rate", 1, 1)
-    fits = question("A100-80GB").for_each([rate, lengths])
-    assert [fit.describe(8) for fit in fits] == [
-        f" with --rate=1 LENGTH={length} --batch-size=8" for length in (512, 1024, 2048)
-    ]
-    order = fits[1].order(VirtualRig.parse("T4"), 8)
-    assert order.program["arguments"] == ["--lr", "1", "--rate=1", "--batch-size=8"]
-    assert order.environment == {"LENGTH": "1024", VARIABLE: '{"LENGTH": 1024}'}
-    answers = []
-    for fit in fits:
-        long = fit.given[1].value / 512
-        formula = replace(FORMULA, each=0.5 * long, seconds=0.25 * long)
-        fitting = Fitting(fit, formula, lambda rig, value: None)
-        fitting.run()
-        answers.append(FitAnswer(fit, fitting.rows()))
-    largest = [answer.rows[0].certain for answer in answers]
-    assert [found.value for found in largest if found] == [128, 64, 32]
-    assert answers[2].as_json()["given"] == {"--rate": 1, "LENGTH": 2048}
-    check_given(*answers[:2])
-    same = replace(answers[0], fit=fits[1])
-    with pytest.raises(
-        PlanningError,
-        match=r"the same memory and time with --rate=1 LENGTH=512 and --rate=1 LENGTH=1024",
-    ):
-        check_given(answers[0], same)
-
-
-def test_a_given_batch_is_the_number_of_samples() -> None:
-    lengths = Variation("--seq-len", 64, 64)
-    (fit,) = question("A100-80GB", lengths).for_each([Variation("BATCH", 4, 4)])
-    assert fit.samples_of(64) == 4
-    assert fit.describe(None) == " with BATCH=4"
-    assert question(variation=lengths).samples_of(64) is None
-
-
-def test_too_many_combinations_are_refused() -> None:
-    a, b = Variation("--a", 1, 32), Variation("--b", 1, 32)
-    with pytest.raises(PlanningError, match=r"--a=1\.\.32, --b=1\.\.32 are 36 combinations, each"):
-        question().for_each([a, b])
-    with pytest.raises(PlanningError, match="--batch-size varies twice"):
-        question().for_each([BATCH])
 
 
 def test_the_rig_with_the_most_memory_is_asked_first_and_all_are_in_order() -> None:

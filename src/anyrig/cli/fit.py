@@ -53,8 +53,8 @@ def fit(
             "--vary",
             metavar="NAME=A..B",
             help="What varies: a flag of the script, as in --vary --batch-size=1..512; or an "
-            "environment variable or an anyrig.fit_value, as in --vary BATCH=1..512. The largest "
-            "value of the first is found, for each value that the others double to.",
+            "environment variable or an anyrig.fit_value: --vary BATCH=1..512. Each further one "
+            "doubles.",
         ),
     ] = None,
     prices: PRICES = None,
