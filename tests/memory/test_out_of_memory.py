@@ -87,6 +87,23 @@ def test_the_error_is_the_same_with_the_report_attached() -> None:
     assert text in (*getattr(caught.value, "__notes__", ()), *caught.value.args)
 
 
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("has_autocast", [False, True])
+def test_the_report_offers_autocast_where_it_is_off(has_autocast: bool) -> None:
+    def forward() -> None:
+        net = nn.Linear(8, 8).to("cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=has_autocast):
+            y = net(torch.randn(2**6, 8, device="cuda")).repeat(2**14, 1)
+            for _ in range(32):
+                y = y.tanh()
+
+    with limited_to(256 * MIB), pytest.raises(torch.OutOfMemoryError) as caught, explain_oom():
+        forward()
+    names = {remedy.name for remedy in caught.value.report.remedies}
+    assert "offload" in names
+    assert ("mixed precision" in names) is not has_autocast
+
+
 def fail_twice() -> None:
     try:
         torch.empty(2**45, device="cuda:0")
