@@ -92,20 +92,18 @@ def test_a_named_value_of_the_script_varies(folder: Path) -> None:
 
 
 def test_a_second_value_doubles_and_has_a_table_each(folder: Path) -> None:
-    flags = ["--rig", "T4,L4", "--vary", "times=1..1", "--vary", "--batch-size=4..8"]
+    flags = ["--rig", "T4", "--vary", "times=1..1", "--vary", "--batch-size=100..199"]
     done = run_fit(*flags, "--json", "fit.json", "train.py", "--lr", "1", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr  # one of the two fits for certain
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("with ")] == [
-        "with --batch-size=4:",
-        "with --batch-size=8:",
+        "with --batch-size=100:",
+        "with --batch-size=199:",
     ]
-    assert sum(line.startswith("the fastest: ") for line in lines) == 2
-    assert "anyrig: rehearsing on L4 with --batch-size=8 times=1\n" in done.stderr
+    assert "anyrig: rehearsing on T4 with --batch-size=199 times=1\n" in done.stderr
     answers = json.loads((folder / "fit.json").read_text())["answers"]
-    assert [one["given"] for one in answers] == [{"--batch-size": 4}, {"--batch-size": 8}]
-    seconds = [one["rigs"][0]["tried"][0]["step_seconds"] for one in answers]
-    assert 1.5 < seconds[1] / seconds[0] < 2.5
+    assert [one["given"] for one in answers] == [{"--batch-size": 100}, {"--batch-size": 199}]
+    assert [one["rigs"][0]["certain_value"] for one in answers] == [1, None]
     flags = ["--rig", "T4", "--vary", "--batch-size=4..4", "--vary", "UNREAD=1..2"]
     done = run_fit(*flags, "train.py", "--lr", "1", cwd=folder)
     assert done.returncode == 2
@@ -153,7 +151,8 @@ def test_odd_flags_are_refused(words: list[str], message: str, folder: Path) -> 
 def test_ctrl_c_prints_the_best_so_far(folder: Path) -> None:
     script = 'import os, time\nif os.environ["BATCH"] != "1": time.sleep(100)\n'
     (folder / "train.py").write_text(script + TRAINS)
-    words = ["fit", "--rig", "T4", "--vary", "BATCH=1..64", "train.py", "--lr", "1"]
+    varies = ["--vary", "BATCH=1..64", "--vary", "OTHER=1..2"]
+    words = ["fit", "--rig", "T4", *varies, "train.py", "--lr", "1"]
     with subprocess.Popen(
         [sys.executable, "-m", "anyrig", *words],
         cwd=folder,
@@ -171,7 +170,8 @@ def test_ctrl_c_prints_the_best_so_far(folder: Path) -> None:
     assert process.returncode == 130
     assert "interrupted; this is the best so far" in errors
     assert "Traceback" not in errors
-    (line,) = output.splitlines()[1:]
+    given, _, line = output.splitlines()
+    assert given == "with OTHER=1:"
     assert line.split()[:2] == ["T4", "1"]
     assert "left, stopped" in line
 
