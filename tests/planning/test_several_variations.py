@@ -5,21 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_results import BATCH, FORMULA, question
+from made_results import FORMULA, question
 
 from anyrig.errors import PlanningError
+from anyrig.planning.fit import Fit
 from anyrig.planning.fit_answer import FitAnswer
 from anyrig.planning.fit_value import VARIABLE
 from anyrig.planning.fitting import Fitting
 from anyrig.planning.refused_questions import check_given
-from anyrig.planning.variation import Variation
+from anyrig.planning.variation import read_variations
 from anyrig.virtual.rig import VirtualRig
+
+
+def questions(*texts: str) -> list[Fit]:
+    variation, combinations = read_variations(texts)
+    fit = question("A100-80GB", variation)
+    return [replace(fit, given=given) for given in combinations]
 
 
 def test_the_largest_batch_is_found_for_each_length_that_doubles() -> None:
     """Memory and time of a sample are in proportion to its length."""
-    lengths, rate = Variation("LENGTH", 512, 2048), Variation("--rate", 1, 1)
-    fits = question("A100-80GB").for_each([rate, lengths])
+    fits = questions("--batch-size=1..512", "--rate=1..1", "LENGTH=512..2048")
     assert [fit.describe(8) for fit in fits] == [
         f" with --rate=1 LENGTH={length} --batch-size=8" for length in (512, 1024, 2048)
     ]
@@ -46,16 +52,14 @@ def test_the_largest_batch_is_found_for_each_length_that_doubles() -> None:
 
 
 def test_a_given_batch_is_the_number_of_samples() -> None:
-    lengths = Variation("--seq-len", 64, 64)
-    (fit,) = question("A100-80GB", lengths).for_each([Variation("BATCH", 4, 4)])
+    (fit,) = questions("--seq-len=64..64", "BATCH=4..4")
     assert fit.samples_of(64) == 4
     assert fit.describe(None) == " with BATCH=4"
-    assert question(variation=lengths).samples_of(64) is None
+    assert questions("--seq-len=64..64")[0].samples_of(64) is None
 
 
 def test_too_many_combinations_are_refused() -> None:
-    a, b = Variation("--a", 1, 32), Variation("--b", 1, 32)
     with pytest.raises(PlanningError, match=r"--a=1\.\.32, --b=1\.\.32 are 36 combinations, each"):
-        question().for_each([a, b])
+        read_variations(["BATCH=1..512", "--a=1..32", "--b=1..32"])
     with pytest.raises(PlanningError, match="--batch-size varies twice"):
-        question().for_each([BATCH])
+        read_variations(["--batch-size=1..512", "--batch-size=1..512"])

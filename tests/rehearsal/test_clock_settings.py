@@ -38,7 +38,7 @@ def test_a_layer_norm_of_an_older_pytorch_takes_longer_for_each_row(tmp_path: Pa
     today, summary = rehearse(tmp_path)
     assert "by --libraries" not in summary
     older, summary = rehearse(tmp_path, "--libraries", "torch=1.7")
-    assert "kernels take the time of torch=1.7, by --libraries" in summary
+    assert "kernels are timed as those of torch=1.7, by --libraries" in summary
     volta, (kernels,) = spec_of_key("V100-32GB"), older_kernels()
     assert volta.clock_hertz is not None
     rows_at_once = volta.multiprocessors * volta.clock_hertz / kernels.adds

@@ -12,7 +12,6 @@ from anyrig.rehearsal.facts import (
     CollectiveTimes,
     DeviceFacts,
     Facts,
-    FaultFacts,
     Finding,
     MemoryFacts,
     PeakMemory,
@@ -21,6 +20,7 @@ from anyrig.rehearsal.facts import (
     StepInterval,
     TypicalStep,
 )
+from anyrig.rehearsal.fault_facts import FaultFacts
 from anyrig.rehearsal.summary import describe
 from anyrig.virtual.clock_settings import ClockSettings
 from anyrig.virtual.rig import VirtualRig
@@ -99,7 +99,7 @@ def test_a_given_time_of_the_host_is_named_with_its_flag() -> None:
 
 def test_older_libraries_are_named_with_their_flag() -> None:
     facts = replace(trained(9.0, 2.0), clock=ClockSettings(libraries="torch=1.7"))
-    assert "kernels take the time of torch=1.7, by --libraries" in rows(facts)["step"]
+    assert "kernels are timed as those of torch=1.7, by --libraries" in rows(facts)["step"]
     assert "--libraries" not in describe(trained(9.0, 2.0))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..planning.fit_answer import FitAnswer
     from ..planning.fitting import Fitting
     from ..planning.kept_results import KeptResults
-    from ..planning.variation import Variation
+    from ..planning.variation import Setting, Variation
     from ..virtual.rig import VirtualRig
 
 FORMAT, VERSION = "anyrig-fit", 1
@@ -53,8 +53,8 @@ def fit(
             "--vary",
             metavar="NAME=A..B",
             help="What varies: a flag of the script, as in --vary --batch-size=1..512; or an "
-            "environment variable or an anyrig.fit_value: --vary BATCH=1..512. Each further one "
-            "doubles.",
+            "environment variable or an anyrig.fit_value: --vary BATCH=1..512. Further "
+            "values double.",
         ),
     ] = None,
     prices: PRICES = None,
@@ -94,21 +94,17 @@ def fit(
     _check_order(rig, context.args)
     with named_in_errors("--rig"):
         rigs = read_rigs(rig)
-    variations = _read_variations(vary or [])
+    variation, combinations = _read_variations(vary or [])
     file = checked_file("--json", json)
     check_step_marker(step_marker, GroupFlags())
     known_prices = read_prices(prices)
     program = read_command([script, *context.args], is_module=module)
-    build_extension()  # or the first rehearsal would take the time of the build
     processes = min(core_count(), _MOST_PROCESSES)
-    first = variations[0] if variations else None
-    whole = Fit(program, rigs, first, known_prices, step_marker, processes)
-    questions = _for_each(whole, variations[1:])
+    build_extension()  # or the first rehearsal would take the time of the build
     results = KeptResults.in_cache(fingerprint(program, os.environ), is_read=not again)
     answers: list[FitAnswer] = []
-    is_interrupted = False
-    while questions and not is_interrupted:
-        question = questions.pop(0)
+    for given in combinations:
+        question = Fit(program, rigs, variation, known_prices, step_marker, processes, given)
         fitting = _fitting(question, results)
         is_interrupted = _is_interrupted(fitting)
         rows = fitting.rows()
@@ -120,6 +116,8 @@ def fit(
         if len(answers) > 1:
             check_given(*answers[-2:])
         _print_answer(answers[-1])
+        if is_interrupted:
+            break
     if file is not None:
         _write(file, [script, *context.args], answers)
     if is_interrupted:
@@ -148,21 +146,12 @@ def _check_order(rig: str, arguments: list[str]) -> None:
     )
 
 
-def _read_variations(texts: list[str]) -> list[Variation]:
+def _read_variations(texts: list[str]) -> tuple[Variation | None, list[tuple[Setting, ...]]]:
     from ..errors import PlanningError
-    from ..planning.variation import Variation
+    from ..planning.variation import read_variations
 
     try:
-        return [Variation.parse(text) for text in texts]
-    except PlanningError as error:
-        raise typer.BadParameter(str(error), param_hint="--vary") from None
-
-
-def _for_each(fit: Fit, others: list[Variation]) -> list[Fit]:
-    from ..errors import PlanningError
-
-    try:
-        return fit.for_each(others)
+        return read_variations(texts)
     except PlanningError as error:
         raise typer.BadParameter(str(error), param_hint="--vary") from None
 

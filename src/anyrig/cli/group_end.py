@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from ..processes.attempts import Attempt
     from ..processes.launcher import GroupResult
     from ..processes.options import RunOptions
-    from ..rehearsal.facts import FaultFacts, ProgramError, StepFacts
+    from ..rehearsal.facts import ProgramError, StepFacts
     from ..rehearsal.failing.account import AttemptTimes
     from ..rehearsal.failing.watched_fault import WatchedFault
+    from ..rehearsal.fault_facts import FaultFacts
 
 
 def error_of_group(result: GroupResult) -> ProgramError | None:

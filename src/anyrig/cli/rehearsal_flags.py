@@ -96,7 +96,6 @@ class RehearsalFlags:
             "such as 8us; 10us is assumed. `anyrig virtual measure-launch` measures it.",
         ),
     ] = None
-
     libraries: Annotated[
         _Text,
         typer.Option(
@@ -107,9 +106,8 @@ class RehearsalFlags:
         ),
     ] = None
 
-    @property
-    def settings(self) -> ClockSettings:
-        """What the user says about the clock.
+    def read_settings(self) -> ClockSettings:
+        """Return what the user says about the clock.
 
         Raises:
             typer.BadParameter: ``--host-launch`` is not a time, or ``--libraries`` names none.
@@ -145,9 +143,9 @@ class RehearsalFlags:
         ``python``.
 
         Raises:
-            typer.BadParameter: there is no such program, or `settings` cannot be read.
+            typer.BadParameter: there is no such program, or the clock's flags cannot be read.
         """
-        _ = self.settings
+        self.read_settings()  # refuse these flags before a program is looked for
         arguments = script_arguments(words) if as_ranks else words
         return read_command(
             [script, *arguments], is_module=self.module, is_python=not self.no_python
@@ -167,7 +165,7 @@ class RehearsalFlags:
             reporting=reporting,
             lone_rank=lone_rank,
             without_kernels=self.without_kernels,
-            settings=self.settings,
+            settings=self.read_settings(),
         )
 
 

@@ -44,7 +44,7 @@ def build(
 def measure_launch() -> None:
     """Measure how long this machine's host takes for a PyTorch operator with its launch.
 
-    It needs a real GPU, and prints the flag for `anyrig rehearse` on a rig with such a host.
+    It needs a real GPU, and prints the flag that tells `anyrig rehearse` the time.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What kernels of older libraries take in addition to those of today."""
+"""How much longer the kernels of older libraries take than those of today."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OlderKernels:
 
     Attributes:
         library: the library, such as ``"torch"``.
-        before: the first version that is as fast as today's.
+        before: the first version whose kernels take no longer than today's.
         coefficient: the full name of a coefficient of the clock.
         adds: what to add to it, in its unit.
         source: the measurement.

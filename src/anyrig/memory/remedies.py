@@ -59,7 +59,8 @@ def find_remedies(
         models: the outermost modules of the process.
         gpu_count: the number of GPUs of this node, over which a model can be sharded.
         can_halve: whether the batch has two halves; see `batch_tensors`.
-        tensors: what the program holds. A result of half precision shows that it has that already.
+        tensors: the tensors that the program holds. If one was computed in half precision, mixed
+            precision is in use.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..errors import PlanningError, RemedyError
+from ..errors import RemedyError
 from ..programs.program import Program
 from ..rehearsal.comparison.prices import Prices
 from ..rehearsal.remedies.rehearsed import rehearse_remedies
@@ -19,8 +16,6 @@ from .variation import Setting, Variation, environment_of
 
 # The first step makes the optimizer's state, and the third shows whether the second is typical.
 STEPS = 3
-# Each combination takes two rehearsals and more.
-_MOST_COMBINATIONS = 32
 
 
 @dataclass(frozen=True)
@@ -44,27 +39,6 @@ class Fit:
     step_marker: str | None = None
     processes: int = 1
     given: tuple[Setting, ...] = ()
-
-    def for_each(self, others: Sequence[Variation]) -> list[Fit]:
-        """Return this question for each combination of the values that `others` double to.
-
-        Raises:
-            PlanningError: there are too many, or two variations have one name.
-        """
-        variations = [*others, *([] if self.variation is None else [self.variation])]
-        names = [each.name for each in variations]
-        for name in names:
-            if names.count(name) > 1:
-                raise PlanningError(f"{name} varies twice; give one range for it")
-        values = [[Setting(each, value) for value in each.doublings] for each in others]
-        count = math.prod(map(len, values))
-        if count > _MOST_COMBINATIONS:
-            ranges = ", ".join(f"{each.name}={each.first}..{each.last}" for each in others)
-            raise PlanningError(
-                f"{ranges} are {count} combinations, each value twice the one before, and "
-                f"{_MOST_COMBINATIONS} are tried at most; narrow a range"
-            )
-        return [replace(self, given=given) for given in itertools.product(*values)]
 
     def settings(self, value: int | None) -> tuple[Setting, ...]:
         """Return all that varies, with this value of `variation`."""

@@ -1,4 +1,4 @@
-"""`FitAnswer`: what fits on each rig, for one combination of the values that are given."""
+"""`FitAnswer`: what fits on each rig, for one combination of given values."""
 
 from __future__ import annotations
 

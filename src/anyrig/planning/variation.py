@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import PlanningError
@@ -21,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RANGE = re.compile(r"(\d{1,12})\.\.(\d{1,12})", re.ASCII)
 _EXAMPLES = "write --vary --batch-size=1..512 for a flag of the script, or --vary BATCH=1..512"
 _MOST_SHOWN = 60
+# Each combination takes two rehearsals and more.
+_MOST_COMBINATIONS = 32
 # What the name of a number of samples contains.
 _SAMPLES = ("batch", "samples", "sequences")
 
@@ -83,7 +87,7 @@ class Variation:
 
     @property
     def doublings(self) -> tuple[int, ...]:
-        """The first value, each twice the one before, and the last value."""
+        """The values from the first to the last, each twice the one before, and the last."""
         between = []
         value = self.first
         while value < self.last:
@@ -98,7 +102,7 @@ class Variation:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value of what varies."""
+    """One value of a variation."""
 
     variation: Variation
     value: int
@@ -113,6 +117,30 @@ class Setting:
         if not self.variation.is_flag:
             return ()
         return (str(self),) if name.startswith("--") else (name, str(self.value))
+
+
+def read_variations(texts: Sequence[str]) -> tuple[Variation | None, list[tuple[Setting, ...]]]:
+    """Return the first variation, and each combination of the values that the others double to.
+
+    Without texts, this is none, and one combination without values.
+
+    Raises:
+        PlanningError: a text cannot be read, two name the same, or there are too many combinations.
+    """
+    variations = [Variation.parse(text) for text in texts]
+    names = [each.name for each in variations]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanningError(f"{name} varies twice; give one range for it")
+    first, others = next(iter(variations), None), variations[1:]
+    values = [[Setting(each, value) for value in each.doublings] for each in others]
+    count = math.prod(map(len, values))
+    if count > _MOST_COMBINATIONS:
+        raise PlanningError(
+            f"{', '.join(texts[1:])} are {count} combinations, each value twice the one before, "
+            f"and {_MOST_COMBINATIONS} are tried at most; narrow a range"
+        )
+    return first, [*itertools.product(*values)]
 
 
 def environment_of(settings: Iterable[Setting]) -> dict[str, str]:

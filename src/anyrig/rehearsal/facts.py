@@ -13,6 +13,7 @@ from typing import Any
 
 from ..virtual.clock_settings import ClockSettings
 from .assumed_ranks import AssumedRanks
+from .fault_facts import FaultFacts
 from .measurement import Measurement
 
 FORMAT, VERSION = "anyrig-rehearsal", 1
@@ -290,44 +291,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class FaultFacts:
-    """What happened after an injected failure. Times are in seconds by this machine's clock.
-
-    Attributes:
-        rank: the rank that failed.
-        step: the number of the step in which it failed.
-        kind: how it failed: ``kill``, ``slow`` or ``link``.
-        factor: how many times as long the kernels took.
-        happened: whether the rank reached that step.
-        detected_seconds: how long the launcher took to notice; None if it noticed nothing.
-        ended_seconds: how long it took until all ranks had ended.
-        restarted_seconds: how long it took until the ranks were started again.
-        first_step_seconds: how long it took until each rank had taken a step again.
-        hung: whether ranks waited until the time limit of collectives.
-        limit_seconds: that limit; None if unknown.
-        cause: what the launcher reported as the cause of the failure.
-        step_seconds_before: for a slow rank, the median time of the steps before the failure, in
-            virtual time.
-        step_seconds_after: the same for the steps after the failure.
-    """
-
-    rank: int
-    step: int
-    kind: str
-    factor: float
-    happened: bool
-    detected_seconds: float | None = None
-    ended_seconds: float | None = None
-    restarted_seconds: float | None = None
-    first_step_seconds: float | None = None
-    hung: bool = False
-    limit_seconds: float | None = None
-    cause: str | None = None
-    step_seconds_before: float | None = None
-    step_seconds_after: float | None = None
-
-
-@dataclass(frozen=True)
 class Facts:
     """Everything that a rehearsal found.
 
@@ -343,8 +306,10 @@ class Facts:
         devices: the devices that were used.
         steps: the steps in order.
         typical_step: the typical step; None without steps.
-        step_interval: that of its time on real GPUs; None if steps were measured, or none known.
-        tracks, texts: the streams and the threads of hosts; names that other facts index.
+        step_interval: the interval of its time on real GPUs; None without steps or GPUs, and
+            where steps were measured.
+        tracks: the streams and the threads of hosts.
+        texts: the names that other facts refer to by index.
         intervals: what happened when.
         memory: the memory of each device over time.
         findings: what costs time or memory.

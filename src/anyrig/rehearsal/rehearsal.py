@@ -15,7 +15,8 @@ from ..programs.program import INTERRUPTED, Program
 from ..virtual.clock_settings import ClockSettings
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported, without_collections
-from .facts import FaultFacts, ProgramError, StepFacts
+from .facts import ProgramError, StepFacts
+from .fault_facts import FaultFacts
 from .out_of_memory import OutOfMemoryWatch
 from .record_folder import RecordFolder
 from .reporting import Reporting

@@ -110,7 +110,7 @@ def _describe_clock(given: ClockSettings) -> list[str]:
         seconds = format_seconds(given.host_launch_seconds)
         texts.append(f"the host takes {seconds} for an operator with its launch, by --host-launch")
     if given.libraries is not None:
-        texts.append(f"kernels take the time of {given.libraries}, by --libraries")
+        texts.append(f"kernels are timed as those of {given.libraries}, by --libraries")
     return texts
 
 

@@ -29,9 +29,9 @@ class ClockSettings:
 
     Attributes:
         host_launch_seconds: how long the host takes for an operator of one kernel; None for what is
-            assumed. The launch takes the same part of it as of the assumed time.
-        libraries: the versions whose kernels take the time, such as ``"torch=1.7"``; None for those
-            of today.
+            assumed. The launch keeps its share of that time.
+        libraries: the versions by whose kernels to time, such as ``"torch=1.7"``; None for those of
+            today.
     """
 
     host_launch_seconds: float | None = None

@@ -92,7 +92,7 @@ def install(
             with a build for CUDA 13, and work as if it had (`build_choice`).
         host_launch_seconds: how long the host takes for an operator of one kernel, on the clock;
             None for what is assumed.
-        libraries: the versions of libraries whose kernels take the time, such as ``"torch=1.7"``.
+        libraries: the versions by whose kernels to time, such as ``"torch=1.7"``.
 
     Raises:
         VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present,

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..facts import FaultFacts, StepFacts
+from ..facts import StepFacts
+from ..fault_facts import FaultFacts
 from .fault import SLOW, Fault
 from .rank_events import FAILED, STEPPED, RankEvent
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...units import format_seconds
-from ..facts import FaultFacts
+from ..fault_facts import FaultFacts
 from .fault import SLOW
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...programs.watcher import Order
-from ..facts import FaultFacts, StepFacts
+from ..facts import StepFacts
+from ..fault_facts import FaultFacts
 from .account import AttemptTimes, account_for
 from .fault import Fault
 from .injection import FaultInjection

@@ -1,4 +1,4 @@
-"""Whatever fails, and as often as it fails: the training goes on with the numbers of one device."""
+"""After each failure, however often, training goes on with the numbers of one device."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def files_of(process: int) -> int:
 @pytest.mark.parametrize("repeats", REPEATS)
 @pytest.mark.parametrize("where", ["worker", "script"])
 @pytest.mark.parametrize("fault", ["forward", "backward", "hook", "memory"])
-def test_exceptions(fault: str, where: str, repeats: int) -> None:
+def test_an_exception_ends_one_step_alone(fault: str, where: str, repeats: int) -> None:
     pair = Pair(Faulty())
     pair.step()
     process, files = worker().process.pid, []
@@ -160,7 +160,7 @@ def train(pair: Pair, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_killed_workers(kills: int) -> None:
+def test_a_killed_worker_is_named_and_replaced(kills: int) -> None:
     pair, delays = Pair(), random.Random(0)
     pair.step()
     for _ in range(kills):

@@ -11,8 +11,6 @@ from forked_programs import run_forked
 PROGRAM = Path(__file__).with_name("stopped_scripts.py")
 # Two seconds are promised; on a busy machine, a worker that is being started may take longer.
 MOST_SECONDS = 20.0
-
-
 SCRIPTS = [
     ("SIGKILL", -9, 2),
     ("SIGINT", 0, 1),
@@ -22,7 +20,9 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("signal", "status", "times"), SCRIPTS)
-def test_stopped_scripts(signal: str, status: int, times: int, tmp_path: Path) -> None:
+def test_a_stopped_script_leaves_nothing(
+    signal: str, status: int, times: int, tmp_path: Path
+) -> None:
     """An interrupted script goes on to train, and ends by itself with status 0."""
     words = (str(PROGRAM), signal, str(times), "1", str(tmp_path))
     done = run_forked(*words, timeout=300 + 60 * times)

@@ -12,9 +12,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Where values are assumed, assumes that no sequence has ended, so that generation goes on to its
-// greatest length: `torch.isin` of one token for each sequence is false. Returns whether `result`
-// is that.
+// If values are assumed, no generated text has ended yet, so that generation takes its full length:
+// `torch.isin` of the newest token of each text is false. Returns whether `result` is such a test.
 bool assume_no_end(const OperatorPlan& plan, const at::Tensor& result) {
   if (plan.name != "aten::isin" || !settings().assume_values || result.dim() == 0 ||
       result.numel() != result.size(0)) {
