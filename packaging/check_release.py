@@ -112,7 +112,7 @@ def install(wheels: list[Path], place: Path) -> Path:
     venv.create(place / "venv", with_pip=True)
     python = place / "venv/bin/python"
     pinned = ["--constraint", REPOSITORY / "constraints.txt"]
-    install = [python, "-m", "pip", "install", "--quiet", *pinned, *wheels, "scikit-learn"]
+    install = [python, "-m", "pip", "install", "--quiet", *pinned, *wheels, "numpy"]
     subprocess.run(install, check=True)
     return python
 

@@ -25,8 +25,8 @@ def rehearse(name: str, *words: str, rig: str = "2xT4", flags: tuple[str, ...] =
 
 
 def test_every_example_is_here() -> None:
-    # `make demo` runs digits.py; tests/cli/test_slurm.py submits slurm.sh.
-    tested = {"digits.py", "slurm.sh", *re.findall(r'"(\w+\.\w+)"', Path(__file__).read_text())}
+    # tests/cli/test_slurm.py submits slurm.sh.
+    tested = {"digits.csv.gz", "slurm.sh", *re.findall(r'"(\w+\.\w+)"', Path(__file__).read_text())}
     assert {file.name for file in EXAMPLES.iterdir() if file.is_file()} <= tested
 
 
@@ -35,6 +35,12 @@ def test_one_device() -> None:
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"loss (\S+)", done.stdout)
     assert float(losses[-1]) < 0.05 < float(losses[0])
+
+
+def test_digits_are_learnt() -> None:
+    done = run_forked(str(EXAMPLES / "digits.py"), "--device", "cpu", "--epochs", "2")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) > 0.8, done.stdout
 
 
 def test_data_parallel() -> None:
