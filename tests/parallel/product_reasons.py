@@ -126,6 +126,25 @@ REASONS = (
         lambda case: case.devices == "shards",
     ),
     Reason(
+        r"FSDP2 makes containers anew of what a module in shards gets and returns",
+        "shards: FSDP2 rebuilds dicts of a class of its own whose tensors require gradients",
+        lambda case: case.devices == "shards" and case.batch == "mapping with batch_size",
+    ),
+    Reason(
+        r"there are no stand-ins for a Entries, and FSDPNet does not compute an empty batch",
+        "shards: the same, on a rank without samples",
+        lambda case: case.devices == "shards" and case.batch == "mapping with batch_size",
+    ),
+    Reason(
+        r"a nested tensor of \d+ parts that requires a gradient, in the strided",
+        "ranks: a nested tensor of the strided layout requires a gradient",
+        lambda case: (
+            case.batch == "nested tensor"
+            and _in_ranks(case)
+            and case.training in ("penalty", "double backward")
+        ),
+    ),
+    Reason(
         r"cannot be divided into stages: .* holds values of a call, and only tuples, lists, dicts",
         "pipelines: the output is an object whose tensors are not followed",
         lambda case: (
@@ -218,30 +237,6 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
-        "ranks: PyTorch's error for the gradient of a nested tensor that an input was made of",
-        lambda case: (
-            case.batch == "nested tensor"
-            and _in_ranks(case)
-            and case.training in ("penalty", "double backward")
-        ),
-    ),
-    Fault(
-        "ranks without any sample: gradients of gradients are None, where one device has zeros",
-        lambda case: (
-            case.devices == "ranks"
-            and case.rows == "nothing"
-            and case.training in ("penalty", "double backward")
-        ),
-    ),
-    Fault(
-        "shards: FSDP2 rebuilds dicts of a class of its own whose tensors require gradients",
-        lambda case: (
-            case.devices == "shards"
-            and case.batch == "mapping with batch_size"
-            and case.training in ("penalty", "double backward")
-        ),
-    ),
-    Fault(
         "shards: PyTorch's error, on a rank without samples, for a penalty on what the module did "
         "not return",
         lambda case: (
@@ -252,7 +247,8 @@ FAULTS = (
         ),
     ),
     Fault(
-        "shards: torch.autograd.grad with respect to shards, which are not in the graph",
+        "shards: torch.autograd.grad with respect to parameters ends in PyTorch's error: the graph "
+        "does not have the shards",
         lambda case: case.devices == "shards" and case.training == "autograd.grad",
     ),
 )

@@ -16,6 +16,7 @@ from learning_cases import learn_like_one
 from pair_of_models import Pair, full
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import _common_utils
 from trained_models import EXAMPLES, WIDTH, perceptron
 
 import anyrig
@@ -177,3 +178,43 @@ def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:
     assert torch.equal(full(own["0.weight"]), expected)
     dist.barrier()
     shutil.rmtree(folder[0], ignore_errors=True)
+
+
+class _Named(dict[str, Tensor]):
+    """A dict that is not made of a dict alone."""
+
+    def __init__(self, values: dict[str, Tensor], kind: str) -> None:
+        super().__init__(values)
+        self.kind = kind
+
+
+class _ReadsX(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, 3)  # no block, so that the module itself has parameters
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.body(batch["x"])
+
+
+def case_a_container_that_fsdp_cannot_make_is_refused() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    if device.type == "cpu" and not hasattr(_common_utils, "replace_grad_tensors"):
+        return  # an older FSDP2, which leaves it as it is
+    model = anyrig.spread(_ReadsX().to(device), plan=Shards())
+    x = torch.randn(2, WIDTH, device=device, requires_grad=True)
+    with pytest.raises(SpreadError, match=r"FSDP2 makes containers anew.*'kind'.*Replicas"):
+        model(_Named({"x": x}, "images"))
+
+
+def case_a_step_without_gradients_is_refused_if_the_model_was_called() -> None:
+    model = anyrig.spread(perceptron(), plan=Shards())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss = model(torch.randn(2, WIDTH)).square().mean()
+    loss.backward(inputs=[*model.parameters()])  # reaches none of them
+    with pytest.raises(SpreadError, match=r"no parameter of this SGD has a gradient.*inputs="):
+        optimizer.step()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()  # as on one device, where some do this to please a scheduler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import extract_tb
 from typing import Any, NoReturn
 
 import torch
@@ -34,6 +35,9 @@ from .rank_engine import RankEngine
 
 # Repeated layers with a smaller part of all parameters are gathered with the whole module.
 _LEAST_PART = 0.05
+
+# FSDP2's functions that make the containers of arguments and outputs anew.
+_MAKE_CONTAINERS = frozenset({"replace_grad_tensors", "to_map"})
 
 
 class FsdpEngine(RankEngine):
@@ -81,7 +85,17 @@ class FsdpEngine(RankEngine):
         return shards
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        return self.module(*inputs, **kwargs)  # type: ignore[operator]
+        try:
+            return self.module(*inputs, **kwargs)  # type: ignore[operator]
+        except TypeError as error:
+            if _MAKE_CONTAINERS.isdisjoint(each.name for each in extract_tb(error.__traceback__)):
+                raise
+            raise SpreadError(
+                "FSDP2 makes containers anew of what a module in shards gets and returns: to move "
+                "their tensors to a GPU, and where tensors require gradients. It could not make "
+                f"one ({error}). Use a dict, a tuple, or a dataclass of init fields; or spread "
+                "with plan=Replicas()"
+            ) from error
 
     def _call_method(
         self, method: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]

@@ -183,6 +183,11 @@ class Exchange:
         return [rank for rank, each in enumerate(self._all()) if each.takes_part]
 
     @property
+    def has_backward(self) -> bool:
+        """Whether this rank's backward pass of this forward has begun."""
+        return self._own is not None and self._own.phase in (Phase.BACKWARD, Phase.UNUSED)
+
+    @property
     def with_loss(self) -> bool:
         """Whether any rank computes a loss in this forward."""
         return any(each.with_loss for each in self._all())

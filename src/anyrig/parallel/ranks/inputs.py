@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from ...errors import SpreadError
+from ...errors import BatchError, SpreadError
 from ..gradient_hooks import hooks_of
 from .exchange import Exchange
 from .passes import GradientHook, Passes
@@ -45,8 +45,14 @@ def take_input(given: Tensor, exchange: Exchange) -> Tensor:
     from the outputs. An input that another model over ranks has computed is returned as it is: the
     parameters of that model get the weight n * R / N, too. Raise SpreadError if the input of a
     model with a global loss was computed from a spread model and from another tensor that requires
-    a gradient.
+    a gradient; and BatchError for a nested tensor of the strided layout.
     """
+    if given.is_nested and given.layout is torch.strided:
+        raise BatchError(
+            f"an input is a nested tensor of {given.size(0)} parts that requires a gradient, in "
+            "the strided layout, which no torch.autograd.Function takes, so its gradient cannot be "
+            "that of the global batch. Make it with layout=torch.jagged, or detach() it"
+        )
     before, is_other = _models_before(given)
     if exchange.leads_to_global_loss:
         if before and is_other:

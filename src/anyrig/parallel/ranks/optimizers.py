@@ -2,7 +2,8 @@
 
 LBFGS and its line search decide by the loss of a closure how far to go and when to stop. Every rank
 gets the loss of the global batch, or the ranks would go different ways. Optimizers that cannot
-compute with shards are refused before their first step.
+compute with shards are refused before their first step, and so is a step of shards without
+gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...errors import SpreadError
-from ...processes.group.membership import Context, current_group
+from ...processes.group.membership import Context, current_context, current_group
 from ..gradient_hooks import hooks_of
 from .passes import GradientHook
 
@@ -71,6 +72,8 @@ def _prepare_step(
             "or replicas: anyrig.spread(module, plan=anyrig.Replicas())"
         )
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        _require_gradients_of_shards(optimizer)
     if closure is None or isinstance(closure, _WholeClosure) or current_group() is None:
         return None
     context = _context_of(optimizer)
@@ -80,6 +83,23 @@ def _prepare_step(
     if "closure" in kwargs:
         return args, {**kwargs, "closure": whole}
     return (args[0], whole, *args[2:]), kwargs
+
+
+def _require_gradients_of_shards(optimizer: torch.optim.Optimizer) -> None:
+    """Raise SpreadError for an optimizer of shards without gradients, if no backward pass began.
+
+    ``backward(inputs=…)`` computes nothing for shards, and says nothing.
+    """
+    if any(each.grad is not None or not _is_shard(each) for each in _parameters_of(optimizer)):
+        return
+    last = current_context().last_forward if current_group() is not None else None
+    if last is not None and not last.exchange.has_backward:
+        raise SpreadError(
+            f"no parameter of this {type(optimizer).__name__} has a gradient, so the step would "
+            "change nothing. The parameters are in shards, which are not in the graph: "
+            "backward(inputs=…) and torch.autograd.grad() do not reach them. Call loss.backward(); "
+            "torch.autograd.grad() with respect to an input works"
+        )
 
 
 def _is_shard(parameter: Tensor) -> bool:
