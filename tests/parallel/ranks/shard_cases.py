@@ -17,6 +17,7 @@ from pair_of_models import Pair, full
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import _common_utils
+from torch.distributed.tensor import DTensor
 from trained_models import EXAMPLES, WIDTH, perceptron
 
 import anyrig
@@ -207,11 +208,22 @@ def case_a_container_that_fsdp_cannot_make_is_refused() -> None:
         model(_Named({"x": x}, "images"))
 
 
+def case_gradients_of_gathered_parameters_are_refused() -> None:
+    model = anyrig.spread(_Rooted(), plan=Shards())
+    loss = model(torch.randn(2, WIDTH)).square().mean()
+    # The module's own parameter is still gathered.
+    own = [each for each in model.parameters() if not isinstance(each, DTensor)]
+    assert len(own) == 1
+    with pytest.raises(SpreadError, match=r"FSDP2 would not reduce.*loss\.backward\(\)"):
+        torch.autograd.grad(loss, own)
+
+
 def case_a_step_without_gradients_is_refused_if_the_model_was_called() -> None:
     model = anyrig.spread(perceptron(), plan=Shards())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    shards = [*model.parameters()]
+    optimizer = torch.optim.SGD(shards, 0.1)
     loss = model(torch.randn(2, WIDTH)).square().mean()
-    loss.backward(inputs=[*model.parameters()])  # reaches none of them
+    loss.backward(inputs=shards)  # reaches none of them
     with pytest.raises(SpreadError, match=r"no parameter of this SGD has a gradient.*inputs="):
         optimizer.step()
     loss.backward()

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from ...errors import SpreadError
 from ...processes.group.membership import Context
-from ..gradient_hooks import hooks_of
+from ..gradient_hooks import hooks_of, use_in_this_pass
 from ..marks import tensors_with_gradients
 from .passes import BackwardPass, Forward, Passes
 
@@ -76,6 +76,12 @@ class ShardPasses(Passes):
                 f"the backward pass of this {self._name} in shards has not come through a tensor "
                 "that the module returned, so FSDP2 would not reduce its gradients. Return the "
                 "tensors of the loss from the module, in a dict, a tuple or a dataclass"
+            )
+        if use_in_this_pass([self.parameters[index]]) == "returns":
+            raise SpreadError(
+                f"torch.autograd.grad() was called with parameters of this {self._name}, which is "
+                "in shards, so FSDP2 would not reduce their gradients. Call loss.backward(); "
+                "torch.autograd.grad() with respect to an input works"
             )
         return super().reach_parameter(index, gradient)
 
