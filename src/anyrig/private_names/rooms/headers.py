@@ -170,6 +170,7 @@ _HEADERS = {
         "c10/core/impl/LocalDispatchKeySet.h",
     ),
     "every operator: tensors, types and storages": (
+        "c10/core/DefaultDtype.h",
         "c10/core/MemoryFormat.h",
         "c10/core/ScalarType.h",
         "c10/core/Storage.h",
@@ -187,6 +188,7 @@ _HEADERS = {
         "c10/util/accumulate.h",
         "c10/util/env.h",
         "c10/util/flat_hash_map.h",
+        "c10/util/hash.h",
         "c10/util/intrusive_ptr.h",
         "c10/util/thread_name.h",
     ),

@@ -5,6 +5,7 @@
 #include "dispatch/integer_division.h"
 #include "dispatch/kernel_names.h"
 #include "dispatch/meta_errors.h"
+#include "dispatch/repeated_call.h"
 #include "dispatch/unknown_sizes.h"
 #include "dispatch/widening.h"
 #include "memory/host_memory.h"
@@ -150,8 +151,15 @@ void OperatorCall::run_meta_kernel() {
   if (is_foreign && !infers_sizes(op_)) {
     raise_sizes_unknown(plan_.name);
   }
+  auto repeated = is_foreign ? std::nullopt : RepeatedCall::make(plan_, arguments());
+  if (repeated.has_value() && repeated->answer(*stack_)) {
+    return;
+  }
   try {
     run_kernel_of(c10::DispatchKey::Meta);
+    if (repeated.has_value()) {
+      repeated->keep(*stack_);
+    }
   } catch (const std::exception& error) {
     if (is_foreign && says_sizes_are_unknown(error)) {
       raise_sizes_unknown(plan_.name);
