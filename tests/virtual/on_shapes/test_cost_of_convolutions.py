@@ -71,8 +71,20 @@ def test_matrix_units_want_channels_last() -> None:
     assert first - last == exactly(2e6 / 1e12)
 
 
+@pytest.mark.parametrize(
+    ("channels", "copied"), [((104, 128), 0), ((100, 128), 100), ((104, 130), 130), ((3, 128), 0)]
+)
+def test_matrix_units_want_channels_in_multiples_of_16_bytes(
+    channels: tuple[int, int], copied: int
+) -> None:
+    fields = POINTWISE | HALF | dict(zip(("in_channels", "out_channels"), channels, strict=True))
+    slow = seconds_of(gpu(layout_fraction=0.5), "convolution", **fields, channels_last=1)
+    fast = seconds_of(gpu(layout_fraction=1e9), "convolution", **fields, channels_last=1)
+    assert slow - fast == pytest.approx(2 * 2 * 10 * 16 * 8 * copied / 0.5e12, abs=1e-15)
+
+
 def test_some_libraries_multiply_points_in_nchw_as_they_are() -> None:
-    fields = POINTWISE | HALF | {"bytes_read": 1e6}
+    fields = POINTWISE | HALF | {"in_channels": 104, "bytes_read": 1e6}
     facts = gpu(planar_alignment_bytes=16.0)
 
     def transforming_seconds(**changed: float) -> float:

@@ -5,7 +5,8 @@
 //   by input   batch * inputs        in channels     out channels * kernel / strides
 //   by weight  out channels          in ch. * kernel batch * outputs
 //
-// Channels count per group. Matrix units want channels last: tensors in NCHW are transformed first.
+// Channels count per group. Matrix units want channels last, in multiples of 16 bytes: other tensors
+// are transformed first.
 //
 //   groups on matrix units        channels last                         NCHW
 //   narrow, not a multiple of 4   slow kernels; by weight, k not split  slow kernels
@@ -24,6 +25,7 @@ namespace {
 constexpr double kImageBlock = 16;
 constexpr double kFewChannels = 4;
 constexpr double kPaddedGroup = 64;
+constexpr double kAlignedBytes = 16;
 
 ProductShape implicit_product(const ConvolutionShape& shape) {
   const double in = shape.in_channels / shape.groups;
@@ -119,6 +121,30 @@ double transposing_seconds(
       gpu.memory_bytes_per_second * coefficients.grouped_transpose_fraction);
 }
 
+bool has_few_channels(const ConvolutionShape& shape) {
+  return shape.groups == 1 && std::min(shape.in_channels, shape.out_channels) < kFewChannels;
+}
+
+// The bytes of the tensors in channels-last order whose channels are not a multiple of 16 bytes, which
+// kernels on matrix units load at a time. cuDNN pads the channels in copies of these tensors.
+double unaligned_bytes(const Work& work) {
+  const auto& shape = work.convolution;
+  const auto bytes_of = [&](double channels, double points) {
+    const bool is_aligned = std::fmod(channels * work.element_bytes, kAlignedBytes) == 0;
+    return is_aligned ? 0 : shape.batch * channels * points * work.element_bytes;
+  };
+  return bytes_of(shape.in_channels, volume(shape.in)) +
+      bytes_of(shape.out_channels, volume(shape.out));
+}
+
+// The bytes that are copied to tensors in the order, or of the channels, that the kernel reads.
+double laid_out_bytes(const ConvolutionCoefficients& coefficients, const Work& work) {
+  if (work.convolution.channels_last) {
+    return has_few_channels(work.convolution) ? 0 : unaligned_bytes(work);
+  }
+  return is_planar_product(coefficients, work) ? 0 : work.bytes();
+}
+
 // The gradient by input of a kernel smaller than its stride has gaps, which are zeroed first.
 double zeroing_seconds(
     const GpuFacts& gpu,
@@ -144,10 +170,6 @@ double depthwise_seconds(
       quotient(work.flops, gpu.rate(Precision::Float32) * efficiency),
       moving_seconds(
           gpu, work.bytes(), work.footprint_bytes, coefficients.depthwise_memory_fraction));
-}
-
-bool has_few_channels(const ConvolutionShape& shape) {
-  return shape.groups == 1 && std::min(shape.in_channels, shape.out_channels) < kFewChannels;
 }
 
 // Kernels for the first layer use no matrix units, whatever the dtype.
@@ -273,12 +295,14 @@ double convolution_seconds(const GpuFacts& gpu, const Work& work) {
       shape.pass != ConvolutionPass::ByWeight) {
     seconds = std::min(seconds, winograd_seconds(gpu, coefficients, work));
   }
-  const bool needs_layout =
-      on_matrix_units && !shape.channels_last && !is_planar_product(coefficients, work);
-  const double layout = needs_layout
-      ? quotient(2 * work.bytes(), gpu.memory_bytes_per_second * coefficients.layout_fraction)
-      : is_transposed ? transposing_seconds(gpu, coefficients, work)
-                      : 0;
+  double layout = 0;
+  if (is_transposed) {
+    layout = transposing_seconds(gpu, coefficients, work);
+  } else if (on_matrix_units && !(is_slow && shape.channels_last)) {
+    layout = quotient(
+        2 * laid_out_bytes(coefficients, work),
+        gpu.memory_bytes_per_second * coefficients.layout_fraction);
+  }
   return throttled(seconds, coefficients.throttle, coefficients.throttle_seconds) + layout;
 }
 

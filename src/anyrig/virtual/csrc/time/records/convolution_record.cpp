@@ -1,4 +1,4 @@
-// Records of convolutions: one record for each pass, one for the bias.
+// Records of convolutions: one record for each pass, each copy that it needs, and the bias.
 #include "time/records/convolution_record.h"
 
 #include <algorithm>
@@ -130,6 +130,20 @@ void add_bias_work(Works& works, const at::Tensor& input, double elements, Acces
   works.back().footprint_bytes = bytes;
 }
 
+// A kernel reads tensors without gaps: PyTorch copies others first, such as a part of the channels.
+void add_copy_without_gaps(Works& works, const at::Tensor& tensor) {
+  const bool has_gaps = !tensor.is_contiguous() &&
+      !(tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) &&
+      !(tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+  if (!has_gaps || tensor.numel() == 0) {
+    return;
+  }
+  const int64_t fastest = fastest_dimension(tensor);
+  const bool keeps_order = fastest == 1 || fastest == tensor.dim() - 1;
+  const double bytes = as_double(tensor.numel() * tensor.element_size());
+  works.push_back(memory_work(bytes, bytes, keeps_order ? Access::Pointwise : Access::Strided));
+}
+
 bool is_given_at(Arguments arguments, int place) {
   return place >= 0 && arguments[place].isTensor() && arguments[place].toTensor().defined();
 }
@@ -141,6 +155,7 @@ void describe_forward(
     bool transposed) {
   const auto &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
   const auto shape = shape_of(rules, arguments, input, weight, transposed);
+  add_copy_without_gaps(description.works, input);
   add_pass(
       description.works, input, shape,
       transposed ? ConvolutionPass::ByInput : ConvolutionPass::Forward);
@@ -172,12 +187,14 @@ void describe_gradients(const WorkRules& rules, Arguments arguments, Description
   const auto mask = arguments[rules.places.output_mask].toBoolList();
   auto shape = shape_of(rules, arguments, input, weight, transposed);
   (transposed ? shape.in : shape.out) = spatial_sizes_of(gradient, weight.dim() - 2);
+  add_copy_without_gaps(description.works, gradient);
   if (mask.get(0)) {
     add_pass(
         description.works, input, shape,
         transposed ? ConvolutionPass::Forward : ConvolutionPass::ByInput);
   }
   if (mask.get(1)) {
+    add_copy_without_gaps(description.works, input);
     add_pass(description.works, input, shape, ConvolutionPass::ByWeight);
   }
   if (mask.get(2)) {
