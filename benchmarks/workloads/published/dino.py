@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .ranks import follow, spread
-from .vision_transformer import BlockSize, VisionTransformer
+from .vision_transformer import BlockSize, VisionTransformer, keep_until_backward
 
 BATCH, LOCAL_CROPS, OUTPUTS = 64, 8, 65536
 
@@ -35,6 +35,10 @@ class Network(nn.Module):
         return self.last(functional.normalize(self.head(x), dim=-1))
 
 
+def _log_softmax(x: Tensor) -> Tensor:
+    return keep_until_backward(functional.log_softmax(x, -1), x)
+
+
 class Loss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class Loss(nn.Module):
         views = (student / 0.1).chunk(2 + LOCAL_CROPS)
         targets = functional.softmax((teacher - self.center) / 0.04, -1).detach().chunk(2)
         losses = [
-            torch.sum(-target * functional.log_softmax(view, -1), -1).mean()
+            torch.sum(-target * _log_softmax(view), -1).mean()
             for place, target in enumerate(targets)
             for other, view in enumerate(views)
             if place != other
@@ -85,9 +89,12 @@ def train(steps: int) -> None:
         images = [crop.cuda(non_blocking=True) for crop in crops]
         with torch.autocast("cuda", torch.float16):
             target = teacher(images[:2])
-            loss = criterion(model(images), target)
+            output = model(images)  # lives until the next step's
+            loss = criterion(output, target)
         loss.item()
-        optimizer.zero_grad()
+        for parameter in student.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         clip(student, 3.0)

@@ -1,12 +1,14 @@
 """Vision transformers, with the operators that timm's had when they were measured.
 
 Those of timm before 0.8 computed attention in three operators, and PyTorch before 1.12 added the
-bias of a linear layer on batches of tokens in a kernel of its own. Later ones fuse both.
+bias of a linear layer on batches of tokens in a kernel of its own. Later ones fuse both. Before
+PyTorch 1.10, a softmax kept its input for the backward pass, in addition to its result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,22 @@ class BlockSize:
     heads: int
     dropout: float = 0.0
     is_fused: bool = False
+
+
+class _Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def keep_until_backward(result: Tensor, x: Tensor) -> Tensor:
+    """Return `result`, whose backward pass frees `x`."""
+    return _Keep.apply(result, x)
 
 
 class SeparateLinear(nn.Linear):
@@ -58,7 +76,8 @@ class Attention(nn.Module):
             mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
         else:
             scores = (q @ k.transpose(-2, -1)) * (width // heads) ** -0.5
-            mixed = functional.dropout(scores.softmax(-1), dropout) @ v
+            shares = keep_until_backward(scores.softmax(-1), scores)
+            mixed = functional.dropout(shares, dropout) @ v
         x = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return functional.dropout(x, dropout)
 
