@@ -198,6 +198,7 @@ class OfNested(nn.Linear):
         return super().forward(torch.nested.to_padded_tensor(x, 0.0))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_tensor_that_requires_gradients() -> None:
     parts = [torch.ones(rows, 3) for rows in (2, 1, 2, 1)]
     x = torch.nested.nested_tensor(parts, requires_grad=True)
