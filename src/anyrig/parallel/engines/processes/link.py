@@ -20,6 +20,7 @@ import io
 import math
 import os
 import pickle
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -185,6 +186,12 @@ class Link:
                 raise LinkClosed
             view = view[count:]
         return bytes(found)
+
+    def is_closed(self) -> bool:
+        """Return whether the other end is closed."""
+        poll = select.poll()
+        poll.register(self._end, 0)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end."""
