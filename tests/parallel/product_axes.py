@@ -359,13 +359,17 @@ TRAININGS: dict[str, Training] = {
 
 # --- where, and how many samples ------------------------------------------------------------------
 
-PROCESSES = "2 processes"  # on the CPU, started by this one
+# The shares of processes on the CPU, all but one started by this one.
+PROCESSES: dict[str, tuple[float, ...]] = {
+    "2 processes": (1, 1),
+    "3 processes as 3:2:1": (3, 2, 1),
+}
 # The shares of virtual devices in this process; None for the ranks of a group.
 DEVICES: dict[str, tuple[float, ...] | None] = {
     "1": (1,),
     "2": (1, 1),
-    PROCESSES: (1, 1),
     "3 as 3:2:1": (3, 2, 1),
+    **PROCESSES,
     "ranks": None,
     "shards": None,
     "pipeline": (1, 1),

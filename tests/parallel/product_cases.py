@@ -114,7 +114,7 @@ class _Trained:
         self.module = module
         output, self.training = OUTPUTS[case.output], TRAININGS[case.training]
         shares = DEVICES[case.devices]
-        on_cpu = shares is None or case.devices == PROCESSES
+        on_cpu = shares is None or case.devices in PROCESSES
         self.lead = torch.device("cpu" if on_cpu else "cuda:0")
         is_pipeline = case.devices.startswith("pipeline")
         if not (spread and is_pipeline):
@@ -169,8 +169,10 @@ def _spread(case: Case, module: Net, loss: Any, lead: torch.device) -> Any:
         plan: Plan = Pipeline(micro_batches=2, example=(inputs, {}))
     elif case.devices == "shards":
         plan = Shards()
-    elif case.devices == PROCESSES:
-        return anyrig.spread(module, "cpu", Replicas(processes=2), loss=loss)
+    elif case.devices in PROCESSES:
+        assert shares is not None
+        plan = Replicas(shares=shares, processes=len(shares))
+        return anyrig.spread(module, "cpu", plan, loss=loss)
     else:
         plan = Replicas(shares="auto" if shares is None else shares)
     rig = None if shares is None else first_devices(len(shares))

@@ -55,27 +55,36 @@ REASONS = (
     Reason(
         r"the gradients are computed in several processes, so create_graph=True has no graph",
         "processes: gradients of gradients",
-        lambda case: case.devices == PROCESSES and case.training in ("penalty", "double backward"),
+        lambda case: case.devices in PROCESSES and case.training in ("penalty", "double backward"),
     ),
     Reason(
         r"(the forward keeps a tensor in Net\.kept|Net or its loss holds a tensor .* with a graph)",
         "processes: a forward that keeps a tensor in an attribute",
-        lambda case: case.devices == PROCESSES and case.output.endswith("attribute"),
+        lambda case: case.devices in PROCESSES and case.output.endswith("attribute"),
     ),
     Reason(
         r"holds a tensor with a gradient in an object that is not a container",
         "processes: an object of a class of its own that has tensors with gradients",
-        lambda case: case.devices == PROCESSES,
+        lambda case: case.devices in PROCESSES,
+    ),
+    Reason(
+        r"a nested tensor requires gradients, which do not cross from one process to another",
+        "processes: a nested tensor that requires gradients",
+        lambda case: (
+            case.devices in PROCESSES
+            and case.batch == "nested tensor"
+            and case.training in ("penalty", "double backward")
+        ),
     ),
     Reason(
         r"arrived in another process, but cannot be read there",
         "processes: a nested tensor, or an object that does not survive pickling",
-        lambda case: case.devices == PROCESSES and case.batch in ("nested tensor", "attrs"),
+        lambda case: case.devices in PROCESSES and case.batch in ("nested tensor", "attrs"),
     ),
     Reason(
         r"a result of the model cannot be sent to another process: .*generator",
         "processes: a generator is not sent",
-        lambda case: case.devices == PROCESSES and case.output == "generator",
+        lambda case: case.devices in PROCESSES and case.output == "generator",
     ),
     Reason(
         r"cannot gather the value: a generator yields its values later",

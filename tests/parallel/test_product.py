@@ -16,14 +16,14 @@ from product_cases import EQUAL, NO_MEANING, Case, pairwise, run_case, sample
 from product_ranks import FAILED, outcomes
 from product_reasons import fault_of, reason_of
 
-IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1", "pipeline", PROCESSES)
+IN_ONE_PROCESS = ("1", "2", "3 as 3:2:1", "pipeline", *PROCESSES)
 OVER_RANKS = ("ranks", "shards", "pipeline over ranks")
 SWEPT = {
     "1": 300,
     "2": 500,
     "3 as 3:2:1": 500,
     "pipeline": 350,
-    PROCESSES: 400,
+    **dict.fromkeys(PROCESSES, 400),
     "ranks": 400,
     "shards": 200,
     "pipeline over ranks": 200,
@@ -66,7 +66,8 @@ def _print(devices: str, counts: Counter[str]) -> None:
 @pytest.mark.parametrize("devices", IN_ONE_PROCESS)
 def test_pairs_in_one_process(devices: str) -> None:
     cases = [case for case in pairwise() if case.devices == devices and not fault_of(case)]
-    least = len(cases) / (5 if devices == "pipeline" else 2)  # pipelines refuse many outputs
+    # Pipelines refuse many outputs, and processes many batches.
+    least = len(cases) / (5 if devices in ("pipeline", *PROCESSES) else 2)
     assert _check({case: _run(case) for case in cases})[EQUAL] > least
 
 

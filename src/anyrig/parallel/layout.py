@@ -38,6 +38,8 @@ class Layout:
         precision: the dtype of autocast; None computes in the dtype of the parameters.
         accumulate: whether gradients are those of the mean over all samples since `zero_grad()`.
         pipeline: the stages and their schedule, if layers are divided.
+        is_chosen: whether `spread` has chosen the plan.
+        processes: why no processes compute the model, which has a chosen plan; None otherwise.
         exact: the number of logical shards and their cost, in words; None without them.
     """
 
@@ -53,6 +55,8 @@ class Layout:
     precision: torch.dtype | None = None
     accumulate: bool = False
     pipeline: StageTable | None = None
+    is_chosen: bool = False
+    processes: str | None = None
     exact: str | None = None
 
     @property
@@ -71,6 +75,8 @@ class Layout:
             options += f"\nprecision: {explain_precision(self.precision)}"
         if self.accumulate:
             options += "\naccumulate: gradients of the mean over all samples since zero_grad()"
+        if self.processes is not None:
+            options += f"\nprocesses: {self.processes}"
         if self.exact is not None:
             options += f"\nthe same bits on any number of ranks: {self.exact}"
         if self.group is not None:

@@ -33,6 +33,7 @@ def spread_in_process(
 
         return spread_over_processes(module, rig, plan, asked)
     why = asked.plan_reason
+    is_chosen = plan is None
     if plan is None:
         totals = [device.total_bytes for device in rig if device.kind != "cpu"]
         plan, why = choose_plan(module, totals, otherwise=Pipeline() if len(rig) > 1 else None)
@@ -48,7 +49,7 @@ def spread_in_process(
         precision=read_precision(asked.precision, [device.torch_device for device in rig]),
         accumulate=check_accumulate(asked.accumulate, asked.loss),
     )
-    layout = replace(layout, reason=f"{why}{layout.reason}")
+    layout = replace(layout, reason=f"{why}{layout.reason}", is_chosen=is_chosen)
     if isinstance(plan, Pipeline):
         return _in_stages(module, rig, plan, asked, layout)
     if isinstance(plan, Replicas) and plan.sync_batch_norm:

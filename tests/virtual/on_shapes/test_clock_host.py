@@ -7,11 +7,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from gpu_rates import LAUNCH_SECONDS
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from anyrig.virtual import clock
 
@@ -41,6 +43,55 @@ def test_backward_passes_of_two_devices_launch_concurrently() -> None:
     one, two = backward_seconds(0), backward_seconds(0, 1)
     assert one > LINKS * LAUNCH_SECONDS
     assert two == pytest.approx(one, rel=0.02)
+
+
+class Doubled(torch.autograd.Function):
+    """Launches one kernel in its backward, from Python."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+def of_python(device: int) -> Tensor:
+    x = torch.empty(8, device=device, requires_grad=True)
+    for _ in range(LINKS):
+        x = Doubled.apply(x)
+    return x
+
+
+def of_hooks(device: int) -> Tensor:
+    x = torch.empty(8, device=device, requires_grad=True)
+    for _ in range(LINKS):
+        x = x.view_as(x)
+        x.register_hook(lambda gradient: gradient * 2)
+    return x
+
+
+def recomputed(device: int) -> Tensor:
+    def block(x: Tensor) -> Tensor:
+        for _ in range(LINKS):
+            x = x + 1  # whose own backward launches nothing
+        return x * x
+
+    x = torch.empty(8, device=device, requires_grad=True)
+    return checkpoint(block, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("program", [of_python, of_hooks, recomputed])
+def test_python_code_in_backward_passes_takes_turns(program: Callable[[int], Tensor]) -> None:
+    def seconds(*devices: int) -> float:
+        losses = [program(device) for device in devices]
+        gradients = [torch.ones_like(loss) for loss in losses]
+        return host_seconds(lambda: torch.autograd.backward(losses, gradients))
+
+    one, two = seconds(0), seconds(0, 1)
+    assert one > LINKS * LAUNCH_SECONDS
+    assert two == pytest.approx(2 * one, rel=0.03)
 
 
 def test_a_backward_pass_starts_at_its_callers_time_and_the_caller_continues_after_it() -> None:

@@ -78,10 +78,12 @@ class _Functions:
     def replaced(self) -> Iterator[None]:
         with self._lock:
             self._users += 1
+            may_be_compiled = "torch._dynamo" in sys.modules
             if self._users == 1:
                 self._originals = {name: getattr(functional, name) for name in _NAMES}
+            if self._users == 1 or may_be_compiled:
                 for name, original in self._originals.items():
-                    setattr(functional, name, _mean_of_part(original))
+                    setattr(functional, name, _mean_of_part(original, may_be_compiled))
         try:
             yield
         finally:
@@ -206,8 +208,7 @@ def _replacing(part: _Part) -> Iterator[None]:
 
 
 @functools.cache
-def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @_disable_dynamo
+def _mean_of_part(function: Callable[..., Tensor], may_be_compiled: bool) -> Callable[..., Tensor]:
     @functools.wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Tensor:
         part = _current.get()
@@ -219,4 +220,5 @@ def _mean_of_part(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             _current.reset(token)
         return value if part is None else part.take(function, args, kwargs, value)
 
-    return compute
+    # The decorator imports the compiler, which takes a process two seconds and 70 MiB.
+    return _disable_dynamo(compute) if may_be_compiled else compute

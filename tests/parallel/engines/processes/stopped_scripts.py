@@ -91,15 +91,15 @@ def stop_once(sent: signal.Signals, during: str, delays: random.Random, folder: 
     if during == "steps":
         assert script.wait_for("steps", LIMIT_SECONDS)
     time.sleep(delays.uniform(0, STARTING_SECONDS if during == "starts" else STEPS_SECONDS))
-    workers = processes_of(str(script.process))
+    started = processes_of(str(script.process))
     os.kill(script.process, sent)
     if sent == signal.SIGINT:
         assert script.wait_for("was interrupted", LIMIT_SECONDS)
     _, status = os.waitpid(script.process, 0)
     seconds = wait_for_end(str(script.process))
     script.close()
-    assert files_of([script.process, *workers], folder) == []
-    print(os.waitstatus_to_exitcode(status), len(workers), f"{seconds:.2f}", flush=True)
+    assert files_of([script.process, *started], folder) == []
+    print(os.waitstatus_to_exitcode(status), len(started), f"{seconds:.2f}", flush=True)
 
 
 def main(sent: str, times: int, seed: int, folder: Path) -> None:

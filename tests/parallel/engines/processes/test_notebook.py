@@ -150,7 +150,7 @@ def test_a_notebook(kernel: Any, tmp_path: Path, interrupts: int) -> None:
     assert any(re.match(r"-+> *4 +raise LookupError\(", line) for line in lines), error.traceback
     assert "The above exception" not in error.traceback
     before = {*processes_of(program)}
-    assert len(before) == 2  # the kernel and a worker
+    assert len(before) == 3  # the kernel, the fork server and a worker
     run_sync(kernel.km.restart_kernel)()
     until = time.monotonic() + LIMIT_SECONDS
     while before & {*processes_of(program)}:

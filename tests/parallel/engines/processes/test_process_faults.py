@@ -72,7 +72,7 @@ def spread(module: nn.Module, **options: Any) -> Any:
 
 
 def pids() -> list[int]:
-    return [worker.process.pid for worker in pool_of_process()._workers]
+    return [worker.process for worker in pool_of_process()._workers]
 
 
 def is_alive(process: int) -> bool:
@@ -154,7 +154,7 @@ def test_a_worker_that_is_killed_between_steps_is_started_again() -> None:
     output = model(torch.ones(2, 1))
     (before,) = pids()
     os.kill(before, signal.SIGKILL)
-    pool_of_process()._workers[0].process.wait(LIMIT_SECONDS)
+    wait_for_end([before])
     with pytest.warns(RuntimeWarning, match=rf"process 1 \(pid {before}\).*between two steps"):
         assert_goes_on(model)
     with pytest.raises(SpreadError, match=r"have ended since.*call the model again"):
@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_before_the_backward_pass_is_named() -> None:
     output = model(torch.ones(2, 1))
     (before,) = pids()
     os.kill(before, signal.SIGKILL)
-    pool_of_process()._workers[0].process.wait(LIMIT_SECONDS)
+    wait_for_end([before])
     lost = rf"process 1 \(pid {before}\).*SIGKILL.*between its forward and its.*next step"
     with pytest.raises(SpreadError, match=lost):
         output.sum().backward()
@@ -261,7 +261,7 @@ for step in range(3):
     torch.testing.assert_close(loss, expected)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 from anyrig.parallel.engines.processes.pool import pool_of_process
-print(*(worker.process.pid for worker in pool_of_process()._workers), flush=True)
+print(*(worker.process for worker in pool_of_process()._workers), flush=True)
 if sys.argv[1] == "raise":
     raise ValueError("the end")
 if sys.argv[1] == "wait":

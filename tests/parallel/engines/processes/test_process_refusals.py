@@ -48,6 +48,10 @@ class Locked(nn.Linear):
         self.lock = threading.Lock()
 
 
+def parametrized() -> nn.Module:
+    return nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+
+
 def with_hook() -> nn.Module:
     module = nn.Linear(3, 2)
     module.register_forward_hook(lambda *_: None)
@@ -64,6 +68,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a tensor in an attribute": (Keeps, rf"the forward keeps a tensor in Keeps.last.*{THREADS}"),
     "a tensor in a list": (Collects, rf"the forward keeps a tensor in Collects.seen.*{THREADS}"),
     "an attribute that cannot be sent": (Locked, rf"cannot be sent to.*lock.*{THREADS}"),
+    "a parametrization": (parametrized, r"cannot be sent to.*only supported through"),
     "a hook": (with_hook, rf"a Linear has a hook \(forward hooks\).*{THREADS}"),
     "parameters that are views": (with_views, rf"two parameters.*the same memory.*{THREADS}"),
 }
@@ -186,3 +191,16 @@ def test_the_checks_of_a_first_call_that_failed_are_made_in_the_next() -> None:
     for _ in range(2):
         with pytest.raises(BatchError, match="halves"):
             model(torch.randn(4, 3))
+
+
+class OfNested(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.nested.to_padded_tensor(x, 0.0))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_that_requires_gradients() -> None:
+    parts = [torch.ones(rows, 3) for rows in (2, 1, 2, 1)]
+    x = torch.nested.nested_tensor(parts, requires_grad=True)
+    with pytest.raises(SpreadError, match=rf"a nested tensor requires gradients.*{THREADS}"):
+        spread(OfNested(3, 2))(x)

@@ -87,7 +87,7 @@ def files_of(process: int) -> int:
 def test_an_exception_ends_one_step_alone(fault: str, where: str, repeats: int) -> None:
     pair = Pair(Faulty())
     pair.step()
-    process, files = worker().process.pid, []
+    process, files = worker().process, []
     place = f"process 1 (pid {process})" if where == "worker" else "this process"
     error, message = (RuntimeError, "alloc") if fault == "memory" else (LookupError, "seven")
     for _ in range(repeats):
@@ -104,7 +104,7 @@ def test_an_exception_ends_one_step_alone(fault: str, where: str, repeats: int) 
         pair.step()
         pair.step()
         files.append((files_of(process), files_of(os.getpid())))
-    assert worker().process.pid == process
+    assert worker().process == process
     # Fewer if what an earlier test left was collected meanwhile.
     assert all(last <= first for last, first in zip(files[-1], files[0], strict=True)), files
 
@@ -126,7 +126,7 @@ def little_memory(process: int) -> Iterator[None]:
 def test_a_worker_without_memory_for_a_message(what: str, repeats: int) -> None:
     pair = Pair(Faulty())
     pair.step()
-    process = worker().process.pid
+    process = worker().process
     pair.several.fault, pair.several.where = "result", "worker" if what == "result" else ""
     samples = SAMPLES if what == "result" else SPARE_BYTES // WIDTH
     for _ in range(repeats):
@@ -137,7 +137,7 @@ def test_a_worker_without_memory_for_a_message(what: str, repeats: int) -> None:
         pair.several.where = ""
         pair.step(samples)
         pair.several.where = "worker" if what == "result" else ""
-    assert worker().process.pid == process
+    assert worker().process == process
 
 
 def kill_at_random(process: int, delays: random.Random) -> None:
@@ -164,7 +164,7 @@ def test_a_killed_worker_is_named_and_replaced(kills: int) -> None:
     pair, delays = Pair(), random.Random(0)
     pair.step()
     for _ in range(kills):
-        process = worker().process.pid
+        process = worker().process
         kill_at_random(process, delays)
         with pytest.raises((SpreadError, RuntimeWarning)) as raised:
             train(pair, LIMIT_SECONDS)

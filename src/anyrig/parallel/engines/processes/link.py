@@ -20,6 +20,7 @@ import io
 import math
 import os
 import pickle
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -39,8 +40,6 @@ _HEAD = struct.Struct("=QqQq")
 _MOST_DESCRIPTORS = 8
 _ALIGNMENT = 64
 _SMALLEST = 2**16
-# The errors of pickle for an object that cannot be pickled.
-CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError)
 
 
 class LinkClosed(Exception):  # noqa: N818 - an event, which its catcher explains
@@ -97,7 +96,9 @@ class Link:
         pickler = _Pickler(stream)
         try:
             pickler.dump(message)
-        except CANNOT_BE_SENT as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # of pickle, or of an object's own __getstate__
             raise SpreadError(
                 f"an argument or a result of the model cannot be sent to another process: {error}. "
                 "Pass and return tensors in containers, or use the threads of plan=Replicas()"
@@ -185,6 +186,12 @@ class Link:
                 raise LinkClosed
             view = view[count:]
         return bytes(found)
+
+    def is_closed(self) -> bool:
+        """Return whether the other end is closed."""
+        poll = select.poll()
+        poll.register(self._end, 0)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end."""

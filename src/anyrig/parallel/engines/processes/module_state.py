@@ -27,8 +27,8 @@ from ...own_class import require_frozen
 from ...spread_module import SpreadModule
 from ..replicas.mirror import HOOKS_OF_CALLS, OF_EVERY_MODULE, names_and_ids
 from ..replicas.replicas import check_place
-from .link import CANNOT_BE_SENT, lies_in_memory
-from .shared_tensors import SharedTensors
+from .link import lies_in_memory
+from .shared_tensors import SharedTensors, require_apart
 from .watched_code import classes_of, constants_of, facts_of, functions_of, names_in_code
 
 _REMEDY = "use the threads of plan=Replicas()"
@@ -75,20 +75,16 @@ class ModuleState:
         facts += [each.tensor.requires_grad for each in self.tensors.parameters]
         if self._changing:
             known = {id(slot.tensor): i for i, slot in enumerate(self.tensors.slots)}
-            facts.append(self._pickle(self._changing, _Pickler(io.BytesIO(), known)))
+            pickler = _Pickler(io.BytesIO(), known)
+            _dump(self._changing, pickler, self._root[0])
+            facts.append(pickler.stream.getvalue())
         return facts
 
     def _pack(self) -> None:
         module, loss = self._root
-        check_place(module, torch.device("cpu"))
-        require_frozen(module)
-        pickler = _Pickler(io.BytesIO(), {})
-        self.text = self._pickle(self._root, pickler)
+        pickler = _packed(module, loss)
+        self.text, tensors = pickler.stream.getvalue(), pickler.tensors
         self.version += 1
-        for each in pickler.modules:
-            _refuse_hooks(each)
-        tensors = pickler.tensors
-        _require_leaves(module, tensors)
         known = getattr(self, "tensors", None)
         same = known is not None and [id(slot.tensor) for slot in known.slots] == [
             *map(id, tensors)
@@ -118,16 +114,6 @@ class ModuleState:
         self._changing = [value for value in values if _may_change(value)]
         self._facts = self._read_facts()
 
-    def _pickle(self, value: Any, pickler: _Pickler) -> bytes:
-        try:
-            pickler.dump(value)
-        except CANNOT_BE_SENT as error:
-            raise SpreadError(
-                f"{type(self._root[0]).__name__} or its loss has an object that cannot be sent to "
-                f"other processes: {error}. Create it inside of the forward, or {_REMEDY}"
-            ) from error
-        return pickler.stream.getvalue()
-
     def tensors_in_attributes(self) -> dict[int, tuple[str, Tensor]]:
         """Return the tensors that modules hold in attributes, by ids, with their names."""
         found: dict[int, tuple[str, Tensor]] = {}
@@ -152,6 +138,34 @@ class ModuleState:
                     f"the forward keeps a tensor in {name}, where this process would have that of "
                     f"its part of the batch alone. Return it from the forward, or {_REMEDY}"
                 )
+
+
+def require_sendable(module: nn.Module, loss: Any) -> None:
+    """Raise SpreadError if other processes cannot have a module and a loss; change neither."""
+    require_apart(_packed(module, loss).tensors)
+
+
+def _packed(module: nn.Module, loss: Any) -> _Pickler:
+    check_place(module, torch.device("cpu"))
+    require_frozen(module)
+    pickler = _Pickler(io.BytesIO(), {})
+    _dump((module, loss), pickler, module)
+    for each in pickler.modules:
+        _refuse_hooks(each)
+    _require_leaves(module, pickler.tensors)
+    return pickler
+
+
+def _dump(value: Any, pickler: _Pickler, module: nn.Module) -> None:
+    try:
+        pickler.dump(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # of pickle, or of a module's own __getstate__
+        raise SpreadError(
+            f"{type(module).__name__} or its loss has an object that cannot be sent to other "
+            f"processes: {error}. Create it inside of the forward, or {_REMEDY}"
+        ) from error
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

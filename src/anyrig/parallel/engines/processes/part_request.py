@@ -15,6 +15,13 @@ from .shared_tensors import Place
 
 
 @dataclass(frozen=True)
+class Started:
+    """The first message of a worker: its process."""
+
+    process: int
+
+
+@dataclass(frozen=True)
 class SearchPath:
     """Where modules are imported from, for all that follows; there is no answer."""
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,64 +20,36 @@ from typing import Any
 
 import torch
 
-import anyrig
-
 from ....errors import ReplicaWaitError, SpreadError
+from .fork_server import ForkServer
 from .link import Link, LinkClosed, Segment
-from .part_request import SearchPath
+from .part_request import SearchPath, Started
 
 WAIT_SECONDS = 300.0
-_END_SECONDS = 1.0
 _LOOK_SECONDS = 0.2  # an interrupt does not wake a wait
-_MODULE = "anyrig.parallel.engines.processes.worker"
-# What `anyrig run --watch` asks of processes is not meant for these.
-_HIDDEN = ("ANYRIG_WATCHERS",)
 
 
 class Worker:
     """A process that computes parts of batches for this one."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, server: ForkServer) -> None:
         self.number = number
         # What the worker shall forget before its next part: numbers of models, and of calls.
         self.forgotten: list[tuple[str, int]] = []
+        self.process: int | None = None  # known when the worker has started
         self._path: list[str] = []  # as the worker has it
+        self._server = server
+        self._status: int | None = None
         ours, theirs = socket.socketpair()
         self._link = Link(ours)
-        try:
-            self.process = self._started(theirs)
-            self.send(str(Path.cwd()))
-        except BaseException:  # such as Ctrl-C: the worker ends where the link is closed
-            self._link.close()
-            raise
-
-    def _started(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         with theirs:
-            environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
-            folder = str(Path(anyrig.__file__).parents[1])
-            known = environment.get("PYTHONPATH")
-            environment["PYTHONSAFEPATH"] = "1"  # not the folder from which the script was started
-            environment["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    _MODULE,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    str(self.number),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                # Ctrl-C in a terminal is for this process, which then ends the workers.
-                start_new_session=True,
-            )
+            server.fork(theirs, number)
+        self.send(str(Path.cwd()))
 
     @property
     def name(self) -> str:
         """The worker for messages."""
-        return f"process {self.number} (pid {self.process.pid})"
+        return f"process {self.number} (pid {self.process})"
 
     def ask(self, request: Any) -> Segment | None:
         """Send a request, for which the worker may have to import modules; see `send`."""
@@ -100,7 +71,10 @@ class Worker:
         try:
             while time.monotonic() < until:
                 with contextlib.suppress(TimeoutError):
-                    return self._link.receive(_LOOK_SECONDS)
+                    message = self._link.receive(_LOOK_SECONDS)
+                    if not isinstance(message, Started):
+                        return message
+                    self.process = message.process
         except LinkClosed:
             raise self.lost(f"this process waited for {what}") from None
         raise ReplicaWaitError(
@@ -118,22 +92,32 @@ class Worker:
 
     def how_it_ended(self) -> str:
         """Return in words that this worker ended, and why."""
-        try:
-            status = self.process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            status = 0
-        cause = f"with status {status}"
-        if status < 0:
-            cause = f"by {signal.Signals(-status).name}"
-            if status == -signal.SIGKILL:
+        if self.process is None:
+            return (
+                f"process {self.number}, which computes a part of each batch, ended before it had "
+                "started (what it has written may say why)"
+            )
+        if self._status is None:
+            self._status = self._server.status_of(self.process)
+        cause = "for an unknown reason" if self._status is None else f"with status {self._status}"
+        if self._status is not None and self._status < 0:
+            cause = f"by {signal.Signals(-self._status).name}"
+            if self._status == -signal.SIGKILL:
                 cause += ", which the system sends when memory is exhausted,"
         return f"{self.name}, which computes a part of each batch, ended {cause}"
 
-    def end(self) -> None:
-        """End the process."""
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self._link.is_closed()
+
+    def kill(self) -> None:
+        """Kill the process, if it has started, and do not wait for its end."""
+        if self.process is not None and self._status is None:
+            self._server.kill(self.process)
+
+    def close(self) -> None:
+        """Close the connection, at which the process ends."""
         self._link.close()
-        self.process.kill()
-        self.process.wait()
 
 
 class Pool:
@@ -145,6 +129,7 @@ class Pool:
         self.lock = threading.RLock()
         self.numbers = count(1)  # of models and of calls
         self.generation = 0  # of workers: what earlier ones knew is lost
+        self._server: ForkServer | None = None
         self._workers: list[Worker] = []
 
     def start(self, workers: int) -> None:
@@ -157,13 +142,16 @@ class Pool:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+            if self._server is None:
+                self._server = ForkServer()
             while len(self._workers) < workers:
-                self._workers.append(Worker(len(self._workers) + 1))
+                self._workers.append(Worker(len(self._workers) + 1, self._server))
 
     def _end_with_others(self) -> Worker | None:
         """Return a worker that has ended, after all the others."""
         for worker in self._workers:
-            if worker.process.poll() is not None:
+            if worker.has_ended():
+                worker.how_it_ended()  # which the fork server knows
                 self.end()
                 return worker
         return None
@@ -210,12 +198,15 @@ class Pool:
     def end(self) -> None:
         """End all workers, also while another thread waits for one of them."""
         for worker in [*self._workers]:  # all at first: Ctrl-C may end the waits below
-            worker.process.kill()
+            worker.kill()
         with self.lock:
             workers, self._workers = self._workers, []
+            server, self._server = self._server, None
             self.generation += 1
+            if server is not None:
+                server.end()
             for worker in workers:
-                worker.end()
+                worker.close()
 
 
 def pool_of_process() -> Pool:

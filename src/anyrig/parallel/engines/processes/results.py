@@ -15,12 +15,18 @@ from ...marks import tensors_with_gradients
 def learning_tensors(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree that require gradients, each once, in the order of the tree.
 
-    Raise SpreadError for such a tensor within an object that is not a container: its gradients in
-    one process would not reach another.
+    Raise SpreadError for such a tensor within an object that is not a container, whose gradients in
+    one process would not reach another, and for a nested tensor: PyTorch's own functions in Python
+    take none.
     """
     found = [
         leaf for leaf, _ in list_leaves(tree) if isinstance(leaf, Tensor) and leaf.requires_grad
     ]
+    if any(each.is_nested for each in found):
+        raise SpreadError(
+            "a nested tensor requires gradients, which do not cross from one process to another. "
+            "Pass and return its components, or use the threads of plan=Replicas()"
+        )
     known = set(map(id, found))
     if any(id(each) not in known for each in tensors_with_gradients(tree)):
         raise SpreadError(

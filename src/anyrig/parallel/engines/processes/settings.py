@@ -54,10 +54,7 @@ class Settings:
                 torch.is_autocast_cache_enabled(),
             ),
             torch.get_default_dtype(),
-            (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
+            _deterministic(),
             torch.get_float32_matmul_precision(),
             torch.get_num_threads(),
             hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8).digest(),
@@ -69,7 +66,9 @@ class Settings:
     def applied(self, worker: int) -> Iterator[None]:
         """Compute in these settings, in worker number `worker`."""
         torch.set_default_dtype(self.default_dtype)
-        torch.use_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        if _deterministic() != self.deterministic:  # as setting it imports torch._inductor
+            always, warns = self.deterministic
+            torch.use_deterministic_algorithms(always, warn_only=warns)
         torch.set_float32_matmul_precision(self.matmul_precision)
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
@@ -88,6 +87,13 @@ class Settings:
             torch.autocast("cpu", dtype, enabled, cache),
         ):
             yield
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _packed(state: Any) -> tuple[int, bytes, float | None]:

@@ -66,7 +66,7 @@ class SharedTensors:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         ordered = sorted(tensors, key=lambda each: not is_parameter(each))
-        _require_apart([each for each in ordered if is_parameter(each)])
+        require_apart(ordered)
         places: dict[int, Place] = {}
         start = self.parameter_bytes = 0
         for tensor in ordered:
@@ -134,7 +134,9 @@ def is_parameter(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
 
 
-def _require_apart(parameters: Sequence[Tensor]) -> None:
+def require_apart(tensors: Sequence[Tensor]) -> None:
+    """Raise SpreadError if two parameters among tensors share memory."""
+    parameters = filter(is_parameter, tensors)
     spans = sorted(
         (each.data_ptr(), each.data_ptr() + each.numel() * each.itemsize)
         for each in parameters

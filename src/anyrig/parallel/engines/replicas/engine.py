@@ -92,6 +92,15 @@ class ReplicaEngine(DividedEngine):
     ) -> Any:
         return self._run.side_by_side.run(Meeting([device]), [function], [given])[0]
 
+    def explain(self) -> Layout:
+        """Return the layout as it is now, and what processes could do if the plan was chosen."""
+        if not self.layout.is_chosen:
+            return self.layout
+        from ..processes.advice import explain_processes  # imports cloudpickle
+
+        text = explain_processes(self.module, self.loss, self.layout)
+        return replace(self.layout, processes=text)
+
     def refresh(self) -> None:
         """Make the next call copy every parameter and buffer to the other devices again."""
         self._run.replicas.refresh()

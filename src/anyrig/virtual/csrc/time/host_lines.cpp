@@ -1,6 +1,7 @@
 #include "time/host_lines.h"
 
 #include "time/giving_way.h"
+#include "time/python_code.h"
 
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -54,7 +55,15 @@ void HostLines::wait_until(double moment) {
 
 double HostLines::work_after(double moment, double seconds) {
   HostLine& line = current();
-  line.moment = std::max(line.moment, moment) + seconds;
+  double begin = std::max(line.moment, moment);
+  const bool takes_turns = seconds > 0 && &line != &shared_ && is_called_by_python();
+  if (takes_turns) {
+    begin = std::max(begin, python_in_backward_);
+  }
+  line.moment = begin + seconds;
+  if (takes_turns) {
+    python_in_backward_ = line.moment;
+  }
   note_launch_time(line);
   return line.moment;
 }

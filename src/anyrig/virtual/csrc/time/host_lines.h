@@ -9,7 +9,9 @@
 //    a GPU, the other threads continue (giving_way.h).
 // 2. A thread inside a backward pass has its own timeline, since PyTorch's engine launches from one
 //    C++ thread per device. That timeline starts no earlier than the shared one.
-// 3. The shared timeline continues after all launches of backward passes, so launches after
+// 3. Python code within a backward pass (functions of torch.autograd.Function, hooks, recomputed
+//    checkpoints) needs the GIL: such launches of different threads take turns, too.
+// 4. The shared timeline continues after all launches of backward passes, so launches after
 //    backward() come after the backward pass. A second Python thread that launches during the
 //    backward pass is delayed too; this seldom matters, as both threads continue to launch.
 //
@@ -50,6 +52,7 @@ class HostLines {
 
   HostLine shared_;
   double latest_in_backward_ = 0;
+  double python_in_backward_ = 0; // when Python code within backward passes is done so far
   std::vector<pid_t> backward_threads_;
 };
 
