@@ -10,16 +10,18 @@ import pytest
 from made_plans import SAMPLES, Cluster
 
 from anyrig.errors import PlanningError
-from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement
+from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, VARIABLE, Arrangement
 from anyrig.planning.arrangements import arrangements_on
 from anyrig.planning.candidate import Verdict
 from anyrig.planning.plan_search import MEMORY, PRICE, SPEED, PlanSearch
 from anyrig.planning.plan_table import describe_loss, describe_search
 from anyrig.planning.planning import Planning
 from anyrig.planning.ranking import join_plans
+from anyrig.planning.rehearsed_value import Order
 from anyrig.planning.workload import Workload
 from anyrig.programs.program import Program
 from anyrig.rehearsal.comparison.prices import Prices
+from anyrig.rehearsal.comparison.rehearsed_apart import RehearsedApart
 from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
@@ -174,6 +176,40 @@ def test_a_program_that_follows_no_plan_is_refused() -> None:
         match=r"same time and memory with Replicas\(\) and Shards\(\), so that it does",
     ):
         planned(replace(CLUSTER, obeys=False), tries=2)
+
+
+@dataclass(frozen=True)
+class Refusing(Cluster):
+    """A cluster on which a program refuses the plans that demand something."""
+
+    refused: str = ""
+
+    def find(self, order: Order) -> RehearsedApart | None:
+        text = order.environment[VARIABLE]
+        one = next(each for each in arrangements_on(EIGHT) if str(each) == text)
+        if one.plan == PIPELINE and self.refused in {*one.demands, ""}:
+            error = {"kind": "SpreadError", "text": "impossible", "line": "train.py:3"}
+            return RehearsedApart(1, {"error": error}, None)
+        return super().find(order)
+
+
+@pytest.mark.parametrize(
+    ("refused", "failed", "ruled_out"),
+    [
+        ("", 2, 520),  # a model that cannot be divided
+        ("backward passes during the forward call", 1, 434),  # no loss= in the script
+        ("a batch in parts", 3, 483),  # batch normalization
+    ],
+)
+def test_what_made_one_plan_fail_is_not_tried_again(
+    refused: str, failed: int, ruled_out: int
+) -> None:
+    search = planned(Refusing(Path(), "hash", collective_seconds=0.5, refused=refused))
+    assert sum(one.verdict is Verdict.FAILED for one in search.tried) == failed
+    assert search.ruled_out == ruled_out
+    assert f"{failed} failed, and so would {ruled_out} others:" in describe_search(search)
+    ran = any(one.arrangement.plan == PIPELINE for one in search.ranked())
+    assert ran == bool(refused)
 
 
 @dataclass(frozen=True)

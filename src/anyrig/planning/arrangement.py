@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # The environment variable that `anyrig.spread` reads.
 VARIABLE = "ANYRIG_PLAN"
 REPLICAS, SHARDS, PIPELINE = "Replicas", "Shards", "Pipeline"
 Value = int | str | bool
+_TWO_STAGES = ("interleaved", "zero-bubble-v")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,30 @@ class Arrangement:
     def micro_batches(self) -> int:
         """The number of micro-batches of a pipeline; 1 for other plans."""
         return int(self.value("micro_batches", 1))
+
+    @property
+    def demands(self) -> frozenset[str]:
+        """What this plan demands of a program, and the simplest plan of its class does not."""
+        return frozenset(self._demands())
+
+    def _demands(self) -> Iterator[str]:
+        schedule = str(self.value("schedule", "gpipe"))
+        if self.processes > 1:
+            yield "ranks"
+        if self.replicas > 1:
+            yield "replicas"
+        if self.micro_batches > 1:
+            yield "a batch in parts"
+        if self.value("checkpoint", "never") != "never":
+            yield "recomputation"
+        if schedule != "gpipe":
+            yield "backward passes during the forward call"
+        if schedule.startswith("zero-bubble"):
+            yield "backward passes in two parts"
+        if schedule in _TWO_STAGES:
+            yield "two stages on a GPU"
+        if self.value("reshard_after_forward", True) is False:
+            yield "gathered parameters that are kept"
 
     def value(self, name: str, default: Value) -> Value:
         """Return an attribute of the plan."""

@@ -10,12 +10,13 @@
       |      ○          next is the lowest expectation
 
 One plan of each kind comes first. A plan whose bound does not fit, or is not below the best so far,
-is never rehearsed.
+is never rehearsed; nor is one that demands of the program what made another plan fail.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -60,12 +61,12 @@ class PlanSearch:
         """Return the plan to rehearse next; None if none is worth it."""
         if len(self._asked) >= self.most_tries:
             return None
-        left = [one for one in self.arrangements if one not in self._asked]
+        left = self._without_ruled_out(self._left)
         first = next((one for one in _probes(left, self.rig) if self._is_new(one)), None)
         if first is not None:
             chosen: Arrangement | None = first
         elif any(one.candidate.fits for one in self.tried):
-            chosen = self._most_promising(left)
+            chosen = self._simplest_before(self._most_promising(left), left)
         else:
             chosen = self._smallest(left)
         if chosen is not None:
@@ -99,8 +100,39 @@ class PlanSearch:
     @property
     def impossible(self) -> int:
         """How many plans take more memory than the rig has, by their bounds."""
-        left = [one for one in self.arrangements if one not in self._asked]
-        return sum(self.workload.cannot_fit(one, self.rig) for one in left)
+        return sum(self.workload.cannot_fit(one, self.rig) for one in self._left)
+
+    @property
+    def ruled_out(self) -> int:
+        """How many plans would fail as a plan did that was tried."""
+        left = self._left
+        return len(left) - len(self._without_ruled_out(left))
+
+    @property
+    def _left(self) -> list[Arrangement]:
+        return [one for one in self.arrangements if one not in self._asked]
+
+    def _without_ruled_out(self, arrangements: Sequence[Arrangement]) -> list[Arrangement]:
+        """Return the plans that do not demand of the program what made a plan fail.
+
+        That is what no plan of its class demanded that ran; or, if there is no such demand, all
+        that it demanded together.
+        """
+        allowed: dict[str, set[str]] = defaultdict(set)
+        for one in self.tried:
+            if one.candidate.fits:
+                allowed[one.arrangement.plan] |= one.arrangement.demands
+        failed = {
+            (one.arrangement.plan, one.arrangement.demands)
+            for one in self.tried
+            if one.verdict is Verdict.FAILED
+        }
+        wrong = [(plan, demands - allowed[plan] or demands) for plan, demands in failed]
+        return [
+            one
+            for one in arrangements
+            if not any(one.plan == plan and one.demands >= demands for plan, demands in wrong)
+        ]
 
     def _is_new(self, arrangement: Arrangement) -> bool:
         """Return whether no plan of its family was asked for."""
@@ -142,6 +174,23 @@ class PlanSearch:
         expected = {one: self._bound(one) * _excess_near(one, excesses) for one in possible}
         chosen = min(expected, key=lambda one: expected[one], default=None)
         return None if chosen is None or expected[chosen] > _WORTH * best else chosen
+
+    def _simplest_before(
+        self, chosen: Arrangement | None, left: Sequence[Arrangement]
+    ) -> Arrangement | None:
+        """Return `chosen`, or the plan that demands the least of what `chosen` does.
+
+        If plans of this class failed and none ran, that rehearsal says the most about the others.
+        """
+        verdicts = [
+            one.verdict
+            for one in self.tried
+            if chosen is not None and one.arrangement.plan == chosen.plan
+        ]
+        if chosen is None or Verdict.FAILED not in verdicts or {*verdicts} > {Verdict.FAILED}:
+            return chosen
+        simpler = [one for one in left if chosen.demands >= one.demands and one.plan == chosen.plan]
+        return min(simpler, key=lambda one: (len(one.demands), self._bound(one)))
 
     def _ran_out_nearby(self, arrangement: Arrangement) -> bool:
         """Return whether a plan of the family with no higher bound of memory ran out of it."""

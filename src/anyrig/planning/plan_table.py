@@ -73,11 +73,14 @@ def describe_search(search: PlanSearch) -> list[str]:
         f"{search.rig}: rehearsed {len(tried)} of {len(search.arrangements)} plans; {out} ran out "
         f"of memory, and {search.impossible} others take more memory than there is"
     ]
+    if failed:
+        more = f", and so would {search.ruled_out} others" if search.ruled_out else ""
+        lines.append(f"{len(failed)} failed{more}:")
     for one in failed[:3]:
-        error = one.candidate.found.error or "it failed"
-        lines.append(
-            f"  {one.arrangement} with {one.arrangement.processes} processes: {error[:200]}"
-        )
+        error = one.candidate.found.error or "no error is known"
+        processes = one.arrangement.processes
+        ranks = f" by {processes} processes" if processes > 1 else ""
+        lines.append(f"  {one.arrangement}{ranks}: {error[:300]}")
     return lines
 
 
