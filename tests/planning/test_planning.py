@@ -241,6 +241,18 @@ def test_plans_that_differ_in_time_or_processes_are_followed(
     assert len(planned(results, tries=8).tried) >= 4
 
 
+def test_a_program_with_a_precision_of_its_own_is_not_tried_in_another() -> None:
+    own = planned(CLUSTER)
+    plans = arrangements_on(EIGHT, precision="bfloat16")
+    search = PlanSearch(EIGHT, plans, SPEED, 40)
+    planning = Planning(Program("train.py", ()), search, None, own_precision=own)
+    order = planning.order(search.arrangements[0])
+    assert order.environment == {VARIABLE: "Replicas()", "ANYRIG_PRECISION": "bfloat16"}
+    with pytest.raises(PlanningError, match="same time and memory with precision='bfloat16' as w"):
+        planning.run(CLUSTER, lambda arrangement: pytest.fail("nothing is rehearsed"))
+    assert describe_search(search)[0].startswith("8xA100-80GB in bfloat16: rehearsed 1 of 530")
+
+
 def test_bounds_follow_the_schedules() -> None:
     workload = Workload(1.0, 80.0 * GIB, 8.0 * GIB, 16)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# The environment variable that `anyrig.spread` reads.
-VARIABLE = "ANYRIG_PLAN"
+# The environment variables that `anyrig.spread` reads.
+VARIABLE, PRECISION_VARIABLE = "ANYRIG_PLAN", "ANYRIG_PRECISION"
 REPLICAS, SHARDS, PIPELINE = "Replicas", "Shards", "Pipeline"
 Value = int | str | bool
 _TWO_STAGES = ("interleaved", "zero-bubble-v")
@@ -24,11 +24,13 @@ class Arrangement:
         processes: how many processes follow the plan: one, which drives all GPUs, or a rank for
             each GPU.
         values: the plan's attributes that differ from their defaults.
+        precision: the dtype of autocast, as `anyrig.spread` takes it; None for the program's own.
     """
 
     plan: str
     processes: int
     values: tuple[tuple[str, Value], ...] = ()
+    precision: str | None = None
 
     def __str__(self) -> str:
         texts = [
@@ -36,6 +38,18 @@ class Arrangement:
             for name, value in self.values
         ]
         return f"{self.plan}({', '.join(texts)})"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that apply the arrangement."""
+        precision = {} if self.precision is None else {PRECISION_VARIABLE: self.precision}
+        return {VARIABLE: str(self), **precision}
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of `anyrig.spread` that apply the arrangement, in a script."""
+        precision = "" if self.precision is None else f', precision="{self.precision}"'
+        return f"plan=anyrig.{self}{precision}"
 
     @property
     def family(self) -> tuple[str, bool]:

@@ -61,7 +61,7 @@ class PlanSearch:
         """Return the plan to rehearse next; None if none is worth it."""
         if len(self._asked) >= self.most_tries:
             return None
-        left = self._without_ruled_out(self._left)
+        left = self.without_ruled_out(self.left)
         first = next((one for one in _probes(left, self.rig) if self._is_new(one)), None)
         if first is not None:
             chosen: Arrangement | None = first
@@ -100,19 +100,20 @@ class PlanSearch:
     @property
     def impossible(self) -> int:
         """How many plans take more memory than the rig has, by their bounds."""
-        return sum(self.workload.cannot_fit(one, self.rig) for one in self._left)
+        return sum(self.workload.cannot_fit(one, self.rig) for one in self.left)
 
     @property
     def ruled_out(self) -> int:
         """How many plans would fail as a plan did that was tried."""
-        left = self._left
-        return len(left) - len(self._without_ruled_out(left))
+        left = self.left
+        return len(left) - len(self.without_ruled_out(left))
 
     @property
-    def _left(self) -> list[Arrangement]:
+    def left(self) -> list[Arrangement]:
+        """The plans that were not asked for."""
         return [one for one in self.arrangements if one not in self._asked]
 
-    def _without_ruled_out(self, arrangements: Sequence[Arrangement]) -> list[Arrangement]:
+    def without_ruled_out(self, arrangements: Sequence[Arrangement]) -> list[Arrangement]:
         """Return the plans that do not demand of the program what made a plan fail.
 
         That is what no plan of its class demanded that ran; or, if there is no such demand, all
@@ -143,7 +144,8 @@ class PlanSearch:
             return tried.peak_bytes or math.inf
         return tried.seconds_for(self.samples) or math.inf
 
-    def _bound(self, arrangement: Arrangement) -> float:
+    def bound(self, arrangement: Arrangement) -> float:
+        """Return how long a step of a plan takes at least, or how much memory; 0 if unknown."""
         gpus = len(self.rig.devices)
         if self.by == MEMORY:
             return self.workload.least_bytes(arrangement, gpus)
@@ -164,14 +166,14 @@ class PlanSearch:
             if not self.workload.cannot_fit(one, self.rig)
             and not self.workload.is_too_fine(one)
             and not self._ran_out_nearby(one)
-            and self._bound(one) < best
+            and self.bound(one) < best
         ]
         excesses = [
-            (one.arrangement, self._cost(one) / self._bound(one.arrangement))
+            (one.arrangement, self._cost(one) / self.bound(one.arrangement))
             for one in self.tried
-            if one.candidate.fits and self._bound(one.arrangement)
+            if one.candidate.fits and self.bound(one.arrangement)
         ]
-        expected = {one: self._bound(one) * _excess_near(one, excesses) for one in possible}
+        expected = {one: self.bound(one) * _excess_near(one, excesses) for one in possible}
         chosen = min(expected, key=lambda one: expected[one], default=None)
         return None if chosen is None or expected[chosen] > _WORTH * best else chosen
 
@@ -190,7 +192,7 @@ class PlanSearch:
         if chosen is None or Verdict.FAILED not in verdicts or {*verdicts} > {Verdict.FAILED}:
             return chosen
         simpler = [one for one in left if chosen.demands >= one.demands and one.plan == chosen.plan]
-        return min(simpler, key=lambda one: (len(one.demands), self._bound(one)))
+        return min(simpler, key=lambda one: (len(one.demands), self.bound(one)))
 
     def _ran_out_nearby(self, arrangement: Arrangement) -> bool:
         """Return whether a plan of the family with no higher bound of memory ran out of it."""
