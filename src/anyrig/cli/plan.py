@@ -223,9 +223,14 @@ def _run_all(plannings: Sequence[Planning], results: KeptResults) -> tuple[list[
 
 
 def _note(planning: Planning, arrangement: Arrangement) -> None:
+    from ..units import format_seconds
+
     search = planning.search
     best = next(iter(search.ranked()), None)
-    known = "" if best is None else f"; the best so far is {best.arrangement}"
+    known = ""
+    if best is not None:
+        seconds = "" if best.seconds is None else f", {format_seconds(best.seconds)}"
+        known = f"; the best so far is {best.arrangement}{seconds}"
     ranks = f" by {arrangement.processes} processes" if arrangement.processes > 1 else ""
     precision = "" if arrangement.precision is None else f" in {arrangement.precision}"
     sys.stderr.write(

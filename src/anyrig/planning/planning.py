@@ -89,8 +89,8 @@ class Planning:
             if same:
                 raise PlanningError(
                     f"{self.program.name} takes the same time and memory with "
-                    f"{' and '.join(map(str, same))}, so that it does not follow any plan; call "
-                    "anyrig.spread(model) without plan="
+                    f"{' and '.join(map(str, same))}, so that it does not follow any plan; "
+                    "spread its model by anyrig.spread(model), without plan="
                 )
             if self.own_precision is not None and _is_in(self.own_precision.tried, tried):
                 raise PlanningError(
