@@ -18,6 +18,7 @@ from anyrig.planning.plan_table import describe_loss, describe_search
 from anyrig.planning.planning import Planning
 from anyrig.planning.ranking import join_plans
 from anyrig.planning.rehearsed_value import Order
+from anyrig.planning.stage_time import StageTime
 from anyrig.planning.workload import Workload
 from anyrig.programs.program import Program
 from anyrig.rehearsal.comparison.prices import Prices
@@ -271,6 +272,34 @@ def test_bounds_follow_the_schedules() -> None:
     fine = Arrangement(PIPELINE, 1, (("micro_batches", 32),))
     assert workload.is_too_fine(fine)
     assert not workload.is_too_fine(Arrangement(PIPELINE, 1, (("micro_batches", 16),)))
+
+
+def test_the_slowest_stage_bounds_similar_pipelines() -> None:
+    facts = {
+        "typical_step": {"seconds": 2.0},
+        "devices": [{"busy_share": 0.25}, {"busy_share": 0.75}],
+    }
+
+    def pipeline(schedule: str, micro_batches: int, **more: Any) -> Arrangement:
+        values = {"micro_batches": micro_batches, "schedule": schedule, **more}
+        return Arrangement(PIPELINE, 1, tuple(values.items()))
+
+    stages = StageTime.of(pipeline("1f1b", 8), facts)
+    workload = Workload(0.5).least(Workload(stages=stages))
+    assert workload.slowest_stage_seconds(pipeline("1f1b", 8)) == 1.5
+    assert workload.slowest_stage_seconds(pipeline("zero-bubble", 64, checkpoint="always")) == 1.5
+    for other in (
+        pipeline("1f1b", 7),
+        pipeline("interleaved", 8),
+        pipeline("1f1b", 8, replicas=2),
+    ):
+        assert workload.slowest_stage_seconds(other) == 0
+    (split,) = StageTime.of(pipeline("zero-bubble", 8), facts)
+    assert not split.bounds(pipeline("1f1b", 8))
+    search = PlanSearch(VirtualRig.parse("2xT4"), [], SPEED, 4, workload=workload)
+    assert search.bound(pipeline("1f1b", 8)) == 1.5
+    assert StageTime.of(pipeline("1f1b", 8, checkpoint="always"), facts) == ()
+    assert StageTime.of(Arrangement(SHARDS, 2), facts) == ()
 
 
 def test_unequal_gpus_and_one_gpu_have_the_plans_that_they_can_follow() -> None:

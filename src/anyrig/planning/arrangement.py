@@ -67,12 +67,21 @@ class Arrangement:
         return int(self.value("micro_batches", 1))
 
     @property
+    def has_two_stages(self) -> bool:
+        """Whether each GPU has two stages of a pipeline."""
+        return self.value("schedule", "gpipe") in _TWO_STAGES
+
+    @property
+    def has_two_backwards(self) -> bool:
+        """Whether a pipeline computes the gradients of inputs and of parameters separately."""
+        return str(self.value("schedule", "gpipe")).startswith("zero-bubble")
+
+    @property
     def demands(self) -> frozenset[str]:
         """What this plan demands of a program, and the simplest plan of its class does not."""
         return frozenset(self._demands())
 
     def _demands(self) -> Iterator[str]:
-        schedule = str(self.value("schedule", "gpipe"))
         if self.processes > 1:
             yield "ranks"
         if self.replicas > 1:
@@ -81,11 +90,11 @@ class Arrangement:
             yield "a batch in parts"
         if self.value("checkpoint", "never") != "never":
             yield "recomputation"
-        if schedule != "gpipe":
+        if self.value("schedule", "gpipe") != "gpipe":
             yield "backward passes during the forward call"
-        if schedule.startswith("zero-bubble"):
+        if self.has_two_backwards:
             yield "backward passes in two parts"
-        if schedule in _TWO_STAGES:
+        if self.has_two_stages:
             yield "two stages on a GPU"
         if self.value("reshard_after_forward", True) is False:
             yield "gathered parameters that are kept"

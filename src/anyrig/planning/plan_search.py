@@ -146,6 +146,13 @@ class PlanSearch:
 
     def bound(self, arrangement: Arrangement) -> float:
         """Return how long a step of a plan takes at least, or how much memory; 0 if unknown."""
+        if self.by == MEMORY:
+            return self._even_bound(arrangement)
+        slowest = self.workload.slowest_stage_seconds(arrangement)
+        return max(self._even_bound(arrangement), slowest)
+
+    def _even_bound(self, arrangement: Arrangement) -> float:
+        """Return the bound if all GPUs have as much to do; what differs is in a plan's excess."""
         gpus = len(self.rig.devices)
         if self.by == MEMORY:
             return self.workload.least_bytes(arrangement, gpus)
@@ -169,11 +176,11 @@ class PlanSearch:
             and self.bound(one) < best
         ]
         excesses = [
-            (one.arrangement, self._cost(one) / self.bound(one.arrangement))
+            (one.arrangement, self._cost(one) / self._even_bound(one.arrangement))
             for one in self.tried
-            if one.candidate.fits and self.bound(one.arrangement)
+            if one.candidate.fits and self._even_bound(one.arrangement)
         ]
-        expected = {one: self.bound(one) * _excess_near(one, excesses) for one in possible}
+        expected = {one: self._even_bound(one) * _excess_near(one, excesses) for one in possible}
         chosen = min(expected, key=lambda one: expected[one], default=None)
         return None if chosen is None or expected[chosen] > _WORTH * best else chosen
 
