@@ -8,7 +8,7 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import SpreadError
-from anyrig.parallel.plan_text import VARIABLE, plan_of_environment, read_plan
+from anyrig.parallel.plan_text import PRECISION_VARIABLE, VARIABLE, plan_of_environment, read_plan
 from anyrig.parallel.plans import Exact, Pipeline, Plan, Replicas, Shards
 
 
@@ -78,3 +78,18 @@ def test_the_plan_of_the_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -
     x = torch.ones(4, 4, device="cuda:0")
     model(x, target=x).backward()
     assert anyrig.explain(model).way == "pipeline"
+
+
+def test_spread_reads_the_precision_unless_it_is_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PRECISION_VARIABLE, "bfloat16")
+    model = anyrig.spread(nn.Linear(4, 4), "cpu")
+    assert model(torch.ones(4, 4)).dtype == torch.bfloat16
+    assert "ANYRIG_PRECISION is bfloat16; " in anyrig.explain(model).reason
+    given = anyrig.spread(nn.Linear(4, 4), "cpu", precision="float16")
+    assert given(torch.ones(4, 4)).dtype == torch.float16
+    assert "ANYRIG_PRECISION" not in anyrig.explain(given).reason
+    monkeypatch.setenv(PRECISION_VARIABLE, "int8")
+    with pytest.raises(SpreadError, match="ANYRIG_PRECISION is 'int8'; set it to bfloat16 or"):
+        anyrig.spread(nn.Linear(4, 4), "cpu")

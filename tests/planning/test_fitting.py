@@ -116,14 +116,13 @@ def test_only_what_is_certain_is_a_success() -> None:
 
 
 def test_a_row_names_gpus_without_use_and_the_end_of_the_range() -> None:
-    found = candidate(8, Verdict.CERTAIN, 1, devices=[{"peak": {"headroom_bytes": 1}}])
-    row = FittedRig(VirtualRig.parse("2xT4"), (found,), True, None, 1, 0)
-    assert describe_limits(row, Variation("--batch-size", 1, 8)) == [
+    (row,) = rows_of(FORMULA, rigs="2xT4", variation=Variation("--batch-size", 1, 4))
+    assert describe_limits(row, Variation("--batch-size", 1, 4)) == [
         "2xT4: the program uses 1 of 2 GPUs, and the price is that of all",
-        "2xT4: 8 is the end of the range, and a larger value may fit, too",
+        "2xT4: 4 is the end of the range, and a larger value may fit, too",
     ]
-    alone = FittedRig(VirtualRig.parse("T4"), (found,), True, None, 1, 0)
-    assert describe_limits(alone, Variation("--batch-size", 1, 9)) == []
+    (alone,) = rows_of(FORMULA, rigs="T4")
+    assert describe_limits(alone, BATCH) == []
 
 
 def test_progress_counts_rigs_that_are_done_and_not_those_that_were_tried() -> None:

@@ -54,6 +54,16 @@ def test_commands_have_the_plan_and_quoted_arguments() -> None:
     assert module.command == "ANYRIG_PLAN='Replicas()' python -m train"
 
 
+def test_every_form_has_the_precision() -> None:
+    plan = Arrangement(SHARDS, 8, precision="bfloat16")
+    made = launch("8xA100-80GB", plan)
+    assert made.command.startswith("ANYRIG_PLAN='Shards()' ANYRIG_PRECISION=bfloat16 anyrig run ")
+    assert made.code == 'plan=anyrig.Shards(), precision="bfloat16"'
+    assert "\nexport ANYRIG_PLAN='Shards()' ANYRIG_PRECISION=bfloat16\n" in FORMS["slurm"](made)
+    assert all("ANYRIG_PRECISION" in write(made) for write in FORMS.values())
+    assert made.environment_from({})["ANYRIG_PRECISION"] == "bfloat16"
+
+
 def test_the_plan_takes_the_place_of_one_in_the_environment() -> None:
     before = {VARIABLE: "Replicas()", "HOME": "/home/ann"}
     assert launch().environment_from(before) == {VARIABLE: "Shards()", "HOME": "/home/ann"}

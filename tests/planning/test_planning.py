@@ -10,16 +10,19 @@ import pytest
 from made_plans import SAMPLES, Cluster
 
 from anyrig.errors import PlanningError
-from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement
+from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, VARIABLE, Arrangement
 from anyrig.planning.arrangements import arrangements_on
 from anyrig.planning.candidate import Verdict
 from anyrig.planning.plan_search import MEMORY, PRICE, SPEED, PlanSearch
 from anyrig.planning.plan_table import describe_loss, describe_search
 from anyrig.planning.planning import Planning
 from anyrig.planning.ranking import join_plans
+from anyrig.planning.rehearsed_value import Order
+from anyrig.planning.stage_time import StageTime
 from anyrig.planning.workload import Workload
 from anyrig.programs.program import Program
 from anyrig.rehearsal.comparison.prices import Prices
+from anyrig.rehearsal.comparison.rehearsed_apart import RehearsedApart
 from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
@@ -177,6 +180,40 @@ def test_a_program_that_follows_no_plan_is_refused() -> None:
 
 
 @dataclass(frozen=True)
+class Refusing(Cluster):
+    """A cluster on which a program refuses the plans that demand something."""
+
+    refused: str = ""
+
+    def find(self, order: Order) -> RehearsedApart | None:
+        text = order.environment[VARIABLE]
+        one = next(each for each in arrangements_on(EIGHT) if str(each) == text)
+        if one.plan == PIPELINE and self.refused in {*one.demands, ""}:
+            error = {"kind": "SpreadError", "text": "impossible", "line": "train.py:3"}
+            return RehearsedApart(1, {"error": error}, None)
+        return super().find(order)
+
+
+@pytest.mark.parametrize(
+    ("refused", "failed", "ruled_out"),
+    [
+        ("", 2, 520),  # a model that cannot be divided
+        ("backward passes during the forward call", 1, 434),  # no loss= in the script
+        ("a batch in parts", 3, 483),  # batch normalization
+    ],
+)
+def test_what_made_one_plan_fail_is_not_tried_again(
+    refused: str, failed: int, ruled_out: int
+) -> None:
+    search = planned(Refusing(Path(), "hash", collective_seconds=0.5, refused=refused))
+    assert sum(one.verdict is Verdict.FAILED for one in search.tried) == failed
+    assert search.ruled_out == ruled_out
+    assert f"{failed} failed, and so would {ruled_out} others:" in describe_search(search)
+    ran = any(one.arrangement.plan == PIPELINE for one in search.ranked())
+    assert ran == bool(refused)
+
+
+@dataclass(frozen=True)
 class SameMemory(Cluster):
     """A cluster on which all plans take the same memory; and time, if they are the named ones."""
 
@@ -205,6 +242,18 @@ def test_plans_that_differ_in_time_or_processes_are_followed(
     assert len(planned(results, tries=8).tried) >= 4
 
 
+def test_a_program_with_a_precision_of_its_own_is_not_tried_in_another() -> None:
+    own = planned(CLUSTER)
+    plans = arrangements_on(EIGHT, precision="bfloat16")
+    search = PlanSearch(EIGHT, plans, SPEED, 40)
+    planning = Planning(Program("train.py", ()), search, None, own_precision=own)
+    order = planning.order(search.arrangements[0])
+    assert order.environment == {VARIABLE: "Replicas()", "ANYRIG_PRECISION": "bfloat16"}
+    with pytest.raises(PlanningError, match="same time and memory with precision='bfloat16' as w"):
+        planning.run(CLUSTER, lambda arrangement: pytest.fail("nothing is rehearsed"))
+    assert describe_search(search)[0].startswith("8xA100-80GB in bfloat16: rehearsed 1 of 530")
+
+
 def test_bounds_follow_the_schedules() -> None:
     workload = Workload(1.0, 80.0 * GIB, 8.0 * GIB, 16)
 
@@ -223,6 +272,34 @@ def test_bounds_follow_the_schedules() -> None:
     fine = Arrangement(PIPELINE, 1, (("micro_batches", 32),))
     assert workload.is_too_fine(fine)
     assert not workload.is_too_fine(Arrangement(PIPELINE, 1, (("micro_batches", 16),)))
+
+
+def test_the_slowest_stage_bounds_similar_pipelines() -> None:
+    facts = {
+        "typical_step": {"seconds": 2.0},
+        "devices": [{"busy_share": 0.25}, {"busy_share": 0.75}],
+    }
+
+    def pipeline(schedule: str, micro_batches: int, **more: Any) -> Arrangement:
+        values = {"micro_batches": micro_batches, "schedule": schedule, **more}
+        return Arrangement(PIPELINE, 1, tuple(values.items()))
+
+    stages = StageTime.of(pipeline("1f1b", 8), facts)
+    workload = Workload(0.5).least(Workload(stages=stages))
+    assert workload.slowest_stage_seconds(pipeline("1f1b", 8)) == 1.5
+    assert workload.slowest_stage_seconds(pipeline("zero-bubble", 64, checkpoint="always")) == 1.5
+    for other in (
+        pipeline("1f1b", 7),
+        pipeline("interleaved", 8),
+        pipeline("1f1b", 8, replicas=2),
+    ):
+        assert workload.slowest_stage_seconds(other) == 0
+    (split,) = StageTime.of(pipeline("zero-bubble", 8), facts)
+    assert not split.bounds(pipeline("1f1b", 8))
+    search = PlanSearch(VirtualRig.parse("2xT4"), [], SPEED, 4, workload=workload)
+    assert search.bound(pipeline("1f1b", 8)) == 1.5
+    assert StageTime.of(pipeline("1f1b", 8, checkpoint="always"), facts) == ()
+    assert StageTime.of(Arrangement(SHARDS, 2), facts) == ()
 
 
 def test_unequal_gpus_and_one_gpu_have_the_plans_that_they_can_follow() -> None:

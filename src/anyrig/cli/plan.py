@@ -48,6 +48,13 @@ class By(str, Enum):
     MEMORY = "memory"
 
 
+class Precision(str, Enum):
+    """In what else to compute."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 class Form(str, Enum):
     """For which tool to write a file."""
 
@@ -100,6 +107,14 @@ def plan(
         Optional[Form],  # noqa: UP045
         typer.Option("--as", help="Print the best plan as a file for this tool, and no table."),
     ] = None,
+    precision: Annotated[
+        Optional[Precision],  # noqa: UP045
+        typer.Option(
+            "--allow-precision",
+            help="Try each plan also under autocast in this dtype. It changes the numbers that the "
+            "script computes.",
+        ),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Use no results of earlier runs, but keep new ones.")
     ] = False,
@@ -136,17 +151,17 @@ def plan(
     words = None if verify is None else split_words(verify, "--verify")
     found = read_prices(prices)
     program = read_command([script, *context.args], is_module=module)
-    plannings = [
-        Planning(
-            program,
-            PlanSearch(each, arrangements_on(each), by.value, tries),
-            found,
-            min(core_count(), _MOST_PROCESSES),
-        )
-        for each in rigs
-    ]
+    plannings = []
+    for each in rigs:
+        own = None
+        for dtype in [None] if precision is None else [None, precision.value]:
+            plans = arrangements_on(each, precision=dtype)
+            search = PlanSearch(each, plans, by.value, tries)
+            processes = min(core_count(), _MOST_PROCESSES)
+            plannings.append(Planning(program, search, found, processes, own))
+            own = search
     results = KeptResults.in_cache(fingerprint(program, os.environ), is_read=not again)
-    is_interrupted = _is_interrupted(plannings, results)
+    plannings, is_interrupted = _run_all(plannings, results)
     rows = join_plans([each.search for each in plannings], seconds, samples)
     if not rows:
         raise typer.Exit(_INTERRUPTED if is_interrupted else 1)
@@ -174,29 +189,53 @@ def _read_duration(text: str) -> float:
     return float(match[1]) * _SECONDS_OF[match[2]]
 
 
-def _is_interrupted(plannings: Sequence[Planning], results: KeptResults) -> bool:
-    """Rehearse for each rig, and return whether Ctrl-C ended that."""
+def _run_all(plannings: Sequence[Planning], results: KeptResults) -> tuple[list[Planning], bool]:
+    """Rehearse for each rig and precision.
+
+    Returns:
+        those that have an answer, and whether Ctrl-C ended the search.
+
+    Raises:
+        PlanningError: none has an answer. If some have, the errors of the others are printed.
+    """
+    from ..errors import PlanningError
     from ..virtual.build import build_extension
 
     build_extension()  # or the first rehearsal would take the time of the build
+    answered, errors = [], []
     try:
         with stopped_by_sigterm():
             for planning in plannings:
                 planning.recall(results)
-                planning.run(results, partial(_note, planning))
+                try:
+                    planning.run(results, partial(_note, planning))
+                    answered.append(planning)
+                except PlanningError as error:
+                    errors.append(error)
     except KeyboardInterrupt:
         sys.stderr.write("anyrig: interrupted; this is the best so far\n")
-        return True
-    return False
+        done = len(answered) + len(errors)
+        return [*answered, *plannings[done : done + 1]], True
+    if not answered:
+        raise errors[0]
+    sys.stderr.writelines(f"anyrig: {each}\n" for each in errors)
+    return answered, False
 
 
 def _note(planning: Planning, arrangement: Arrangement) -> None:
+    from ..units import format_seconds
+
     search = planning.search
     best = next(iter(search.ranked()), None)
-    known = "" if best is None else f"; the best so far is {best.arrangement}"
+    known = ""
+    if best is not None:
+        seconds = "" if best.seconds is None else f", {format_seconds(best.seconds)}"
+        known = f"; the best so far is {best.arrangement}{seconds}"
     ranks = f" by {arrangement.processes} processes" if arrangement.processes > 1 else ""
+    precision = "" if arrangement.precision is None else f" in {arrangement.precision}"
     sys.stderr.write(
-        f"anyrig: rehearsing {arrangement}{ranks} on {search.rig}, {search.progress}{known}\n"
+        f"anyrig: rehearsing {arrangement}{ranks}{precision} on {search.rig}, "
+        f"{search.progress}{known}\n"
     )
 
 

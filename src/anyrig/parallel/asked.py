@@ -15,8 +15,8 @@ class Asked:
     """What a caller of `anyrig.spread` wants, with any plan.
 
     Attributes:
-        plan_reason: why the plan was not left to `spread`, as the beginning of a layout's reason:
-            empty, or ending in "; ".
+        plan_reason: what the environment variables say of the plan and the precision, as the
+            beginning of a layout's reason: empty, or ending in "; ".
     """
 
     loss: Criterion | None = None

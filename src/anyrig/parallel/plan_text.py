@@ -1,4 +1,7 @@
-"""Plans as text, for the environment variable ``ANYRIG_PLAN``: ``Pipeline(micro_batches=8)``."""
+"""Plans as text, for the environment variable ``ANYRIG_PLAN``: ``Pipeline(micro_batches=8)``.
+
+``ANYRIG_PRECISION`` likewise stands in for the argument `precision` of `anyrig.spread`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from ..errors import SharesError, SpreadError
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 
-VARIABLE = "ANYRIG_PLAN"
+VARIABLE, PRECISION_VARIABLE = "ANYRIG_PLAN", "ANYRIG_PRECISION"
 _PLANS = {plan.__name__: plan for plan in (Replicas, Shards, Pipeline, Exact)}
 _MOST_CHARACTERS = 1000
 
@@ -33,6 +36,23 @@ def plan_of_environment(environment: Mapping[str, str] = os.environ) -> tuple[Pl
         raise SpreadError(
             f"the environment variable {VARIABLE} is {text[:80]!r}: {error}; correct or unset it"
         ) from None
+
+
+def precision_of_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[str | None, str]:
+    """Return the precision that ``ANYRIG_PRECISION`` names, and why, as `plan_of_environment` does.
+
+    Raises:
+        SpreadError: it is not a precision of `anyrig.spread`.
+    """
+    text = environment.get(PRECISION_VARIABLE, "").strip()
+    if text and text not in ("bfloat16", "float16"):
+        raise SpreadError(
+            f"the environment variable {PRECISION_VARIABLE} is {text[:80]!r}; set it to bfloat16 "
+            "or float16, or unset it"
+        )
+    return (text, f"{PRECISION_VARIABLE} is {text}; ") if text else (None, "")
 
 
 def read_plan(text: str) -> Plan:

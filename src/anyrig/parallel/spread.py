@@ -13,7 +13,7 @@ from .asked import Asked
 from .former_options import plan_from
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
-from .plan_text import plan_of_environment
+from .plan_text import plan_of_environment, precision_of_environment
 from .plans import Plan, require_plan
 from .spread_in_process import spread_in_process
 from .spread_module import SpreadModule, require_plain_module
@@ -64,7 +64,8 @@ def spread(
             pipeline the device of the last stage.
         precision: ``"bfloat16"`` or ``"float16"``: compute forward and `loss` under autocast in
             this dtype on every device and rank. Parameters, gradients and their reduction keep
-            their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
+            their dtype. With float16, scale the loss with a `torch.amp.GradScaler`. By default
+            what the environment variable ``ANYRIG_PRECISION`` names; without it, no autocast.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
         former: `how=` and the options from before there were plans, which mean a plan.
@@ -72,7 +73,8 @@ def spread(
     Raises:
         SpreadError: the module cannot be spread as planned, is spread already, or is on another
             device; a rank was given several devices; `loss` is a class; a device does not
-            compute in `precision`; or ``ANYRIG_PLAN`` is not the text of a plan.
+            compute in `precision`; or ``ANYRIG_PLAN`` is not the text of a plan, or
+            ``ANYRIG_PRECISION`` not a precision.
         SharesError: the plan's shares do not fit these devices.
         LaunchError: the environment describes a process group incompletely, or its ranks did not
             meet.
@@ -86,6 +88,9 @@ def spread(
     why = ""
     if plan is None:
         plan, why = plan_of_environment()
+    if precision is None:
+        precision, more = precision_of_environment()
+        why += more
     asked = Asked(loss, dim, output_device, precision, accumulate, why)
     if plan is not None:
         # Before the group: a call that is refused must not change the rank's device.

@@ -36,7 +36,9 @@ def spread_in_process(
     is_chosen = plan is None
     if plan is None:
         totals = [device.total_bytes for device in rig if device.kind != "cpu"]
-        plan, why = choose_plan(module, totals, otherwise=Pipeline() if len(rig) > 1 else None)
+        other = Pipeline() if len(rig) > 1 else None
+        plan, chosen = choose_plan(module, totals, otherwise=other)
+        why += chosen
     if isinstance(plan, Shards) and len(rig) > 1:
         raise SpreadError(
             f"parameters are divided among processes, but this process uses {len(rig)} devices "

@@ -58,7 +58,8 @@ def spread_over_group(
         _check_gpu_of_group(group.device)
     why = asked.plan_reason
     if plan is None:
-        plan, why = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
+        plan, chosen = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
+        why += chosen
     within = plan.within if isinstance(plan, Exact) else plan
     _check_own_class(module, within, group)
     in_stages = isinstance(plan, Pipeline)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
+from ..errors import SpreadError
 from ..rehearsal.comparison.compared_rig import is_out_of_memory
 from ..rehearsal.comparison.rehearsed_apart import RehearsedApart, RunningRehearsal
 from .kept_results import KeptResults
@@ -91,7 +92,7 @@ def answer_all(asking: Iterable[Questions], results: KeptResults, processes: int
                 asked, process = each
                 with process:
                     result = process.wait()
-                if result.status == 0 or is_out_of_memory(result.facts):
+                if _is_final(result):
                     results.keep(asked.question.order, result)
                 ready.extendleft(asked.next(Answer(result, was_kept=False)))
             if not ended:
@@ -105,6 +106,16 @@ def answer_all(asking: Iterable[Questions], results: KeptResults, processes: int
     finally:
         for _, process in running:
             process.end()
+
+
+def _is_final(result: RehearsedApart) -> bool:
+    """Return whether the same rehearsal would end in the same way.
+
+    One that was refused by `anyrig.spread` would; another failure may be of the moment.
+    """
+    error = (result.facts or {}).get("error")
+    is_refused = error is not None and error["kind"] == SpreadError.__name__
+    return result.status == 0 or is_out_of_memory(result.facts) or is_refused
 
 
 def _begin(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..virtual.rig import VirtualRig
 from .arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement, Value
@@ -13,7 +14,12 @@ _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "
 _CHECKPOINTS = ("never", "except_last", "always")
 
 
-def arrangements_on(rig: VirtualRig) -> list[Arrangement]:
+def arrangements_on(
+    rig: VirtualRig,
+    *,
+    precision: str | None = None,
+    micro_batches: Sequence[int] = _MICRO_BATCHES,
+) -> list[Arrangement]:
     """Return every arrangement that uses all GPUs of a rig, the simplest first.
 
     ::
@@ -23,7 +29,17 @@ def arrangements_on(rig: VirtualRig) -> list[Arrangement]:
 
     On unequal GPUs there is one set, as sets of neighbouring ranks would differ. On one node, a
     single pipeline is left to one process: it takes as long by the clock, which counts no Python.
+
+    Args:
+        rig: the rig.
+        precision: the dtype of autocast; None for the program's own.
+        micro_batches: the numbers of micro-batches of pipelines.
     """
+    found = _arrangements(rig, micro_batches)
+    return [replace(one, precision=precision) for one in found]
+
+
+def _arrangements(rig: VirtualRig, micro_batches: Sequence[int]) -> list[Arrangement]:
     gpus = len(rig.devices)
     found = [Arrangement(REPLICAS, 1)] if rig.node_count == 1 else []
     if gpus == 1:
@@ -36,21 +52,24 @@ def arrangements_on(rig: VirtualRig) -> list[Arrangement]:
             values = _given(replicas=count, reshard_after_forward=None if not keeps else False)
             found.append(Arrangement(SHARDS, gpus, values))
     if rig.node_count == 1:
-        found += [Arrangement(PIPELINE, 1, values) for values in _pipelines(1)]
+        found += [Arrangement(PIPELINE, 1, values) for values in _pipelines(1, micro_batches)]
     for count in sets:
         if count > 1 or rig.node_count > 1:
-            found += [Arrangement(PIPELINE, gpus, values) for values in _pipelines(count)]
+            pipelines = _pipelines(count, micro_batches)
+            found += [Arrangement(PIPELINE, gpus, values) for values in pipelines]
     return found
 
 
-def _pipelines(replicas: int) -> Iterator[tuple[tuple[str, Value], ...]]:
+def _pipelines(
+    replicas: int, micro_batches: Sequence[int]
+) -> Iterator[tuple[tuple[str, Value], ...]]:
     for schedule in _SCHEDULES:
-        for micro_batches in _MICRO_BATCHES:
+        for number in micro_batches:
             for checkpoint in _CHECKPOINTS:
-                if checkpoint == "except_last" and micro_batches == 1:
+                if checkpoint == "except_last" and number == 1:
                     continue  # as "never"
                 yield _given(
-                    micro_batches=micro_batches,
+                    micro_batches=number,
                     schedule=schedule,
                     checkpoint=None if checkpoint == "never" else checkpoint,
                     replicas=replicas,

@@ -32,12 +32,14 @@ class Candidate:
         spare_bytes: what the upper bound of memory leaves on the fullest GPU, negative if it
             exceeds the GPU; None if the program used no GPU, failed or ran out of memory.
         found: the outcome, the times and the costs.
+        gpus: how many GPUs the program used, on its node if one rank stands for all; 0 if unknown.
     """
 
     value: int | None
     verdict: Verdict
     spare_bytes: int | None
     found: ComparedRig
+    gpus: int = 0
 
     @property
     def fits(self) -> bool:
@@ -76,7 +78,8 @@ def judge(
         verdict = Verdict.LIKELY if spare is not None and spare < 0 else Verdict.CERTAIN
     else:
         verdict = Verdict.NO if found.outcome is Outcome.OUT_OF_MEMORY else Verdict.FAILED
-    return Candidate(value, verdict, spare, replace(found, facts=None))
+    gpus = len((facts or {}).get("devices", ()))
+    return Candidate(value, verdict, spare, replace(found, facts=None), gpus)
 
 
 def _with_samples(facts: dict[str, Any], samples: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import PlanningError
 from ..programs.program import Program
 from ..virtual.rig import VirtualRig
-from .arrangement import VARIABLE, Arrangement
+from .arrangement import Arrangement
 
 _PORT = 29400
 _IMAGE = "your-registry/your-image:tag"
@@ -65,11 +65,11 @@ class Launch:
     @property
     def command(self) -> str:
         """The command line for a shell; on several nodes, for the shell of each node."""
-        return f"{VARIABLE}={shlex.quote(str(self.arrangement))} {self._command('anyrig run')}"
+        return f"{self._variables} {self._command('anyrig run')}"
 
     def environment_from(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables that name this plan, and otherwise those given."""
-        return {**environment, VARIABLE: str(self.arrangement)}
+        return {**environment, **self.arrangement.environment}
 
     def verify_words(self, more: Sequence[str]) -> list[str]:
         """Return the words after ``anyrig`` that verify the plan, with further arguments."""
@@ -84,7 +84,13 @@ class Launch:
     @property
     def code(self) -> str:
         """The argument of `anyrig.spread`."""
-        return f"plan=anyrig.{self.arrangement}"
+        return self.arrangement.arguments
+
+    @property
+    def _variables(self) -> str:
+        """The plan's environment variables, as words of a shell."""
+        given = self.arrangement.environment
+        return " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
 
     def _command(self, launcher: str, endpoint: str = f"NODE0:{_PORT}") -> str:
         program = shlex.join(
@@ -101,7 +107,7 @@ class Launch:
 
     def torchrun(self) -> str:
         """Return the command line of torchrun."""
-        return f"{VARIABLE}={shlex.quote(str(self.arrangement))} {self._command('torchrun')}\n"
+        return f"{self._variables} {self._command('torchrun')}\n"
 
     def slurm(self) -> str:
         """Return a script for ``sbatch``."""
@@ -117,7 +123,7 @@ class Launch:
             "#SBATCH --exclusive\n"
             f"# GPUs: {self.rig}\n"
             "set -euo pipefail\n"
-            f"export {VARIABLE}={shlex.quote(str(self.arrangement))}\n"
+            f"export {self._variables}\n"
             f"{head if self.nodes > 1 else ''}{start}\n"
         )
 
@@ -128,7 +134,10 @@ class Launch:
             "name": "pytorch",  # the training operator looks for this name
             "image": _IMAGE,
             "command": ["bash", "-c", f"exec {self._command('anyrig run', endpoint)}"],
-            "env": [{"name": VARIABLE, "value": str(self.arrangement)}],
+            "env": [
+                {"name": name, "value": value}
+                for name, value in self.arrangement.environment.items()
+            ],
             "ports": [{"name": "pytorchjob-port", "containerPort": _PORT}],
             "resources": {"limits": {"nvidia.com/gpu": str(self.gpus)}},
         }
@@ -170,7 +179,7 @@ class Launch:
                 "resources": {"accelerators": f"{_SKYPILOT.get(keys[0], keys[0])}:{self.gpus}"},
                 "num_nodes": self.nodes,
                 "workdir": ".",
-                "envs": {VARIABLE: str(self.arrangement)},
+                "envs": self.arrangement.environment,
                 "setup": "pip install anyrig",
                 "run": f"{head}{run}",
             }

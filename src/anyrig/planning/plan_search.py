@@ -10,12 +10,13 @@
       |      ○          next is the lowest expectation
 
 One plan of each kind comes first. A plan whose bound does not fit, or is not below the best so far,
-is never rehearsed.
+is never rehearsed; nor is one that demands of the program what made another plan fail.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -60,12 +61,12 @@ class PlanSearch:
         """Return the plan to rehearse next; None if none is worth it."""
         if len(self._asked) >= self.most_tries:
             return None
-        left = [one for one in self.arrangements if one not in self._asked]
+        left = self.without_ruled_out(self.left)
         first = next((one for one in _probes(left, self.rig) if self._is_new(one)), None)
         if first is not None:
             chosen: Arrangement | None = first
         elif any(one.candidate.fits for one in self.tried):
-            chosen = self._most_promising(left)
+            chosen = self._simplest_before(self._most_promising(left), left)
         else:
             chosen = self._smallest(left)
         if chosen is not None:
@@ -99,8 +100,40 @@ class PlanSearch:
     @property
     def impossible(self) -> int:
         """How many plans take more memory than the rig has, by their bounds."""
-        left = [one for one in self.arrangements if one not in self._asked]
-        return sum(self.workload.cannot_fit(one, self.rig) for one in left)
+        return sum(self.workload.cannot_fit(one, self.rig) for one in self.left)
+
+    @property
+    def ruled_out(self) -> int:
+        """How many plans would fail as a plan did that was tried."""
+        left = self.left
+        return len(left) - len(self.without_ruled_out(left))
+
+    @property
+    def left(self) -> list[Arrangement]:
+        """The plans that were not asked for."""
+        return [one for one in self.arrangements if one not in self._asked]
+
+    def without_ruled_out(self, arrangements: Sequence[Arrangement]) -> list[Arrangement]:
+        """Return the plans that do not demand of the program what made a plan fail.
+
+        That is what no plan of its class demanded that ran; or, if there is no such demand, all
+        that it demanded together.
+        """
+        allowed: dict[str, set[str]] = defaultdict(set)
+        for one in self.tried:
+            if one.candidate.fits:
+                allowed[one.arrangement.plan] |= one.arrangement.demands
+        failed = {
+            (one.arrangement.plan, one.arrangement.demands)
+            for one in self.tried
+            if one.verdict is Verdict.FAILED
+        }
+        wrong = [(plan, demands - allowed[plan] or demands) for plan, demands in failed]
+        return [
+            one
+            for one in arrangements
+            if not any(one.plan == plan and one.demands >= demands for plan, demands in wrong)
+        ]
 
     def _is_new(self, arrangement: Arrangement) -> bool:
         """Return whether no plan of its family was asked for."""
@@ -111,7 +144,15 @@ class PlanSearch:
             return tried.peak_bytes or math.inf
         return tried.seconds_for(self.samples) or math.inf
 
-    def _bound(self, arrangement: Arrangement) -> float:
+    def bound(self, arrangement: Arrangement) -> float:
+        """Return how long a step of a plan takes at least, or how much memory; 0 if unknown."""
+        if self.by == MEMORY:
+            return self._even_bound(arrangement)
+        slowest = self.workload.slowest_stage_seconds(arrangement)
+        return max(self._even_bound(arrangement), slowest)
+
+    def _even_bound(self, arrangement: Arrangement) -> float:
+        """Return the bound if all GPUs have as much to do; what differs is in a plan's excess."""
         gpus = len(self.rig.devices)
         if self.by == MEMORY:
             return self.workload.least_bytes(arrangement, gpus)
@@ -132,16 +173,33 @@ class PlanSearch:
             if not self.workload.cannot_fit(one, self.rig)
             and not self.workload.is_too_fine(one)
             and not self._ran_out_nearby(one)
-            and self._bound(one) < best
+            and self.bound(one) < best
         ]
         excesses = [
-            (one.arrangement, self._cost(one) / self._bound(one.arrangement))
+            (one.arrangement, self._cost(one) / self._even_bound(one.arrangement))
             for one in self.tried
-            if one.candidate.fits and self._bound(one.arrangement)
+            if one.candidate.fits and self._even_bound(one.arrangement)
         ]
-        expected = {one: self._bound(one) * _excess_near(one, excesses) for one in possible}
+        expected = {one: self._even_bound(one) * _excess_near(one, excesses) for one in possible}
         chosen = min(expected, key=lambda one: expected[one], default=None)
         return None if chosen is None or expected[chosen] > _WORTH * best else chosen
+
+    def _simplest_before(
+        self, chosen: Arrangement | None, left: Sequence[Arrangement]
+    ) -> Arrangement | None:
+        """Return `chosen`, or the plan that demands the least of what `chosen` does.
+
+        If plans of this class failed and none ran, that rehearsal says the most about the others.
+        """
+        verdicts = [
+            one.verdict
+            for one in self.tried
+            if chosen is not None and one.arrangement.plan == chosen.plan
+        ]
+        if chosen is None or Verdict.FAILED not in verdicts or {*verdicts} > {Verdict.FAILED}:
+            return chosen
+        simpler = [one for one in left if chosen.demands >= one.demands and one.plan == chosen.plan]
+        return min(simpler, key=lambda one: (len(one.demands), self.bound(one)))
 
     def _ran_out_nearby(self, arrangement: Arrangement) -> bool:
         """Return whether a plan of the family with no higher bound of memory ran out of it."""

@@ -37,7 +37,8 @@ def plan_table(
     for number, one in enumerate(rows, 1):
         rate = one.candidate.found.samples_per_second
         cost = one.candidate.found.cost_per_million_samples
-        cells = [str(number), *([str(one.rig)] if has_rigs else []), str(one.arrangement)]
+        plan = one.arrangement.arguments.removeprefix("plan=anyrig.")
+        cells = [str(number), *([str(one.rig)] if has_rigs else []), plan]
         cells += [str(one.arrangement.processes), describe_room(one), _seconds(one.seconds)]
         cells += [_UNKNOWN if rate is None else f"{rate:,.4g}"]
         cells += [_UNKNOWN if cost is None else f"{cost:,.4g}"] if currency is not None else []
@@ -69,15 +70,20 @@ def describe_search(search: PlanSearch) -> list[str]:
     tried = search.tried
     out = sum(one.verdict is Verdict.NO for one in tried)
     failed = [one for one in tried if one.verdict is Verdict.FAILED]
+    names = dict.fromkeys(one.precision for one in search.arrangements if one.precision)
+    precision = "".join(f" in {name}" for name in names)
     lines = [
-        f"{search.rig}: rehearsed {len(tried)} of {len(search.arrangements)} plans; {out} ran out "
-        f"of memory, and {search.impossible} others take more memory than there is"
+        f"{search.rig}{precision}: rehearsed {len(tried)} of {len(search.arrangements)} plans; "
+        f"{out} ran out of memory, and {search.impossible} others take more memory than there is"
     ]
+    if failed:
+        more = f", and so would {search.ruled_out} others" if search.ruled_out else ""
+        lines.append(f"{len(failed)} failed{more}:")
     for one in failed[:3]:
-        error = one.candidate.found.error or "it failed"
-        lines.append(
-            f"  {one.arrangement} with {one.arrangement.processes} processes: {error[:200]}"
-        )
+        error = one.candidate.found.error or "no error is known"
+        processes = one.arrangement.processes
+        ranks = f" by {processes} processes" if processes > 1 else ""
+        lines.append(f"  {one.arrangement}{ranks}: {error[:300]}")
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ..errors import PlanningError
 from ..programs.program import Program
@@ -28,12 +28,14 @@ class Planning:
         search: what to rehearse next, and what was found.
         prices: the prices of GPUs; None for none.
         processes: how many rehearsals run at a time.
+        own_precision: the search in the program's own precision, if this one is in another.
     """
 
     program: Program
     search: PlanSearch
     prices: Prices | None
     processes: int = 1
+    own_precision: PlanSearch | None = None
 
     def recall(self, results: KeptResults) -> None:
         """Take all results of earlier runs, so that the same question asks for nothing more."""
@@ -51,7 +53,7 @@ class Planning:
 
         Raises:
             PlanningError: the program fails with every plan, or takes as long and as much memory
-                with plans of two kinds, and so follows none.
+                with plans of two kinds, or in two precisions, and so follows none.
             KeyboardInterrupt: this process was interrupted.
         """
         answer_all([self._questions(note) for _ in range(self.processes)], results, self.processes)
@@ -67,8 +69,15 @@ class Planning:
         text = str(rig)
         if are_alike:  # --rig names one of the nodes
             text = str(VirtualRig(rig.devices_of_node(0), rig.network_bytes_per_second))
-        environment = {VARIABLE: str(arrangement)}
-        return Order(program, text, STEPS, None, environment, arrangement.processes, are_alike)
+        return Order(
+            program,
+            text,
+            STEPS,
+            None,
+            arrangement.environment,
+            arrangement.processes,
+            are_alike,
+        )
 
     def _questions(self, note: Callable[[Arrangement], object]) -> Questions:
         while (arrangement := self.search.next()) is not None:
@@ -80,8 +89,14 @@ class Planning:
             if same:
                 raise PlanningError(
                     f"{self.program.name} takes the same time and memory with "
-                    f"{' and '.join(map(str, same))}, so that it does not follow any plan; call "
-                    "anyrig.spread(model) without plan="
+                    f"{' and '.join(map(str, same))}, so that it does not follow any plan; "
+                    "spread its model by anyrig.spread(model), without plan="
+                )
+            if self.own_precision is not None and _is_in(self.own_precision.tried, tried):
+                raise PlanningError(
+                    f"{self.program.name} takes the same time and memory with precision="
+                    f"{arrangement.precision!r} as without, so that it has a precision of its own; "
+                    "leave out --allow-precision"
                 )
 
 
@@ -93,6 +108,14 @@ def _alike(tried: Sequence[Tried]) -> list[Arrangement]:
             costs = one.arrangement.processes, one.seconds, one.peak_bytes
             alike[costs].setdefault(one.arrangement.plan, one.arrangement)
     return next(([*kinds.values()] for kinds in alike.values() if len(kinds) > 1), [])
+
+
+def _is_in(own: Sequence[Tried], tried: Tried) -> bool:
+    """Return whether a plan took the same in the program's own precision."""
+    same = replace(tried.arrangement, precision=None)
+    costs = (same, tried.seconds, tried.peak_bytes)
+    found = [(one.arrangement, one.seconds, one.peak_bytes) for one in own if one.candidate.fits]
+    return tried.candidate.fits and costs in found
 
 
 def _why_nothing_fits(program: Program, search: PlanSearch) -> str:

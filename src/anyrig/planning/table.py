@@ -92,8 +92,7 @@ def _describe_cost(cost: float | None, has_price: bool) -> str:
 def describe_limits(row: FittedRig, variation: Variation | None) -> list[str]:
     """Return what a row does not say of its rig: GPUs without use, and the end of the range."""
     notes, best = [], row.best
-    facts = None if best is None else best.found.facts
-    used = len(facts["devices"]) if facts is not None else 0
+    used = 0 if best is None else best.gpus
     if 0 < used < len(row.rig.devices):
         notes.append(
             f"{row.rig}: the program uses {used} of {len(row.rig.devices)} GPUs, and the price is "

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..virtual.rig import VirtualRig
 from .arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement
+from .stage_time import StageTime
 
 # The share of a step in which devices wait, as in docs/pipeline.md: (n - 1) / (v m + n - 1) with n
 # devices, m micro-batches and this v. With 2 n - 1 micro-batches or more, the last two schedules
@@ -33,12 +34,14 @@ class Workload:
         state_bytes: the parameters, gradients and optimizer's state of the model, once.
         activation_bytes: the activations of the whole batch.
         samples: the samples of a step.
+        stages: the slowest stages of the pipelines that were rehearsed.
     """
 
     busy_seconds: float | None = None
     state_bytes: float | None = None
     activation_bytes: float | None = None
     samples: int | None = None
+    stages: tuple[StageTime, ...] = ()
 
     @classmethod
     def of(
@@ -50,9 +53,10 @@ class Workload:
         typical = facts.get("typical_step")
         shares = [one["busy_share"] or 0.0 for one in facts["devices"]]
         busy = typical["seconds"] * alike * sum(shares) / gpus if typical else None
+        stages = StageTime.of(arrangement, facts)
         kinds = [one.get("kinds_at_peak") or {} for one in facts["memory"]]
         if not all(kinds):
-            return cls(busy, samples=samples)
+            return cls(busy, samples=samples, stages=stages)
         states = [
             sum(each.get(name, 0) for name in ("parameters", "gradients", "optimizer"))
             for each in kinds
@@ -62,7 +66,7 @@ class Workload:
             return cls(busy, max(states), activations, samples)
         state = alike * sum(states) / arrangement.replicas
         activations = activations if arrangement.plan == SHARDS else None
-        return cls(busy, state, activations, samples)
+        return cls(busy, state, activations, samples, stages)
 
     def least(self, other: Workload) -> Workload:
         """Return the lesser of what two rehearsals say."""
@@ -71,6 +75,7 @@ class Workload:
             _least(self.state_bytes, other.state_bytes),
             _least(self.activation_bytes, other.activation_bytes),
             self.samples or other.samples,
+            (*self.stages, *other.stages),
         )
 
     def least_seconds(self, arrangement: Arrangement, gpus: int) -> float | None:
@@ -87,6 +92,10 @@ class Workload:
         again = {"never": 0.0, "always": 1.0, "except_last": 1 - 1 / count}
         extra = again[str(arrangement.value("checkpoint", "never"))] * _RECOMPUTED
         return self.busy_seconds * (1 + extra) / (1 - idle)
+
+    def slowest_stage_seconds(self, arrangement: Arrangement) -> float:
+        """Return how long the busiest GPU of a pipeline computes at least; 0 if unknown."""
+        return max((one.seconds for one in self.stages if one.bounds(arrangement)), default=0.0)
 
     def least_bytes(self, arrangement: Arrangement, gpus: int) -> float:
         """Return how much memory the GPUs take on average, at least; 0 if that is unknown."""
