@@ -1,7 +1,7 @@
 """Trains with logical shards, kills the ranks at random moments, and resumes on another number.
 
 ``python killed_exact.py FOLDER HOW KILLS`` prints, for each kill, the number of ranks and how many
-steps were announced, and then whether the end has the bits of a training that was not stopped.
+steps were announced, and finally whether the run ends with the bits of a run that was not stopped.
 """
 
 from __future__ import annotations

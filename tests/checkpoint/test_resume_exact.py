@@ -1,4 +1,4 @@
-"""Trainings with logical shards go on with the same bits on another number of ranks, or refuse."""
+"""Runs with logical shards continue with the same bits on any number of ranks, or refuse."""
 
 from __future__ import annotations
 

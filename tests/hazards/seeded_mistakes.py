@@ -297,7 +297,7 @@ REPLACED_TWICE: dict[str, tuple[str, str, int]] = {
     ),
 }
 
-# Trainings that look like a mistake and are none.
+# Correct training runs that look like a mistake.
 RIGHT: dict[str, dict[str, str]] = {
     "sound": {},
     "cleared by the model": {"clear": "model.zero_grad()"},
@@ -484,7 +484,7 @@ def run(
 
 
 def source_of(changes: dict[str, str]) -> str:
-    """Return the source of a training with some lines replaced."""
+    """Return the source of a training script with some lines replaced."""
     lines = []
     for line in textwrap.dedent(TRAINING).splitlines():
         indent = " " * (len(line) - len(line.lstrip()))

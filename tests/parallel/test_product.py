@@ -1,4 +1,4 @@
-"""The product of batches, outputs, trainings, devices and sample counts: equal, or refused.
+"""The product of batches, outputs, training steps, devices and sample counts: equal, or refused.
 
 In each case the gradients are those of one device to 1e-9, or the first step is refused, on every
 rank, for a reason that `product_reasons` lists. `make test-sweep` runs more cases, and prints how

@@ -1,4 +1,4 @@
-"""Trainings with autocast and gradient scalers. Each is one rank's training."""
+"""Training runs with autocast and gradient scalers. Each function is one rank's part of a run."""
 
 from __future__ import annotations
 

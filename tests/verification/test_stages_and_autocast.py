@@ -1,4 +1,4 @@
-"""Pipelines of PyTorch, whose ranks have different parameters, and trainings with autocast."""
+"""PyTorch's pipelines, whose ranks have different parameters, and training runs with autocast."""
 
 from __future__ import annotations
 
