@@ -1,5 +1,4 @@
-"""Training states with generated names: module trees, keywords and keys with words of the formats.
-"""
+"""Training states with generated names: module trees, keywords and keys from the file formats."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ REASONS = (
 
 
 class Fault(NamedTuple):
-    """Cases that fail otherwise than they should; they are not run."""
+    """Cases that are not run because they fail in another way than they should."""
 
     text: str
     holds: Callable[[Case], bool]

@@ -36,7 +36,7 @@ def _data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples of which the later ones have more labels that do not count."""
+    """Samples, the later of which have more ignored labels."""
     inputs, labels = _data()
     for sample in range(len(labels)):
         if sample % SAMPLES >= 10 and sample % 3:

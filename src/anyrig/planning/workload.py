@@ -26,7 +26,7 @@ _RECOMPUTED = 1 / 3
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step takes on a rig, at least, by the rehearsals so far. None means unknown.
+    """Lower bounds on what a step takes on a rig, from the rehearsals so far. None means unknown.
 
     Attributes:
         busy_seconds: for how long all GPUs of the rig would compute, if none ever waited.

@@ -1,4 +1,4 @@
-"""The call once more that tells which dimension holds samples leaves no trace."""
+"""The additional call that finds which dimension holds samples leaves no trace."""
 
 from __future__ import annotations
 

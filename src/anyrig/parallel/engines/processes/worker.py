@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.3
 def main() -> NoReturn:
     """Compute parts of batches until the parent closes the link, or has ended."""
     descriptor, parent, number = map(int, sys.argv[1:])
-    # Who interrupts all processes of a program means the parent, which then ends this one.
+    # An interrupt of the whole program is meant for the parent, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Before torch is imported, which takes seconds.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

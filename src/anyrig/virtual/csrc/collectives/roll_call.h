@@ -58,7 +58,8 @@ class RollCall {
       const Combine& combine,
       Moment deadline);
 
-  // Returns the places of the ranks as of the first agreement; none before. Any thread may call this.
+  // Returns the ranks' places, known from the first agreement on; empty before it. Any thread may
+  // call this.
   std::vector<Place> places() const;
 
   // Wakes the thread in `meet`, and makes this and later calls throw. The other ranks notice.

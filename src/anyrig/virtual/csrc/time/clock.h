@@ -8,9 +8,9 @@
 // The host only launches. Work starts when it has been launched, when all earlier work on its
 // stream is done, and when its resource is free: a kernel needs the GPU's multiprocessors, which it
 // fills, and a copy needs one direction of a link at each end. A collective needs its links and
-// takes a part of the multiprocessors from kernels that run at the same time. How long work takes
-// follows from its record (work.h) by the cost model (cost/cost.h). Times are in seconds since the
-// start of the process and independent of real time.
+// takes a part of the multiprocessors from kernels that run at the same time. The cost model
+// (cost/cost.h) computes how long work takes from its record (work.h). Times are in seconds since
+// the start of the process and independent of real time.
 #pragma once
 
 #include "device/device.h"

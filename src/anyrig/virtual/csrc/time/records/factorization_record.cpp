@@ -4,7 +4,7 @@
 //   |    |####|....|    the rest: a product updates it (a product record)
 //
 // The steps per column are relative to Cholesky's, whose column takes 0.75 us on an H100
-// (pytorch/pytorch pull request 173515). The others follow from published times, too:
+// (pytorch/pytorch pull request 173515). The others are fitted to published times, too:
 //
 //   LU          2048 columns in 12.9 ms                    pull request 73878
 //   QR          128 x 32 in 189 us, both of its parts      pull request 173788
