@@ -166,7 +166,7 @@ def test_one_process(name: str, rig: str) -> None:
 
 
 def rows_of(samples: int, ranks: int) -> list[int]:
-    """Return how many samples each rank has: some have fewer, or none, the first or the last."""
+    """Return the sample count of each rank; the first or the last ranks may have fewer, or none."""
     most = -(-samples // ranks)
     rows = [max(0, min(most, samples - most * rank)) for rank in range(ranks)]
     return rows if samples % 2 else rows[::-1]

@@ -38,7 +38,7 @@ def _run(case: Case) -> list[str]:
 
 
 def _check(found: dict[Case, list[str]], faults: Iterable[str] = ()) -> Counter[str]:
-    """Return how many cases came to what; fail if one is neither equal nor refused for a reason."""
+    """Count the cases by result; fail if one is neither equal nor refused for a reason."""
     counts: Counter[str] = Counter(f"fault: {fault}" for fault in faults)
     wrong = []
     for case, heard in found.items():

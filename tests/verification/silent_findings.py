@@ -114,7 +114,7 @@ def averages_tokens_by_micro_batch(_: Rig) -> None:
 
 
 class Experts(nn.Module):
-    """A dense layer, and experts of which each rank has some."""
+    """A dense layer, and experts that are divided among the ranks."""
 
     def __init__(self) -> None:
         super().__init__()

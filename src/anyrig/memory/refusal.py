@@ -239,7 +239,7 @@ def _variables_to_blame(
 def _may_hold_calls(variable: KeptVariable, current: set[int], running: Origin) -> bool:
     with_graph = [each for each in variable.tensors if each.grad_fn is not None]
     if not with_graph:
-        return True  # of tensors without graphs, the lines tell
+        return True  # the lines decide for tensors without graphs
     if variable.in_model and "." not in variable.name:
         return False
     if variable.is_container:

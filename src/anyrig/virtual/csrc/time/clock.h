@@ -129,9 +129,9 @@ class Clock {
   // Makes the host wait until `moment` without letting other threads continue first.
   void wait_on_host_without_giving_way(double moment);
   bool passed(double moment);
-  // As `passed`, but takes host time, for queries by the program. While the host does nothing else,
-  // each query that returns false takes twice as long as the previous one, so a polling loop ends
-  // after about twenty iterations. Sleeps between the queries take no virtual time.
+  // Like `passed`, but takes host time, for queries by the program. While the host does nothing
+  // else, each query that returns false takes twice as long as the previous one, so a polling loop
+  // ends after about twenty iterations. Sleeps between the queries take no virtual time.
   bool poll(double moment);
 
   double host_seconds();

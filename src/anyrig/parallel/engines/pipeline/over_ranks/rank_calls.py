@@ -272,7 +272,7 @@ class RankCall:
 
 
 class _OverRanks(Delivery):
-    """What every rank has a node for, so that every rank takes part in a backward pass.
+    """A node of the graph on every rank, through which every rank takes part in a backward pass.
 
     ::
 

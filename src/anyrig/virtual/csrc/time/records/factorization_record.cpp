@@ -81,7 +81,7 @@ void describe_matrices(const WorkRules&, Arguments arguments, Description& descr
   }
 }
 
-// Factors and right sides, at these places.
+// The argument positions of the factors and the right-hand sides.
 template <const Factorization& kind, size_t factors, size_t right>
 void describe_solve(const WorkRules&, Arguments arguments, Description& description) {
   if (arguments[factors].isTensor() && arguments[right].isTensor()) {
