@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         ADAM | {"after": "model.last = nn.Linear(8, 3).to(device)  # replaced"},
         HazardKind.REPLACED,
     ),
-    "a layer replaced during the training": (
+    "a layer replaced during training": (
         ADAM
         | {
             "clear": "optimizer.zero_grad()\n"
@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
-    "a model copied during the training": (
+    "a model copied during training": (
         ADAM
         | {
             "before": "import copy",
@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
-    "a model copied during the training, and kept": (
+    "a model copied during training, and kept": (
         ADAM
         | {
             "before": "import copy",

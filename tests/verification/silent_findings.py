@@ -88,7 +88,7 @@ def divides_by_half_of_the_ranks(_: Rig) -> None:
 
 
 def divides_twice(_: Rig) -> None:
-    """A loss over the samples of the whole batch, which DDP averages once more."""
+    """A loss over the samples of the whole batch, which DDP averages again."""
     model = DistributedDataParallel(_net())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for x, y in _loader(SAMPLES):

@@ -161,7 +161,7 @@ def _classify(
     """Give each block without a role its kind, and note which autograd keeps."""
     with_graph = {address for place, address in census.graph_memory if place == device}
     latest = max((each.backward_passes for each in made.values()), default=0)
-    # In a backward pass, its forward pass was before it.
+    # During a backward pass, the current step's forward pass came before it.
     current = latest - 1 if running.phase == "backward" else latest
     for block in blocks:
         each = made.get(block.address)

@@ -166,7 +166,7 @@ def _print_edits(first: Token, rest: list[Token], text: str) -> tuple[Edit, ...]
 
 
 def _open(first: Token, rest: list[Token]) -> Edit:
-    """Replace the space between a keyword and what follows by a bracket."""
+    """Replace the space between a keyword and what follows with a bracket."""
     return Edit(first.end, rest[0].start, "(")
 
 
