@@ -173,7 +173,8 @@ def rows_of(samples: int, ranks: int) -> list[int]:
 
 
 def _part_of(batch: Any, rows: list[int], rank: int, dim: int) -> Any:
-    """Return a rank's samples; tensors one by one, since two states of two samples are unclear."""
+    """Return a rank's samples; tensors one by one, since the division of two states of two samples
+    is unclear."""
 
     def part(leaf: Any, _: Any = None) -> Any:
         return scatter_samples(leaf, [torch.device("cpu")] * len(rows), rows, dim)[rank]

@@ -194,7 +194,7 @@ def _classify(
 
 
 def _number_calls(blocks: Sequence[Block]) -> None:
-    """Number the calls of the model to which the blocks that autograd keeps belong.
+    """Give each block that autograd keeps the number of the model's call to which it belongs.
 
     A call makes a block of each size at each line of each module. Lines that ran once, and lines
     that make several such blocks in a call, are outweighed by the others.

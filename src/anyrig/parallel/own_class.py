@@ -5,8 +5,8 @@
     wraps tensors           TwoTensor, torchao's weights     no memory of its own
     has tensors beside it   bitsandbytes' Params4bit         codes, and scales in attributes
 
-Such a tensor is copied as a whole, by its own ``to``, and only if nothing trains it: how to add up
-the gradients of two copies is its class's secret.
+Such a tensor is copied as a whole, by its own ``to``, and only if nothing trains it: only its class
+knows how to add up the gradients of two copies.
 """
 
 from __future__ import annotations

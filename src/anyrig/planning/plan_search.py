@@ -159,7 +159,7 @@ class PlanSearch:
 
 
 def _probes(arrangements: Iterable[Arrangement], rig: VirtualRig) -> list[Arrangement]:
-    """Return a usual plan of each family, those first that take the shortest to rehearse."""
+    """Return a usual plan of each family, the quickest to rehearse first."""
     gpus = len(rig.devices)
 
     def is_usual(one: Arrangement) -> bool:

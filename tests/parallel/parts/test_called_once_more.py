@@ -93,8 +93,7 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
 
 @pytest.mark.gpus(2)
 def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
-    """Weights that autocast caches in a forward without gradients would get none in the next
-    one."""
+    """Weights that autocast caches without gradients would get no gradient in the next forward."""
     module = on_lead(Returning(lambda y: y[None], 4)).float()
     model = anyrig.spread(module, first_devices(3), plan=anyrig.Replicas(shares=[1, 4, 4]))
     x = torch.randn(9, 4, device="cuda:0", dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""`anyrig run --report`: the same page, trace and facts as of a rehearsal, but measured."""
+"""`anyrig run --report`: the same page, trace and facts as from a rehearsal, but measured."""
 
 from __future__ import annotations
 
