@@ -63,7 +63,7 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
     class ComputesTwice(nn.Module):
         """A wrapper that halves the speed of a module, forward and backward.
 
-        The second copy of the module is not registered, so it has no part in the training.
+        The second copy of the module is not registered, so it takes no part in training.
         """
 
         def __init__(self, module: nn.Module) -> None:

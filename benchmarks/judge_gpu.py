@@ -108,7 +108,7 @@ def compare_programs(
 def compare_calls(
     measured: list[dict[str, Any]], predicted: list[dict[str, Any]], unit: str
 ) -> list[dict[str, Any]]:
-    """Return the measured rows with what was predicted beside it."""
+    """Return the measured rows, each with its prediction."""
     return [
         {**real, unit: round(real[unit], 3), f"virtual_{unit}": round(virtual[unit], 3)}
         for real, virtual in zip(measured, predicted, strict=True)

@@ -2,12 +2,11 @@
 
 `python benchmarks/judge_published_steps.py run [RUN]` rehearses the steps in `workloads/published`,
 which have the operators of the libraries that the runs used. Without RUN, it rehearses all, and
-writes the figures to `results`.
-No fit and no interval has seen a published time.
+writes the figures to `results`. No published time was used to fit the cost model or an interval.
 
-DeiT-B's time is a whole training's, 53 hours for 300 epochs of 1251 steps, divided by its steps. It
-contains the evaluation after each epoch, which is rehearsed, too. The start of the data loader's
-workers and the saved checkpoints are in it as well, and are not rehearsed.
+DeiT-B's time is the time of a whole training run, 53 hours for 300 epochs of 1251 steps, divided by
+its steps. It includes the evaluation after each epoch, which is rehearsed, too. It also includes
+the start of the data loader's workers and the saved checkpoints, which are not rehearsed.
 """
 
 from __future__ import annotations

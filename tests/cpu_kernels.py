@@ -25,6 +25,6 @@ def has_bfloat16_lstm() -> bool:
 
 
 def need_bfloat16_lstm() -> None:
-    """Skip the test that calls where the processor has none."""
+    """Skip the calling test if the processor has no such kernel."""
     if not has_bfloat16_lstm():
         pytest.skip(NEEDS_BFLOAT16_LSTM)

@@ -109,7 +109,7 @@ class CodeState:
 
 
 class Codes(nn.Parameter):
-    """Codes of a weight, with a state beside them; its ``to`` moves the state, too."""
+    """Codes of a weight, with a separate state; its ``to`` moves the state, too."""
 
     def __new__(cls, data: Tensor, state: CodeState | None = None) -> Codes:
         made: Codes = Tensor._make_subclass(cls, data, False)
@@ -128,7 +128,7 @@ class Codes(nn.Parameter):
 
 
 class CodedLinear(nn.Module):
-    """A linear layer with `Codes`: it saves the state beside its weight, and loads none."""
+    """A linear layer with `Codes`: it saves the state along with its weight, and loads none."""
 
     def __init__(self, inputs: int, outputs: int, blocksize: int = 4) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A training or a generation of which somebody published that it ran, or ran out of memory.
+"""A training run or a generation that was published as having run, or as having run out of memory.
 
 ``public_memory_cases.py MODEL --batch N --size N …``: a model of `public_models` with random
 weights, for three steps. `public_memory_cases.toml` has the arguments of each case, and its source.

@@ -58,8 +58,8 @@ def rehearse(rig: str, trainings: Sequence[Training]) -> list[dict[str, Any]]:
         trainings: the training runs.
 
     Returns:
-        For each training: its attributes, ``step_seconds`` on the virtual clock, ``peak_bytes`` of
-        each device, and the ``explanation`` of `anyrig.explain`; or ``error`` if the run failed.
+        For each training run: its attributes, ``step_seconds`` on the virtual clock, ``peak_bytes``
+        of each device, and the ``explanation`` of `anyrig.explain`; or ``error`` if the run failed.
     """
     descriptions = [asdict(training) for training in trainings]
     finished = subprocess.run(

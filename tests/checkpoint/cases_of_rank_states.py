@@ -64,7 +64,7 @@ def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> list[fl
 
 
 def run(folder: str) -> None:
-    """Save and load state that is no shard of its parameter, between all layouts."""
+    """Save and load state that is not sharded like its parameter, between all layouts."""
     join_group()
     layouts = ("shards", "replicas", "plain")
     for layout in layouts:

@@ -1,4 +1,4 @@
-"""A training with logical shards, which any number of ranks can go on with."""
+"""A training run with logical shards, which any number of ranks can continue."""
 
 from __future__ import annotations
 

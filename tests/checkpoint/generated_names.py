@@ -1,7 +1,4 @@
-"""Trainings with generated names: module trees, keywords and keys with words of the file formats.
-
-The same number makes the same training, with the same names and other values each time.
-"""
+"""Training states with generated names: module trees, keywords and keys from the file formats."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class Training:
 
     def __init__(self, number: int, in_shards: bool = False) -> None:
         self._draw = random.Random(number)
-        # Few trainings have many odd names, or nearly all would be refused.
+        # Few states get many odd names; otherwise nearly all would be refused.
         self._oddness = self._draw.choice([0.0, 0.1, 0.3, 0.6])
         self.modules = {"model": self._tree(3)}
         for _ in range(self._draw.choice([0, 0, 1, 2])):
@@ -142,7 +139,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def try_names(number: int, folder: Path, *, in_shards: bool = False) -> bool:
-    """Save a training and load it into another one; return False if its names are refused."""
+    """Save a training state and load it into another one; return False if its names are refused."""
     try:
         saved, loaded = Training(number, in_shards), Training(number, in_shards)
         saved.fill(1), loaded.fill(2)
@@ -166,7 +163,7 @@ def try_names(number: int, folder: Path, *, in_shards: bool = False) -> bool:
 
 
 def try_names_in_shards(folder: str, numbers: list[int], least: int) -> None:
-    """Try names of trainings in shards; every rank calls this."""
+    """Try the names of training states in shards; every rank calls this."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")

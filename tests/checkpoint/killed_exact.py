@@ -1,7 +1,7 @@
 """Trains with logical shards, kills the ranks at random moments, and resumes on another number.
 
 ``python killed_exact.py FOLDER HOW KILLS`` prints, for each kill, the number of ranks and how many
-steps were announced, and then whether the end has the bits of a training that was not stopped.
+steps were announced, and finally whether the run ends with the bits of a run that was not stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNTS = (1, 2, 3, 4)
 
 
 def main(folder: Path, how: str, kills: int) -> bool:
-    """Return whether the end is the same."""
+    """Return whether the run ends with the same bits."""
     torch.set_num_threads(1)
     steps = 9 + 6 * kills
     # Also imports what all forks inherit.
@@ -54,7 +54,7 @@ def main(folder: Path, how: str, kills: int) -> bool:
 def kill_one(
     folder: Path, how: str, steps: int, ranks: int, announcements: int, seconds: float
 ) -> int:
-    """Kill ranks some time after some steps of some rank, and return the last step announced."""
+    """Kill ranks after some rank has taken a few steps; return the last step announced."""
     reader, writer = os.pipe()
     pids = start_ranks(
         ranks, lambda: train(folder, how, steps, end=lambda step: announce(writer, step))

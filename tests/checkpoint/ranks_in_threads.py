@@ -25,7 +25,7 @@ LIMIT_SECONDS = 20.0
 
 
 class Meetings:
-    """What the ranks tell each other, in memory."""
+    """The messages that the ranks exchange, in memory."""
 
     def __init__(self, count: int) -> None:
         self.count = count

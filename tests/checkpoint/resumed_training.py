@@ -1,4 +1,4 @@
-"""A training that can be stopped after any step and resumed, in one process or over ranks."""
+"""A training run that can be stopped after any step and resumed, in one process or over ranks."""
 
 from __future__ import annotations
 

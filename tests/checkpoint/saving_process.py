@@ -31,7 +31,7 @@ def load_step(folder: Path, **objects: Any) -> int:
 
 
 def random_moments(folder: Path, count: int, seed: int) -> Iterator[float]:
-    """Import what the forked processes inherit, and yield how long each may save, in seconds."""
+    """Import modules for the forked processes, and yield how long each may save, in seconds."""
     torch.set_num_threads(1)
     objects = make_objects()
     anyrig.save(folder.with_name("warm"), **objects)

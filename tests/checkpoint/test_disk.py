@@ -1,4 +1,4 @@
-"""The file operations of a commit: what exists already stays, and nothing is written by half."""
+"""The file operations of a commit: existing files stay, and nothing is half-written."""
 
 from __future__ import annotations
 

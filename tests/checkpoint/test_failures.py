@@ -43,7 +43,7 @@ def test_kills_at_random_moments_lose_no_announced_checkpoint(kills: int, tmp_pa
 
 @pytest.mark.parametrize("kills", [10, pytest.param(250, marks=pytest.mark.sweep)])
 def test_kills_of_ranks_lose_no_announced_checkpoint(kills: int, tmp_path: Path) -> None:
-    """Of four ranks one or all are killed, while rank 0 writes, all write, or threads do."""
+    """One or all of four ranks are killed while rank 0, all ranks or threads write."""
     rows = run_kills("killed_ranks.py", tmp_path / "a", kills, 0)
     assert {1, 4} == {killed for killed, *_ in rows}
     assert kills < 100 or any(left for *_, left in rows)

@@ -1,4 +1,4 @@
-"""Which part of a file or a folder is the model, and what is said of the rest."""
+"""Which part of a file or a folder is the model, and what is reported of the rest."""
 
 from __future__ import annotations
 

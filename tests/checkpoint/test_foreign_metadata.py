@@ -30,7 +30,7 @@ def drop_stored(metadata: Any) -> None:
 
 
 def overlap(metadata: Any) -> None:
-    """Cut a tensor of 4x3 in two chunks of its size together that overlap."""
+    """Cut a tensor of 4x3 into two overlapping chunks whose sizes add up to its size."""
     first, second = (
         type(one_tensor(metadata).chunks[0])(torch.Size([start, 0]), torch.Size([2, 3]))
         for start in (0, 1)

@@ -1,4 +1,4 @@
-"""An interrupt of a read is no damaged file, and an interrupt of a wait ends no save."""
+"""An interrupted read does not count as a damaged file; an interrupted wait does not end a save."""
 
 from __future__ import annotations
 

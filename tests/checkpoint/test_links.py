@@ -45,7 +45,7 @@ def save(series: Path, step: int, keep: int | None = None) -> Path:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Iterator[Path]:
-    """A folder outside the series, whose files must be as they are."""
+    """A folder outside the series, whose files must not change."""
     folder = tmp_path / "precious"
     (folder / "chapters").mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")

@@ -1,4 +1,4 @@
-"""State of an optimizer that is no shard of its parameter, and loads that a rank refuses."""
+"""Optimizer state that is not sharded like its parameter, and loads that a rank refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader beside a training that saves with ``keep=1`` finds a whole checkpoint at any moment."""
+"""While a training run saves with ``keep=1``, a reader finds a whole checkpoint at any moment."""
 
 from __future__ import annotations
 

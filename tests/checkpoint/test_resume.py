@@ -1,4 +1,4 @@
-"""A training that was stopped and resumed ends with the same bits as one that was not."""
+"""A training run that was stopped and resumed ends with the same bits as one that was not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings with logical shards go on with the same bits on another number of ranks, or refuse."""
+"""Runs with logical shards continue with the same bits on any number of ranks, or refuse."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_random_numbers_of_the_model_go_on(tmp_path: Path) -> None:
     assert objects["model"]._engine.state.step == 1
     assert objects["model"](x, target=x).item() == expected
     plain = {"model": nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))}
-    anyrig.load(tmp_path, **plain)  # an inexact training goes on from an exact one
+    anyrig.load(tmp_path, **plain)  # an inexact run continues from an exact one
 
 
 def test_refusals_before_the_first_checkpoint(tmp_path: Path) -> None:

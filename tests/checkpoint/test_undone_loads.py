@@ -20,11 +20,11 @@ from anyrig.errors import CheckpointError
 
 
 class BrokenError(Exception):
-    """What code of a program raises while it loads."""
+    """Raised by the program's own code during a load."""
 
 
 class OwnCopy(nn.Linear):
-    """Loads in a way of its own, and fails after it has written."""
+    """Overrides how it is loaded, and fails after writing."""
 
     fails = False
 

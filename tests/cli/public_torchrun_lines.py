@@ -1,12 +1,12 @@
 """Command lines of torchrun from public READMEs and launch scripts, each with its source.
 
-Variables of a shell have values here: $RANK is 1, say, and $head_node_ip 10.0.0.1. The arguments of
-a script are cut short where they are long.
+Shell variables are replaced by values, for example $RANK by 1 and $head_node_ip by 10.0.0.1. Long
+arguments of a script are shortened.
 """
 
 from __future__ import annotations
 
-# The source: a repository and a file of it; and the line, as a shell splits it.
+# The source (a repository and a file in it), and the line as a shell splits it.
 LINES = [
     (
         "karpathy/nanoGPT README.md, reproducing GPT-2",

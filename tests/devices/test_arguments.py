@@ -1,4 +1,4 @@
-"""`--device` and `--disable-cuda` in a script of one's own."""
+"""`--device` and `--disable-cuda` in a user's script."""
 
 import argparse
 import subprocess

@@ -1,4 +1,4 @@
-"""Choosing devices on machines of which only the driver is a stand-in, by real processes."""
+"""Real processes choose devices on machines whose driver alone is a stand-in."""
 
 import json
 import subprocess

@@ -24,7 +24,7 @@ UNWATCHED = (
 
 
 def run(directory: Path, program: str, **files: str) -> list[str]:
-    """Run a program beside the modules in `files`, and return the lines it printed."""
+    """Run a program next to the modules in `files`, and return the lines it printed."""
     for name, text in {"program": program, **files}.items():
         (directory / f"{name}.py").write_text(textwrap.dedent(text))
     done = subprocess.run(

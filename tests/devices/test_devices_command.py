@@ -1,4 +1,4 @@
-"""`anyrig devices` on this machine, and on machines of which only the driver is a stand-in."""
+"""`anyrig devices` on this machine, and on machines whose driver alone is a stand-in."""
 
 import contextlib
 import json

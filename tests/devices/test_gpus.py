@@ -1,4 +1,4 @@
-"""Devices as PyTorch gives them: real GPUs where there are two, else virtual ones."""
+"""Devices as PyTorch lists them: real GPUs if there are two, else virtual ones."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Why `choose` does not take a device, for every threshold and what a device may not tell."""
+"""Why `choose` rejects a device, for every threshold and every value that may be unknown."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Watch small trainings over ranks, most of which clear their gradients in one way or another."""
+"""Watch small training runs over ranks; most clear their gradients in one way or another."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(way: str, clearing: str) -> None:
 
 
 def run_rank(folder: str) -> None:
-    """Train in every way; each rank writes the hazards of each training to a file of `folder`."""
+    """Train in every way; each rank writes the hazards of each run to a file in `folder`."""
     torch.set_num_threads(1)
     join_group(timeout_seconds=60)
     found = {}

@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         ADAM | {"after": "model.last = nn.Linear(8, 3).to(device)  # replaced"},
         HazardKind.REPLACED,
     ),
-    "a layer replaced during the training": (
+    "a layer replaced during training": (
         ADAM
         | {
             "clear": "optimizer.zero_grad()\n"
@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
-    "a model copied during the training": (
+    "a model copied during training": (
         ADAM
         | {
             "before": "import copy",
@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[dict[str, str], HazardKind]] = {
         },
         HazardKind.REPLACED,
     ),
-    "a model copied during the training, and kept": (
+    "a model copied during training, and kept": (
         ADAM
         | {
             "before": "import copy",
@@ -297,7 +297,7 @@ REPLACED_TWICE: dict[str, tuple[str, str, int]] = {
     ),
 }
 
-# Trainings that look like a mistake and are none.
+# Correct training runs that look like a mistake.
 RIGHT: dict[str, dict[str, str]] = {
     "sound": {},
     "cleared by the model": {"clear": "model.zero_grad()"},
@@ -484,7 +484,7 @@ def run(
 
 
 def source_of(changes: dict[str, str]) -> str:
-    """Return the source of a training with some lines replaced."""
+    """Return the source of a training script with some lines replaced."""
     lines = []
     for line in textwrap.dedent(TRAINING).splitlines():
         indent = " " * (len(line) - len(line.lstrip()))

@@ -1,4 +1,4 @@
-"""Mistakes of a training are found with their lines, and what only looks like one is not."""
+"""Mistakes in a training script are found with their lines; lookalikes are not reported."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Layer(nn.Module):
 
 
 class Bare(nn.Module):
-    """A layer of one's own without children."""
+    """A custom layer without children."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`survive` holds nothing of an earlier part, and waits for a device that still computes."""
+"""`survive` keeps nothing of an earlier part alive, and waits for a device that still computes."""
 
 from __future__ import annotations
 

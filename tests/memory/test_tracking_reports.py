@@ -1,4 +1,4 @@
-"""What a footprint is written as: tables, JSON, pages, snapshots, sums and curves."""
+"""The formats in which a footprint is written: tables, JSON, pages, snapshots, sums and curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small trainings whose bytes can be computed by hand."""
+"""Small training runs whose bytes can be computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules say of PyTorch is true of the version that is installed."""
+"""The rules' claims about PyTorch hold for the installed version."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""The forms in which rules ARC3xx find mistakes of a training step, and what is right."""
+"""The forms in which rules ARC3xx find mistakes in a training step, and correct code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is named like a program and is no regular file of a sane size is named and left out."""
+"""A path named like a program that is no regular file of a sane size is reported, not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random nested structures, and the containers of one's own in them."""
+"""Random nested structures, and the custom containers in them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs many cases in one group of real processes, since starting one costs seconds.
 
-A case is a function ``case_…`` of a file of tests or beside one, which every rank calls.
+A case is a function ``case_…`` of a test file or of a file next to one, which every rank calls.
 """
 
 from __future__ import annotations

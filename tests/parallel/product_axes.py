@@ -245,7 +245,7 @@ def mean_loss(value: Tensor, t: Tensor) -> Tensor:
 
 
 class CountedLoss(nn.Module):
-    """A loss of a class of its own, over some of the samples: a sum and its divisor."""
+    """A loss of a custom class, over some of the samples: a sum and its divisor."""
 
     def __init__(self, value: Callable[[Any], Tensor]) -> None:
         super().__init__()

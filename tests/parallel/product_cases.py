@@ -1,4 +1,4 @@
-"""One case of the product of `product_axes`: three steps beside one device's, or a refusal."""
+"""A case of the product of `product_axes`: three steps compared with one device's, or a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs cases of the product in groups of two ranks, and tells what each rank came to.
+"""Runs cases of the product in groups of two ranks, and reports each rank's result.
 
 ::
 
@@ -29,7 +29,7 @@ FAILED = "failed: "
 
 
 def outcomes(cases: list[Case]) -> dict[Case, list[str]]:
-    """Return what each rank came to in each case: that of `run_case`, or `FAILED` and an error."""
+    """Return each rank's result of each case: that of `run_case`, or `FAILED` and an error."""
     found: dict[Case, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         while len(found) < len(cases):

@@ -39,7 +39,7 @@ _NO_SAMPLE = ("one", "none", "nothing")
 REASONS = (
     Reason(
         r"a Hidden that cannot be divided: it has a tensor .* nothing says which samples",
-        "several devices in one process: an object of a class of its own is not divided",
+        "several devices in one process: an object of a custom class is not divided",
         lambda case: _is_several(case) and case.batch.startswith("own class"),
     ),
     Reason(
@@ -49,7 +49,7 @@ REASONS = (
     ),
     Reason(
         r"a Hidden with a tensor of shape .* nothing says how many samples it has",
-        "ranks: nothing counts the samples of an object of a class of its own",
+        "ranks: nothing counts the samples of an object of a custom class",
         lambda case: _in_ranks(case) and case.batch == "own class",
     ),
     Reason(
@@ -64,7 +64,7 @@ REASONS = (
     ),
     Reason(
         r"holds a tensor with a gradient in an object that is not a container",
-        "processes: an object of a class of its own that has tensors with gradients",
+        "processes: an object of a custom class that has tensors with gradients",
         lambda case: case.devices in PROCESSES,
     ),
     Reason(
@@ -93,7 +93,7 @@ REASONS = (
     ),
     Reason(
         r"cannot gather the value: it is a (Hidden|function), and nothing says how",
-        "several devices in one process: an object of a class of its own is not joined",
+        "several devices in one process: an object of a custom class is not joined",
         lambda case: _is_several(case) and case.output in ("own class", "closure"),
     ),
     Reason(
@@ -107,7 +107,7 @@ REASONS = (
     ),
     Reason(
         r"this rank has no samples, and the module returned a .* cannot be taken out",
-        "shards: a rank without samples returns an object of a class of its own",
+        "shards: a rank without samples returns an object of a custom class",
         lambda case: case.devices == "shards" and case.rows in _NO_SAMPLE,
     ),
     Reason(
@@ -136,7 +136,7 @@ REASONS = (
     ),
     Reason(
         r"FSDP2 makes containers anew of what a module in shards gets and returns",
-        "shards: FSDP2 rebuilds dicts of a class of its own whose tensors require gradients",
+        "shards: FSDP2 rebuilds dicts of a custom class whose tensors require gradients",
         lambda case: case.devices == "shards" and case.batch == "mapping with batch_size",
     ),
     Reason(
@@ -185,7 +185,7 @@ REASONS = (
     ),
     Reason(
         r"a Hidden that cannot be divided: it has a tensor .* nothing says which samples",
-        "pipelines: an object of a class of its own is not divided",
+        "pipelines: an object of a custom class is not divided",
         lambda case: _in_pipeline(case) and case.batch.startswith("own class"),
     ),
     Reason(
@@ -238,7 +238,7 @@ REASONS = (
 
 
 class Fault(NamedTuple):
-    """Cases that fail otherwise than they should; they are not run."""
+    """Cases that are not run because they fail in another way than they should."""
 
     text: str
     holds: Callable[[Case], bool]

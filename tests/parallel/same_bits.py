@@ -1,4 +1,4 @@
-"""A training whose bits are compared from run to run."""
+"""A training script whose bits are compared from run to run."""
 
 from __future__ import annotations
 

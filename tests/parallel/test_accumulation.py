@@ -68,8 +68,8 @@ def nets(device: str, *rig: Any, **options: Any) -> tuple[Net, Net, Any]:
 
 
 def batch(samples: int, device: str, place: int = 0) -> tuple[Tensor, Tensor]:
-    """Return a batch of all classes; but the second of a group has only class 2, and the third has
-    only class 0, of which some losses count nothing.
+    """Return a batch of all classes; but the second batch of a group has only class 2, and the
+    third only class 0, which some losses ignore.
     """
     x = torch.randn(samples, 4, dtype=torch.float64, device="cpu")
     target = (torch.arange(samples, device="cpu") + 1) % 3

@@ -166,14 +166,15 @@ def test_one_process(name: str, rig: str) -> None:
 
 
 def rows_of(samples: int, ranks: int) -> list[int]:
-    """Return how many samples each rank has: some have fewer, or none, the first or the last."""
+    """Return the sample count of each rank; the first or the last ranks may have fewer, or none."""
     most = -(-samples // ranks)
     rows = [max(0, min(most, samples - most * rank)) for rank in range(ranks)]
     return rows if samples % 2 else rows[::-1]
 
 
 def _part_of(batch: Any, rows: list[int], rank: int, dim: int) -> Any:
-    """Return a rank's samples; tensors one by one, since two states of two samples are unclear."""
+    """Return a rank's samples; tensors one by one, since the division of two states of two samples
+    is unclear."""
 
     def part(leaf: Any, _: Any = None) -> Any:
         return scatter_samples(leaf, [torch.device("cpu")] * len(rows), rows, dim)[rank]

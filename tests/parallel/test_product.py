@@ -1,4 +1,4 @@
-"""The product of batches, outputs, trainings, devices and sample counts: equal, or refused.
+"""The product of batches, outputs, training steps, devices and sample counts: equal, or refused.
 
 In each case the gradients are those of one device to 1e-9, or the first step is refused, on every
 rank, for a reason that `product_reasons` lists. `make test-sweep` runs more cases, and prints how
@@ -38,7 +38,7 @@ def _run(case: Case) -> list[str]:
 
 
 def _check(found: dict[Case, list[str]], faults: Iterable[str] = ()) -> Counter[str]:
-    """Return how many cases came to what; fail if one is neither equal nor refused for a reason."""
+    """Count the cases by result; fail if one is neither equal nor refused for a reason."""
     counts: Counter[str] = Counter(f"fault: {fault}" for fault in faults)
     wrong = []
     for case, heard in found.items():

@@ -37,7 +37,7 @@ def test_each_output_stays_where_it_was_computed(shares: str, x: Tensor) -> None
 
 @pytest.mark.parametrize("shares", SHARES)
 def test_three_steps_with_the_parallel_loss(shares: str, x: Tensor) -> None:
-    """The steps have a batch that leaves devices idle, and targets that do not count."""
+    """The steps have a batch that leaves devices idle, and ignored targets."""
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
     target = torch.randint(CLASSES, (10,), device="cuda:0")
     target[:4] = -100

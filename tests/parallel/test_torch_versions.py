@@ -26,7 +26,7 @@ class Half(torch.autograd.Function):
 
 
 class Times(torch.autograd.Function):
-    """Its context has a function of its own, so it can be transformed, and has default values."""
+    """Has a separate `setup_context`, so torch.func can transform it, and a default argument."""
 
     @staticmethod
     def forward(x: Any, factor: float = 3.0) -> Any:

@@ -20,7 +20,7 @@ OUT_OF_MEMORY = {"kind": "OutOfMemoryError", "text": "CUDA out of memory", "line
 
 @dataclass(frozen=True)
 class Cluster(KeptResults):
-    """Results of a program, by what it takes in all on the rig and what each plan adds.
+    """Results of a program, from what it takes in total on the rig and what each plan adds.
 
     Attributes:
         busy_seconds: for how long all GPUs compute.

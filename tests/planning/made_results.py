@@ -1,4 +1,4 @@
-"""Results that a formula gives in place of rehearsals, and a question that they answer."""
+"""Results computed by a formula instead of rehearsals, and a question that they answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for plans, with results that a formula gives in place of rehearsals."""
+"""The search for plans, with results computed by a formula instead of rehearsals."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class FailingGroup:
 
     Attributes:
         launchers: one per node.
-        folder: of the launchers, with their temporary files.
+        folder: the launchers' working folder, with their temporary files.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -32,7 +32,7 @@ def _built() -> None:
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    """An environment whose place for temporary files is to have none of ours in the end."""
+    """An environment whose folder for temporary files may have none of ours in the end."""
     # Not in `tmp_path`: multiprocessing puts sockets there, and their paths have to be short.
     with tempfile.TemporaryDirectory(prefix="anyrig-") as place:
         yield {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": place}

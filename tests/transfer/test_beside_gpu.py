@@ -1,4 +1,4 @@
-"""Copies beside the computation, between the host and GPUs, real or virtual."""
+"""Copies concurrent with computation, between the host and GPUs, real or virtual."""
 
 from __future__ import annotations
 

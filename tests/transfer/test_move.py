@@ -19,7 +19,7 @@ from anyrig.transfer.unreachable import refuse_unreachable
 
 
 class Sample:
-    """An object of one's own, moved by its own method."""
+    """An object of a custom class, moved by its own method."""
 
     def __init__(self) -> None:
         self.x = torch.ones(2)

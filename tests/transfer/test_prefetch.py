@@ -1,4 +1,4 @@
-"""What needs no accelerator: the CPU, and the meta device, which has no streams as mps has none."""
+"""The parts that need no accelerator: the CPU, and meta, which has no streams, like mps."""
 
 from __future__ import annotations
 

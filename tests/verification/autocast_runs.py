@@ -1,4 +1,4 @@
-"""Trainings with autocast and gradient scalers. Each is one rank's training."""
+"""Training runs with autocast and gradient scalers. Each function is one rank's part of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES, FEATURES, CLASSES, STEPS = 16, 6, 5, 2
 
 
 class Net(nn.Module):
-    """Computes in the types of autocast, or, like many scripts, in float32 where it says so."""
+    """Computes in autocast's dtypes, or with explicit casts to float32, as in many scripts."""
 
     def __init__(self, is_explicit: bool) -> None:
         super().__init__()

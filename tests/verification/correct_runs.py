@@ -1,7 +1,7 @@
-"""Correct trainings in every way of spreading, about which nothing may be reported.
+"""Correct training runs with every way of spreading, about which nothing may be reported.
 
-Each is one rank's training. `COMBINATIONS` are 200 of them; `SAMPLE` are those of the default
-suite.
+Each function is one rank's part of a run. `COMBINATIONS` has 200 runs; `SAMPLE` has the runs of the
+default suite.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ SAMPLE = [
 def training(
     way: str, batch: int, parts: int, clip: float | None, kind: str, loading: str, dropout: bool
 ) -> Callable[[Rig], None]:
-    """Return a correct training, whose loss is the mean over all samples of a step."""
+    """Return a correct training run, whose loss is the mean over all samples of a step."""
 
     def train(rig: Rig) -> None:
         torch.manual_seed(0)

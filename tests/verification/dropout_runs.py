@@ -1,4 +1,4 @@
-"""A training with dropout that never seeds the random numbers. It is one rank's training."""
+"""A training run with dropout that never seeds the random numbers. It is one rank's part."""
 
 from __future__ import annotations
 

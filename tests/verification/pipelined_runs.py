@@ -1,4 +1,4 @@
-"""Trainings with `torch.distributed.pipelining`, whose ranks hold different parts of a model.
+"""Training runs with `torch.distributed.pipelining`, whose ranks hold different parts of a model.
 
 Each is one rank's training. With one rank, the rank has the whole model, as one stage or several.
 """

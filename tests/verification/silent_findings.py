@@ -36,7 +36,7 @@ def _data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples of which the later ones have more labels that do not count."""
+    """Samples, the later of which have more ignored labels."""
     inputs, labels = _data()
     for sample in range(len(labels)):
         if sample % SAMPLES >= 10 and sample % 3:
@@ -88,7 +88,7 @@ def divides_by_half_of_the_ranks(_: Rig) -> None:
 
 
 def divides_twice(_: Rig) -> None:
-    """A loss over the samples of the whole batch, which DDP averages once more."""
+    """A loss over the samples of the whole batch, which DDP averages again."""
     model = DistributedDataParallel(_net())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for x, y in _loader(SAMPLES):
@@ -114,7 +114,7 @@ def averages_tokens_by_micro_batch(_: Rig) -> None:
 
 
 class Experts(nn.Module):
-    """A dense layer, and experts of which each rank has some."""
+    """A dense layer, and experts that are divided among the ranks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Batches: recorded from loaders, put together over ranks, and known by their samples."""
+"""Batches: recorded from loaders, put together over ranks, and identified by their samples."""
 
 from __future__ import annotations
 

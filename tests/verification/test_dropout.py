@@ -1,4 +1,4 @@
-"""Dropout is off while a training is verified, and nothing else changes."""
+"""Dropout is off while a training run is verified, and nothing else changes."""
 
 from __future__ import annotations
 

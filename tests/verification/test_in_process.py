@@ -17,7 +17,7 @@ FEATURES = 6
 
 
 def train(spread: Callable[[nn.Module, Rig], nn.Module], loss_of: object = None) -> object:
-    """Return a training of two steps with micro-batches, whose last ones are odd."""
+    """Return a training run of two steps with micro-batches, the last of which are odd."""
 
     def steps(rig: Rig) -> None:
         device = rig.lead.torch_device

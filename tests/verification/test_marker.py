@@ -1,4 +1,4 @@
-"""``@pytest.mark.same_as_one_device``: a test that is a training."""
+"""``@pytest.mark.same_as_one_device``: a test that is a training run."""
 
 from __future__ import annotations
 

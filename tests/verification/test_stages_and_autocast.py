@@ -1,4 +1,4 @@
-"""Pipelines of PyTorch, whose ranks have different parameters, and trainings with autocast."""
+"""PyTorch's pipelines, whose ranks have different parameters, and training runs with autocast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = {
 }
 
 # Before 2.13, a rank with several stages sends messages to itself in their first step, which gloo
-# refuses: the training cannot run on one rank, and the other ranks wait for its verdict.
+# refuses: the script cannot run on one rank, and the other ranks wait for its verdict.
 RUNS_STAGES_ON_ONE_RANK = torch.__version__ >= (2, 13)
 CASES_THAT_RUN = [case for case in CASES if RUNS_STAGES_ON_ONE_RANK or "interleaved" not in case[1]]
 

@@ -1,4 +1,4 @@
-"""Verify the trainings of some files in a group of ranks, which is started once for all."""
+"""Verify the training runs in some files in one group of ranks, which is started only once."""
 
 from __future__ import annotations
 

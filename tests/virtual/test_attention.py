@@ -1,6 +1,6 @@
 """The attention operator that each GPU chooses, what it saves and the memory it uses.
 
-The expected values follow from PyTorch's CUDA sources: `sdp_utils.cpp`, `attention.cu` and
+The expected values are derived from PyTorch's CUDA sources: `sdp_utils.cpp`, `attention.cu` and
 `flash_api.cpp` in aten/src/ATen/native/transformers/cuda.
 """
 

@@ -1,4 +1,4 @@
-"""The build of a C++ extension: kept, shared between processes, never taken for whole when half.
+"""The build of a C++ extension: kept, shared between processes, and never used half-finished.
 
 A small real extension stands for the backend, which takes longer to compile.
 ``ANYRIG_TEST_BUILDERS=10`` has as many processes start at once by hand.

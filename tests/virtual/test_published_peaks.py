@@ -1,4 +1,4 @@
-"""What nvidia-smi would show during a training, against figures that were published.
+"""What nvidia-smi would show during a training run, compared with published figures.
 
 The figures are of Hugging Face's pages "Model training anatomy" and "Performance and Scalability"
 (transformers 4.18): a V100 of 16 GB, in MiB, the context included.

@@ -1,4 +1,4 @@
-"""The start-up hook: unseen, nearly free, and in the way of nobody's own `sitecustomize`."""
+"""The start-up hook: invisible, nearly free, and compatible with a user's own `sitecustomize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to happen when torch is imported happens then, once, and leaves torch untouched."""
+"""Actions registered for the import of torch run then, once, and leave torch untouched."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# A name with more digits is not a checkpoint's: no training saves or steps as often.
+# A name with more digits is not a checkpoint's: no training run saves that often or takes that many
+# steps.
 _NAME = re.compile(r"([0-9]{6,15})(?:-step-([0-9]{1,19}))?")
 LARGEST_NUMBER = 10**15 - 1
 LARGEST_STEP = 2**63 - 1

@@ -36,7 +36,7 @@ class Integrity:
 
 
 def check_integrity(path: Path) -> tuple[Integrity, ...]:
-    """Return whether a checkpoint, or each checkpoint of a series, is whole; the oldest first.
+    """Return whether a checkpoint is whole, or each checkpoint of a series, oldest first.
 
     Raises:
         FileNotFoundError: nothing is there.

@@ -137,7 +137,7 @@ def _filled(value: Any, saved: TensorInParts) -> Tensor:
 
 
 def _added_entries(model: nn.Module, entries: Mapping[str, tuple[str, Any]]) -> set[str]:
-    """Return the names that modules add to the state dict beside parameters and buffers."""
+    """Return the names that modules add to the state dict besides parameters and buffers."""
     inner = unwrapped(model)
     usual = {name for name, _ in inner.named_parameters(remove_duplicate=False)}
     usual |= {name for name, _ in inner.named_buffers(remove_duplicate=False)}

@@ -174,7 +174,8 @@ def _write(saved: SavedTensor, own: Tensor) -> None:
 
 
 def _new_tensor(saved: SavedTensor, parameter: Tensor, part: str, in_shards: Any) -> Tensor:
-    """Return a saved tensor in new memory, on the device of the parameter, in shards if it is.
+    """Return a saved tensor in new memory, on the parameter's device, and sharded if the parameter
+    is.
 
     Args:
         saved: the tensor.

@@ -134,8 +134,8 @@ class Series:
     def next_number(self) -> int:
         """Return a number above those of all checkpoints, whole or not.
 
-        A folder without a manifest was not made by a save, so that its number does not count, but
-        is not used.
+        A folder without a manifest was not made by a save, so its number does not raise the result,
+        but the result is not a number that such a folder has.
 
         Raises:
             CheckpointError: the largest number is taken.

@@ -63,7 +63,7 @@ def whole_on_device(tensor: Tensor) -> Tensor:
 
 
 def divided_like(saved: SavedTensor, target: Tensor) -> Tensor:
-    """Return a saved tensor in the layout of `target`: on its device, and in shards if it is.
+    """Return a saved tensor in the layout of `target`: on its device, and sharded if `target` is.
 
     The ranks do not communicate: each reads its own part. The result may be the saved tensor.
     """

@@ -26,9 +26,9 @@ def migrate(
         bool, typer.Option("--json", help="Print what was fixed and what is left as JSON.")
     ] = False,
 ) -> None:
-    """Rewrite old programs, from Python 2 and PyTorch 0.2 on, for the versions of today.
+    """Rewrite old programs, from Python 2 and PyTorch 0.2 on, for current versions.
 
-    A file that would not parse afterwards is left as it was, and reported. The exit status is 0 if
+    A file that would not parse afterwards is left unchanged, and reported. The exit status is 0 if
     nothing is left to do by hand, 1 if something is, 2 if a file was left out.
     """
     from ..migration.files import find_files

@@ -1,4 +1,4 @@
-"""The flags that `anyrig rehearse` and its relatives share."""
+"""The flags that `anyrig rehearse` and related commands share."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class NvmlGpu:
 
     Attributes:
         uuid: ``"GPU-…"``, or ``"MIG-…"`` for an instance; None if the GPU does not answer.
-        pci_bus_id: the PCI address, as ``"0000:3b:00.0"``; an instance has its GPU's address.
+        pci_bus_id: the PCI address, such as ``"0000:3b:00.0"``; an instance has its GPU's address.
         name: the driver's name for it.
         total_bytes: the size of the memory; None for chips that share the host's memory.
         capability: CUDA compute capability ``(major, minor)``.

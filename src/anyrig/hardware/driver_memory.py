@@ -25,7 +25,8 @@ class DriverMemory:
 
     Attributes:
         context_bytes: the CUDA context.
-        cublas_handle_bytes: a handle of cuBLAS, one for each thread with products.
+        cublas_handle_bytes: a handle of cuBLAS; there is one for each thread that multiplies
+            matrices.
         connection_bytes: NCCL's buffers for one channel to one other rank.
         ring_channels: NCCL's channels of a collective.
         message_channels: NCCL's channels to one rank for sends, receives and all-to-all.

@@ -30,7 +30,7 @@ class Notifier(Observer):
     """
 
     def __init__(self, checks: Sequence[Check]) -> None:
-        # The methods that checks have for each event, by that of `Check`.
+        # For each event, named by the method of `Check`, the checks' methods that override it.
         self._handlers = {
             event: [getattr(one, name) for one in checks if getattr(type(one), name) is not event]
             for name, event in vars(Check).items()

@@ -49,10 +49,11 @@ class KeptVariable:
         return all(tensor.numel() == 1 for tensor in self.tensors)
 
     def count_calls(self) -> int:
-        """Return of how many calls of a model it keeps graphs: at most, and one at least.
+        """Return an upper bound, at least 1, of how many calls of a model have graphs that it
+        keeps.
 
-        A container has a tensor of each call. The graph of a tensor that carries on its own graph
-        has a node like its last one for each.
+        A container has a tensor for each call. If a tensor extends its own graph in each call, the
+        graph has one node of the type of its last node for each call.
         """
         with_graph = [tensor for tensor in self.tensors if tensor.grad_fn is not None]
         if self.is_container or not with_graph:

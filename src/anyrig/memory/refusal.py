@@ -161,7 +161,7 @@ def _classify(
     """Give each block without a role its kind, and note which autograd keeps."""
     with_graph = {address for place, address in census.graph_memory if place == device}
     latest = max((each.backward_passes for each in made.values()), default=0)
-    # In a backward pass, its forward pass was before it.
+    # During a backward pass, the current step's forward pass came before it.
     current = latest - 1 if running.phase == "backward" else latest
     for block in blocks:
         each = made.get(block.address)
@@ -194,7 +194,7 @@ def _classify(
 
 
 def _number_calls(blocks: Sequence[Block]) -> None:
-    """Number the calls of the model to which the blocks that autograd keeps belong.
+    """Give each block that autograd keeps the number of the model's call to which it belongs.
 
     A call makes a block of each size at each line of each module. Lines that ran once, and lines
     that make several such blocks in a call, are outweighed by the others.
@@ -239,7 +239,7 @@ def _variables_to_blame(
 def _may_hold_calls(variable: KeptVariable, current: set[int], running: Origin) -> bool:
     with_graph = [each for each in variable.tensors if each.grad_fn is not None]
     if not with_graph:
-        return True  # of tensors without graphs, the lines tell
+        return True  # the lines decide for tensors without graphs
     if variable.in_model and "." not in variable.name:
         return False
     if variable.is_container:

@@ -1,8 +1,8 @@
 """Compute the sizes of the blocks that the caching allocator hands out.
 
 The allocator's history contains the requested bytes, but its statistics count blocks: rounded up,
-plus any remainder that is too small to split off. Given the block's address, the size follows from
-the segments, by the rules of c10/cuda/CUDACachingAllocator.cpp (`should_split`).
+plus any remainder that is too small to split off. Given the block's address, the size is computed
+from the segments, by the rules of c10/cuda/CUDACachingAllocator.cpp (`should_split`).
 """
 
 from __future__ import annotations

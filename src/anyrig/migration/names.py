@@ -66,7 +66,7 @@ class Names:
     def dotted(self, node: ast.AST) -> str | None:
         """Return the full name of an expression such as ``nn.Linear``, or None.
 
-        A name that the program binds to something else in the same scope has none.
+        None also if the program binds the name to something else in the same scope.
         """
         return self.references.get(node)
 

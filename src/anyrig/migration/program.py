@@ -21,7 +21,7 @@ class Program(Tree):
         text: the text, which parses.
         is_package: whether the text is an ``__init__.py``, whose imports others may use.
         is_old: whether the text was written for PyTorch 0.3 or older.
-        siblings: the modules beside a package's ``__init__.py``; none for any other file.
+        siblings: the modules next to a package's ``__init__.py``; none for any other file.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def _in_statement(statement: list[Token], text: str) -> Iterator[Repair]:
     elif first.text == "except":
         commas = _top_commas(rest)
         is_name = len(commas) == 1 and commas[0] == len(rest) - 2 and rest[-1].kind == "name"
-        # A name with a capital is that of a class: Python 3.14 then catches both classes.
+        # A capitalised name names a class: Python 3.14 then catches both classes.
         if is_name and not rest[-1].text[0].isupper():
             edit = _replace(rest[commas[0]], rest, " as ", text)
             yield _syntax(first, "`except …, name`", "`except … as name`", edit)
@@ -166,7 +166,7 @@ def _print_edits(first: Token, rest: list[Token], text: str) -> tuple[Edit, ...]
 
 
 def _open(first: Token, rest: list[Token]) -> Edit:
-    """Replace the space between a keyword and what follows by a bracket."""
+    """Replace the space between a keyword and what follows with a bracket."""
     return Edit(first.end, rest[0].start, "(")
 
 

@@ -64,7 +64,7 @@ def may_matter(text: str, siblings: frozenset[str] = frozenset()) -> bool:
 
     Args:
         text: the text.
-        siblings: the modules beside a package's ``__init__.py``.
+        siblings: the modules next to a package's ``__init__.py``.
     """
     if "torch" in text or _TRACES.search(text) is not None:
         return True
@@ -84,7 +84,7 @@ def read_program(
         text: the text.
         is_package: whether it is an ``__init__.py``.
         is_old: whether it was written for PyTorch 0.3 or older; None to decide by the text.
-        siblings: the modules beside a package's ``__init__.py``.
+        siblings: the modules next to a package's ``__init__.py``.
 
     Raises:
         SyntaxError: the text parses as neither; the error is that of Python 3.

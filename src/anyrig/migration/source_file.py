@@ -23,7 +23,7 @@ class SourceFile:
         path: the file.
         text: the text; newlines are as in the file.
         encoding: Python's name of the encoding.
-        siblings: the modules beside a package's ``__init__.py``; none for any other file.
+        siblings: the modules next to a package's ``__init__.py``; none for any other file.
     """
 
     path: Path
@@ -54,10 +54,10 @@ def read_source(path: Path) -> SourceFile:
 
 
 def find_siblings(path: Path) -> frozenset[str]:
-    """Return the modules beside a package's ``__init__.py``; none for any other file.
+    """Return the modules next to a package's ``__init__.py``; none for any other file.
 
-    Left out are the names of the packages around the file, and of what is beside the outermost one:
-    these may be meant instead.
+    Left out are the names of the packages around the file, and of modules next to the outermost
+    package: these may be meant instead.
     """
     if path.name != "__init__.py":
         return frozenset()

@@ -19,7 +19,7 @@ Loop = ast.For | ast.While | ast.AsyncFor
 
 
 class Tree:
-    """The tree of a text, and what it says by itself.
+    """The tree of a program's text, and what can be read from it alone.
 
     Attributes:
         tree: the root.

@@ -20,7 +20,7 @@ class Events:
     Attributes:
         module_called: called before a module's forward, with the module and its positional
             arguments; returns other arguments, or None to keep them.
-        module_finished: called after a module's forward, also if it raised, with the module and its
+        module_finished: called after a module's forward, even if it raised, with the module and its
             positional and keyword arguments; without the latter if it raised.
         backward_begun: called before `torch.autograd.backward`, with the tensors and the gradients
             that it was given.

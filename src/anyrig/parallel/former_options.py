@@ -1,4 +1,4 @@
-"""The options of `spread` from before there were plans, as the plan that they mean.
+"""The options of `spread` that preceded plans, converted to the plan that they mean.
 
 They go once the programs that were written with them have been changed.
 """

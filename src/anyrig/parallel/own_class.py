@@ -1,12 +1,12 @@
-"""Parameters and buffers of a class of their own, such as the quantised weights of torchao.
+"""Parameters and buffers of a custom class, such as the quantised weights of torchao.
 
 ::
 
     wraps tensors           TwoTensor, torchao's weights     no memory of its own
     has tensors beside it   bitsandbytes' Params4bit         codes, and scales in attributes
 
-Such a tensor is copied as a whole, by its own ``to``, and only if nothing trains it: how to add up
-the gradients of two copies is its class's secret.
+Such a tensor is copied as a whole, by its own ``to``, and only if nothing trains it: only its class
+knows how to add up the gradients of two copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..transfer.inner_tensors import class_of, flatten_wrapper, is_wrapper
 
 
 class OwnClass(NamedTuple):
-    """A parameter or buffer of a class of its own: its full name, its layer, and the tensor."""
+    """A parameter or buffer of a custom class: its full name, its layer, and the tensor."""
 
     name: str
     layer: nn.Module
@@ -39,7 +39,7 @@ def has_own_class(tensor: Tensor) -> bool:
 
 
 def find_own_class(module: nn.Module) -> Iterator[OwnClass]:
-    """Yield the parameters and buffers of a class of their own."""
+    """Yield the parameters and buffers of a custom class."""
     for prefix, layer in module.named_modules():
         for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
             if tensor is not None and has_own_class(tensor):
@@ -47,7 +47,7 @@ def find_own_class(module: nn.Module) -> Iterator[OwnClass]:
 
 
 def require_frozen(module: nn.Module) -> None:
-    """Raise SpreadError if replicas cannot have copies of a tensor of a class of its own."""
+    """Raise SpreadError if replicas cannot have copies of a tensor of a custom class."""
     for found in find_own_class(module):
         if found.tensor.requires_grad or not isinstance(found.tensor, nn.Parameter):
             raise SpreadError(
@@ -58,7 +58,7 @@ def require_frozen(module: nn.Module) -> None:
 
 
 def refuse_own_class(module: nn.Module, way: str) -> None:
-    """Raise SpreadError if a module has tensors of a class of their own."""
+    """Raise SpreadError if a module has tensors of a custom class."""
     for found in find_own_class(module):
         raise SpreadError(
             f"{found}, which wraps or carries other tensors, and {way} would lose them. Use "
@@ -185,7 +185,7 @@ def states_of(module: nn.Module) -> list[Tensor]:
 
 
 class WholeCopies:
-    """The copies of a layer's tensors of a class of their own, on one device each.
+    """The copies of a layer's tensors of a custom class, on one device each.
 
     A copy is made again when the tensor, or what it carries, was replaced or written.
     """

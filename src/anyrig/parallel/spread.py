@@ -68,7 +68,7 @@ def spread(
             what the environment variable ``ANYRIG_PRECISION`` names; without it, no autocast.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
-        former: `how=` and the options from before there were plans, which mean a plan.
+        former: `how=` and the other options that preceded plans; they are converted to a plan.
 
     Raises:
         SpreadError: the module cannot be spread as planned, is spread already, or is on another

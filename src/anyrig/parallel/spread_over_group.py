@@ -123,7 +123,7 @@ def _bytes_of_ranks(group: Group) -> list[int | None]:
 
 
 def _check_own_class(module: torch.nn.Module, plan: Plan, group: Group) -> None:
-    """Refuse tensors of a class of their own, such as quantised weights, if ranks lose a part."""
+    """Refuse tensors of a custom class, such as quantised weights, if ranks lose a part."""
     if isinstance(plan, Shards):
         refuse_own_class(module, "Shards()")
     elif isinstance(plan, Pipeline):

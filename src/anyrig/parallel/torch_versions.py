@@ -48,8 +48,8 @@ def prepare_simulated_answer(backend: str, received: Any, sent: Any) -> None:
 def end_checkpoint(call: FrameType) -> None:
     """Remove the hooks on saved tensors of a call of `checkpoint` whose function is about to fail.
 
-    From 2.13, `checkpoint` does so itself. Before, its hooks stay until a garbage collection, and
-    the next forward pass gives them its tensors.
+    From 2.13 on, `checkpoint` does so itself. Before 2.13, its hooks stay until a garbage
+    collection, and the next forward pass gives them its tensors.
 
     Args:
         call: a frame of PyTorch's file of `checkpoint`.

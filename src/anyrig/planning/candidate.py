@@ -66,8 +66,8 @@ def judge(
         value: what varied; None if nothing does.
         rehearsed: how the rehearsal ended.
         prices: the prices of GPUs; None for none.
-        samples: how many samples a step has, for a program without a `DataLoader` that would tell
-            it; None if unknown.
+        samples: how many samples a step has, for a program without a `DataLoader`, which would show
+            it it; None if unknown.
     """
     facts = rehearsed.facts
     if samples is not None and facts is not None:

@@ -29,7 +29,7 @@ class Fit:
         prices: the prices of GPUs; None for none.
         step_marker: the function of the script whose calls are steps; None for optimizers.
         processes: how many rehearsals run at a time.
-        given: values of what varies beside `variation`.
+        given: values of what varies in addition to `variation`.
     """
 
     program: Program

@@ -106,7 +106,7 @@ class Fitting:
         while True:
             ended[value] = row.count((yield self._ask(row, row.rig, value)))
             candidate = self._judge(row.rig, value, ended[value])
-            if not self._has_run():  # what fails on this rig only is said in its row
+            if not self._has_run():  # a failure on this rig only is reported in its row
                 check_program(self._fit, row.rig, candidate, ended[value])
             row.tried.append(candidate)
             try:

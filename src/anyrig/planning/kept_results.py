@@ -75,7 +75,7 @@ class KeptResults:
 
 
 def _shortened(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts of which memory has one moment: when tensors and what is outside were most."""
+    """Return the facts, with memory only at its peak: tensors plus memory outside the allocator."""
     memory = []
     for one in facts["memory"]:
         needed = [sum(moment) for moment in zip(*(one[name] for name in _NEEDED), strict=True)]

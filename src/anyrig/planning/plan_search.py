@@ -29,7 +29,7 @@ from .workload import Workload
 SPEED, PRICE, MEMORY = "speed", "price", "memory"
 # A plan is worth a rehearsal if it is expected to take no more than this many times the best.
 _WORTH = 1.05
-# After so many rehearsals of which none fits, none is expected to.
+# After this many rehearsals without a fit, no plan is expected to fit.
 _HOPELESS = 10
 # By what to order plans while nothing is known of the program.
 _UNKNOWN = Workload(state_bytes=1.0, activation_bytes=1.0)
@@ -217,7 +217,7 @@ class PlanSearch:
 
 
 def _probes(arrangements: Iterable[Arrangement], rig: VirtualRig) -> list[Arrangement]:
-    """Return a usual plan of each family, those first that take the shortest to rehearse."""
+    """Return a usual plan of each family, the quickest to rehearse first."""
     gpus = len(rig.devices)
 
     def is_usual(one: Arrangement) -> bool:

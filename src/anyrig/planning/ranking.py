@@ -13,12 +13,12 @@ from .tried import Tried
 def join_plans(
     searches: Sequence[PlanSearch], deadline_seconds: float | None, samples: float | None
 ) -> list[Tried]:
-    """Return the plans that fit, the best first: by what the searches choose by.
+    """Return the plans that fit, the best first, by the criterion of the searches.
 
     Plans that fit for certain come before others, and plans that keep a deadline before both.
 
     Args:
-        searches: the searches of all rigs, which choose by the same.
+        searches: the searches of all rigs, which choose by the same criterion.
         deadline_seconds: how long the training run may take; None for no deadline.
         samples: how many samples it has.
     """

@@ -106,7 +106,7 @@ def describe_limits(row: FittedRig, variation: Variation | None) -> list[str]:
 
 
 def describe_progress(rows: Sequence[FittedRig]) -> str:
-    """Return how many rigs are done, to be added to a line; an empty text while none is."""
+    """Return the number of finished rigs, as text to append to a line; empty while it is zero."""
     done = sum(row.is_complete for row in rows)
     return f"; {done} of {len(rows)} rigs are done" if done else ""
 

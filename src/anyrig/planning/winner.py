@@ -1,4 +1,4 @@
-"""The cheapest rig of an answer, or the fastest, and with which value."""
+"""The cheapest or the fastest rig of an answer, and the value with which it is so."""
 
 from __future__ import annotations
 

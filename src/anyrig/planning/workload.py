@@ -1,4 +1,4 @@
-"""`Workload`: what a step takes in all, whatever the plan, and so what each plan takes at least."""
+"""`Workload`: what a step takes in total, whatever the plan: a lower bound for every plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stage_time import StageTime
 
 # The share of a step in which devices wait, as in docs/pipeline.md: (n - 1) / (v m + n - 1) with n
 # devices, m micro-batches and this v. With 2 n - 1 micro-batches or more, the last two schedules
-# begin the next step meanwhile.
+# fill this time with the next step.
 _FILL = {
     "gpipe": 1,
     "1f1b": 1,
@@ -27,7 +27,7 @@ _RECOMPUTED = 1 / 3
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step takes on a rig, at least, by the rehearsals so far. None means unknown.
+    """Lower bounds on what a step takes on a rig, from the rehearsals so far. None means unknown.
 
     Attributes:
         busy_seconds: for how long all GPUs of the rig would compute, if none ever waited.

@@ -41,7 +41,7 @@ from .route import is_down
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
-# How long a launcher that ends waits for the other launchers to read its last messages.
+# How long an ending launcher waits for the other launchers to read its last messages.
 _PARTING_SECONDS = 1.0
 
 _KEY = "anyrig/node watch"

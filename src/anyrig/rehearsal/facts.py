@@ -1,7 +1,7 @@
 """`Facts`: what a rehearsal found, as data. The summary, the page and the trace are drawn from it.
 
 Times are in seconds since the program started, unless a name says otherwise: of virtual time, or of
-time if they were measured (`Facts.measurement`).
+real time if they were measured (`Facts.measurement`).
 """
 
 from __future__ import annotations

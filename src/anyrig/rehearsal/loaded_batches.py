@@ -15,7 +15,8 @@ from ..observe.hooks import Observer
 class LoaderWatch(Observer):
     """Counts the samples of batches and the time that the program waits for them.
 
-    The time is that of this machine's wall clock: a virtual GPU says nothing about a data loader.
+    The time is measured with this machine's wall clock: a virtual GPU says nothing about a data
+    loader.
     """
 
     def __init__(self) -> None:

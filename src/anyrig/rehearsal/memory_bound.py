@@ -14,7 +14,7 @@ _DRIVER_BYTES = 512 * 2**20
 def most_bytes(total_bytes: int, outside_bytes: int) -> int:
     """Return the most memory that a rank takes on a GPU.
 
-    To what was rehearsed, with all that the allocator kept instead of releasing it, this adds the
+    This is the rehearsed memory, with all that the allocator kept instead of releasing it, plus the
     largest known errors of such rehearsals: other fragmentation and optional workspaces, and the
     driver.
 

@@ -55,7 +55,7 @@ class StepWatch:
 
     @property
     def works(self) -> StepWorks | None:
-        """What the kernels of one of the steps computed; None before the second step."""
+        """What the kernels of one step computed; None before the second step."""
         return self._log.works
 
     def end_step(self) -> None:

@@ -193,7 +193,7 @@ class Recorder:
         if is_exporting() or threading.get_ident() != self._thread or not self._running:
             return
         while self._running and self._running.pop() is not module:
-            pass  # a module whose call raised, without its hook
+            pass  # a module whose call raised, so that its hook did not run
         if self._running or not (self._is_recording and torch.is_grad_enabled()):
             return
         self._draws |= self._random_before != _random_states()

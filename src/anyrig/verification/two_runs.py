@@ -58,7 +58,7 @@ def verify(
     data loaders delivered, put together, and begins with the ranks' initial values. Dropout is off.
 
     Args:
-        train: runs the training; its argument is the rig to use.
+        train: trains the model; its argument is the rig to use.
         rig: the devices; None for every accelerator, or, in a group, this rank's.
         steps: how many steps of an optimizer to compare.
         dtype: the default type of floating-point numbers in both calls.

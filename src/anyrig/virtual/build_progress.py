@@ -1,7 +1,7 @@
 """Progress of the virtual backend's build: a bar on a terminal, otherwise lines of text.
 
-A build runs a few compilers for most of a minute each, and compilers report no progress. What they
-need of the processor is known before, though, whatever else the machine does. So the progress is
+A build runs a few compilers for most of a minute each, and compilers report no progress. The CPU
+time that they need is known in advance, though, whatever else the machine does. So the progress is
 the CPU time of the compilers as a fraction of what the build needs::
 
     CPU time   0 ──────────────▶ 40 s of 110 s       the bar: 36 %
@@ -93,7 +93,7 @@ class BuildProgress:
         self._ticks.join()
 
     def _measure(self) -> tuple[float, float]:
-        """Return the elapsed seconds, and the estimate of those of the whole build."""
+        """Return the elapsed seconds, and the estimated seconds of the whole build."""
         elapsed = time.monotonic() - self._start
         used = _cpu_seconds_of_children() - self._cpu_seconds_before
         done = fraction_done(max(0.0, used), self._cpu_seconds)

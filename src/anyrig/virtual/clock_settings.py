@@ -1,4 +1,4 @@
-"""What the user may say about the clock: the host's time of a launch, and older libraries.
+"""The user's settings of the clock: the host's time for a launch, and older libraries.
 
 ::
 

@@ -43,7 +43,7 @@ class RecordedTrack:
         stream: the id of the stream; None for the host.
         in_backward: whether this is a thread of the host that works for backward passes.
         rank: the rank of the process.
-        thread: tells the threads of a host apart; 0 for the one that takes the steps.
+        thread: distinguishes the threads of a host; 0 for the one that takes the steps.
     """
 
     device: int | None

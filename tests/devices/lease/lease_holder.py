@@ -26,7 +26,7 @@ Start = Callable[[str], "Holder"]
 
 
 class Holder:
-    """Another process: it runs code, says lines, and waits to be told to end."""
+    """Another process: it runs code, prints lines, and waits for a request to end."""
 
     def __init__(self, code: str) -> None:
         program = (

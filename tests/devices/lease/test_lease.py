@@ -84,7 +84,7 @@ def acquire_soon(uuid: str) -> Lease | LeaseHolder:
 
 
 def open_locked_soon(path: Path) -> int | None:
-    """Open and lock a file, trying for a while, as ``acquire_soon``."""
+    """Open and lock a file, trying for a while, like ``acquire_soon``."""
     deadline = time.monotonic() + 5
     while (descriptor := open_locked(path)) is None and time.monotonic() < deadline:
         time.sleep(0.01)

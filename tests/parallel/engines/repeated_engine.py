@@ -1,7 +1,7 @@
-"""An engine of one's own, as docs/architecture.md describes it: the example of a new way to spread.
+"""A custom engine, as docs/architecture.md describes it: the example of a new way to spread.
 
-All devices compute the whole batch, and their results are compared: what a device that computes
-wrongly gives away. Gradients are those of the first device.
+All devices compute the whole batch, and their results are compared, which exposes a device that
+computes wrongly. Gradients are those of the first device.
 """
 
 from __future__ import annotations

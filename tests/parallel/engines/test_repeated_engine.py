@@ -1,4 +1,4 @@
-"""The example of an engine of one's own; see docs/architecture.md."""
+"""The example of a custom engine; see docs/architecture.md."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The loss of parts beside the loss of the whole batch."""
+"""The loss of parts, compared with the loss of the whole batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means over targets, in the module or in a loss of one's own, are those of the whole batch.
+"""Means over targets, in the module or in a custom loss, are those of the whole batch.
 
 Over ranks, `counted_target_cases.py` tries the same.
 """

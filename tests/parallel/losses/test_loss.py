@@ -40,7 +40,7 @@ class Doubled(nn.CrossEntropyLoss):
 
 
 class Renamed(nn.MSELoss):
-    """Differs from nn.MSELoss by its name only."""
+    """Differs from nn.MSELoss only in its name."""
 
 
 @pytest.mark.gpus(3)

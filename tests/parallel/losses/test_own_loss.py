@@ -1,4 +1,4 @@
-"""A loss of one's own that does not follow from those of parts is refused in the first step."""
+"""A custom loss that cannot be computed from the losses of parts is refused in the first step."""
 
 from __future__ import annotations
 

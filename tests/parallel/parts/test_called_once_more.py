@@ -1,4 +1,4 @@
-"""The call once more that tells which dimension holds samples leaves no trace."""
+"""The additional call that finds which dimension holds samples leaves no trace."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
 
 @pytest.mark.gpus(2)
 def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
-    """Weights that autocast caches in a forward without gradients would get none in the next."""
+    """Weights that autocast caches without gradients would get no gradient in the next forward."""
     module = on_lead(Returning(lambda y: y[None], 4)).float()
     model = anyrig.spread(module, first_devices(3), plan=anyrig.Replicas(shares=[1, 4, 4]))
     x = torch.randn(9, 4, device="cuda:0", dtype=torch.float32)

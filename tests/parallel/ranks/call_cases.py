@@ -205,7 +205,7 @@ def case_ranks_that_come_to_different_calls_are_named() -> None:
 
 
 def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
-    """Both raise at once, also on GPUs, whose backward passes have threads of their own."""
+    """Both raise at once, even on GPUs, whose backward passes have threads of their own."""
     model = anyrig.spread(perceptron().to(anyrig.Rig.detect().lead.torch_device))
     started = time.monotonic()
     place = r"\(call_cases\.py:\d+ in case_a_barrier_while_another"

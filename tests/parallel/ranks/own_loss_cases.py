@@ -1,4 +1,4 @@
-"""What every rank does in the tests of a loss of one's own, in `test_distributed.py`."""
+"""What every rank does in the tests of a custom loss, in `test_distributed.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of many files over gloo, in one group of three real processes, which start once for all."""
+"""Cases of many files over gloo, in one group of three real processes, which start only once."""
 
 from __future__ import annotations
 

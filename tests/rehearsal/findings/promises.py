@@ -1,4 +1,4 @@
-"""Trainings, and the check that a finding promises what its remedy saves."""
+"""Training runs, and the check that a finding promises what its remedy saves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Layers(nn.Module):
 
 
 def training(model: nn.Module, batch: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Return a step of a training, which returns the sum of the model's outputs."""
+    """Return a training step, which returns the sum of the model's outputs."""
     model.cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

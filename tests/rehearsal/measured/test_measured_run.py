@@ -1,4 +1,4 @@
-"""`anyrig run --report`: the same page, trace and facts as of a rehearsal, but measured."""
+"""`anyrig run --report`: the same page, trace and facts as from a rehearsal, but measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for step, (x,) in enumerate(torch.utils.data.DataLoader(data, batch_size=4), 1):
 
 @pytest.fixture
 def place() -> Iterator[str]:
-    """A place for temporary files, which is to have none of ours in the end."""
+    """A folder for temporary files, in which none of ours may be left in the end."""
     with tempfile.TemporaryDirectory() as folder:
         yield folder
         assert list(Path(folder).glob("anyrig-records*")) == []

@@ -71,7 +71,7 @@ class Document:
 def make_facts(
     devices: int = 2, steps: int = 5, layers: int = 6, jitter: float = 0.0
 ) -> dict[str, Any]:
-    """Return the facts of a program on `devices` GPUs; three tracks a device.
+    """Return the facts of a program on `devices` GPUs, with three tracks per device.
 
     With `jitter`, no two intervals take the same time: such facts compress badly.
     """

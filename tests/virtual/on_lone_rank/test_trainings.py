@@ -1,4 +1,4 @@
-"""Symmetric trainings run as rank 0 of 16 ranks, and hold their share of the bytes."""
+"""Symmetric training runs, as rank 0 of 16 ranks, hold that rank's share of the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of factorizations and solvers: far more than that of their bytes."""
+"""The time of factorizations and solvers: far more than the time of moving their bytes."""
 
 from __future__ import annotations
 

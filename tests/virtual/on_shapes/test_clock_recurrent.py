@@ -1,4 +1,4 @@
-"""Recurrent layers take the time of cuDNN's: few large products, and one small one a step."""
+"""Recurrent layers take the time of cuDNN's: few large products, and a small one per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `torch.cuda.jiterator` kernel in shape-only mode: results like those of a sum."""
+"""A `torch.cuda.jiterator` kernel in shape-only mode: its results have the layout of a sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training of Hugging Face's "Model training anatomy" and "performance" pages, shape-only.
+"""The training run of Hugging Face's "Model training anatomy" and "performance" pages, shape-only.
 
 BERT-large, sequences of 512 tokens, float32, AdamW of transformers 4 (one tensor at a time) and a
 gradient norm of at most 1, on a V100 of 16 GB. Arguments: the samples of a micro-batch, the

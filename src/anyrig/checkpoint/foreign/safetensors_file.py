@@ -11,8 +11,8 @@ from ...errors import CheckpointDamagedError
 from ...regular_file import open_regular, path_to_open_again
 from ..safetensors_header import read_open_header
 
-# What PyTorch makes of an exception of a signal's handler, such as KeyboardInterrupt, that comes
-# while it asks the file's storage for its length: findings/interrupt_while_safetensors_reads.sh.
+# PyTorch's error when a signal handler raises an exception, such as KeyboardInterrupt, while
+# PyTorch asks the file's storage for its length: findings/interrupt_while_safetensors_reads.sh.
 _INTERRUPTED = "could not determine the shape of object type 'torch.storage.UntypedStorage'"
 
 

@@ -30,8 +30,8 @@ def recompute_blocks(model: nn.Module, names: Iterable[str]) -> None:
     before the model is wrapped by `anyrig.spread`, DDP or `fully_shard`.
 
     Gradients, random numbers, autocast and the buffers that a block changes, such as the running
-    statistics of batch norm, are as without recomputation. Names, classes and state dicts of the
-    modules stay the same. Copies and pickled models recompute, too.
+    statistics of batch norm, are the same as without recomputation. Names, classes and state dicts
+    of the modules stay the same. Copies and pickled models recompute, too.
 
     Raises:
         MemoryTrackingError: the model has no module of that name, or one of them contains another.

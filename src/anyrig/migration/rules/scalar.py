@@ -15,7 +15,7 @@ from ..rule import Rule
 from ..training import called_name
 from .sources import GUIDE_0_4, thread
 
-# Names that a loss usually has. They decide where the value comes from another file's function.
+# Usual names of a loss. The name decides if the value comes from a function in another file.
 _LOSS_NAME = re.compile(r"loss|criterion|(^|_)(err|mse|bce|nll|kld?|cost)($|_|[A-Z])|^err[A-Z]")
 _TO_NUMPY = ("numpy", "cpu", "tolist")
 

@@ -88,7 +88,7 @@ def has_values(tensor: Tensor) -> bool:
 
 
 class _CommunicatesError(Exception):
-    """The code communicates with other ranks, which do not compute it once more."""
+    """The code communicates with other ranks, which do not repeat the computation."""
 
 
 class _WithoutCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -95,7 +95,7 @@ class PartLoss:
         means = noted.means
         if noted.seen is not None and self._known is None and not self._is_checked:
             self._is_checked = True
-            # What the module has computed is not the loss's.
+            # Do not look into the module's graph, which is not the loss's.
             given = [each.grad_fn for each in tensors_with_gradients(output)]
             refuse_unseen(returned, [*noted.seen, *given])
         if self._check is not None:

@@ -7,7 +7,7 @@
     what the code gets        mean * 3 / 12 / (1/2)
 
 What a module or a loss returns for a part is weighted by samples. With these means, the result is
-the mean over the targets of the whole batch, however unevenly ignored targets are spread, also
+the mean over the targets of the whole batch, however unevenly ignored targets are spread, even
 where the code scales the mean or adds other terms.
 
 While a part is computed, PyTorch's functions of such means are replaced. They ask for the total of

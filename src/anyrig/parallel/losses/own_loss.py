@@ -92,7 +92,7 @@ class HalvesCheck:
                 raise BatchError(
                     f"the loss {name_of(loss)} works for the {samples} samples of a part of the "
                     f"batch, but for {first} of these it raises {type(error).__name__}: {error}. "
-                    "It uses values of the whole batch or of the module beside its arguments, and "
+                    "It uses values of the whole batch or of the module besides its arguments, and "
                     "each device has those of its part. Return what it needs from the module"
                 ) from error
             if follows(whole, parts, counts, is_sum):
@@ -124,8 +124,8 @@ def _refuse_kept_values(loss: Callable[[Any, Any], Any], output: Any, target: An
     if kept:
         raise BatchError(
             f"the loss {name_of(loss)} uses a value that the module has computed and kept "
-            f"({kept[0].name()}) beside its arguments. On several devices of one process each part "
-            "has its own, and a loss sees that of the first. Return the value from the module"
+            f"({kept[0].name()}) besides its arguments. On several devices of one process each "
+            "part has its own, and a loss sees that of the first. Return the value from the module"
         )
 
 

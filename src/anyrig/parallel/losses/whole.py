@@ -69,7 +69,7 @@ def divisor_of_gradients(
 
 
 def sums_of(parts: Sequence[LossPart], device: torch.device) -> Tensor:
-    """Return what parts add up to: the sum of their losses, that of their counts, how many count.
+    """Return three numbers to add up: the parts' losses, their counts, and 1 if they have counts.
 
     The result has no graph. Losses for each sample, which are not reduced, add nothing.
     """

@@ -109,7 +109,7 @@ def _join(
 class Parts(list[Any]):
     """What the parts returned in one place, one object for each part, since they are not joined.
 
-    It is a list. Used as one of the objects, it says what it is.
+    This is a list. An attempt to use it as one of the objects raises an error that says so.
     """
 
     def __init__(self, values: Iterable[Any] = (), path: Path = ()) -> None:

@@ -20,10 +20,10 @@ from .exchange import Exchange, Phase
 def counted_over_ranks(forward: Exchange, totals: list[Tensor], ranks_of_part: int = 1) -> AddUp:
     """Return a function for the means of one forward; all ranks must call it in the same order.
 
-    It takes what a mean of this rank's part divides by, a tensor without dimensions, and returns
-    the same of all parts, and this part's share of all samples. `totals` gets the sums, too. Each
-    part is computed by `ranks_of_part` ranks. If a rank takes no mean where another takes one, both
-    raise RankMismatchError.
+    The function takes the divisor of a mean over this rank's part, a tensor without dimensions. It
+    returns the divisor of the mean over all parts, and this part's share of all samples. `totals`
+    gets the sums, too. Each part is computed by `ranks_of_part` ranks. If a rank takes no mean
+    where another takes one, both raise RankMismatchError.
     """
 
     def add_up(count: Tensor) -> tuple[Tensor, float]:

@@ -1,7 +1,7 @@
-"""How many samples the batches have that loaders gave to this rank.
+"""The sample counts of the batches that loaders gave to this rank.
 
 A loader from `distribute` knows how many samples it gave out, whatever the class of the batch. A
-model finds the number by the identity of any object in the batch, such as a tensor of it.
+model looks the number up by the identity of any object in the batch, such as one of its tensors.
 """
 
 from __future__ import annotations

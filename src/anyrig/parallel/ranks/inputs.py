@@ -41,11 +41,11 @@ class _Input(torch.autograd.Function):
 def take_input(given: Tensor, exchange: Exchange) -> Tensor:
     """Return an input that requires a gradient, for a forward with gradients.
 
-    Its gradient will be that of this rank's own loss, or that of the global loss if one is computed
-    from the outputs. An input that another model over ranks has computed is returned as it is: the
-    parameters of that model get the weight n * R / N, too. Raise SpreadError if the input of a
-    model with a global loss was computed from a spread model and from another tensor that requires
-    a gradient; and BatchError for a nested tensor of the strided layout.
+    Its gradient is taken of this rank's own loss, or of the global loss if one is computed from the
+    outputs. An input computed by another model over ranks is returned unchanged: the parameters of
+    that model get the weight n * R / N, too. Raise SpreadError if the input of a model with a
+    global loss was computed from a spread model and from another tensor that requires a gradient;
+    and BatchError for a nested tensor of the strided layout.
     """
     if given.is_nested and given.layout is torch.strided:
         raise BatchError(

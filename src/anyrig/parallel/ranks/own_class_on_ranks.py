@@ -1,4 +1,4 @@
-"""Compare on all ranks what tensors of a class of their own carry besides tensors.
+"""Compare on all ranks what tensors of a custom class carry besides tensors.
 
 The tensors are broadcast; a block size or a kind of quantisation must be equal from the beginning.
 """
@@ -21,7 +21,7 @@ _PLAIN = (bool, int, float, str, tuple, torch.dtype)
 
 
 def require_same_kinds(module: nn.Module, group: Group) -> None:
-    """Raise if tensors of a class of their own are of different kinds on the ranks.
+    """Raise if tensors of a custom class are of different kinds on the ranks.
 
     Every rank must call this if its module has such tensors.
 

@@ -8,7 +8,7 @@ The module computes, so that this rank reaches every collective, and nothing it 
 There are stand-ins because many modules reject an empty batch: ``reshape(samples, -1)`` is
 ambiguous then. There are two because the variance of a single sample is undefined.
 
-Where stand-ins cannot be made, as for an object of a class of its own, or cannot be taken out of
+Where stand-ins cannot be made, as for an object of a custom class, or cannot be taken out of
 the output again, the module computes the empty batch itself.
 """
 

@@ -31,7 +31,7 @@ class StepMeasure:
 
 @dataclass(frozen=True)
 class Trial:
-    """The measurements so far, for shares that follow from them."""
+    """The measurements so far, from which shares are computed."""
 
     kind: Literal["speed", "memory"]  # what becomes equal: times, or how full the devices are
     total_bytes: tuple[int | None, ...]  # memory of each device; None where unknown

@@ -24,7 +24,7 @@ def with_more_memory(rig: VirtualRig) -> VirtualRig:
 
 
 def missing_bytes(before: dict[str, Any], after: dict[str, Any]) -> int | None:
-    """Return how much more memory the GPU that misses the most would need.
+    """Return how much more memory the most overfilled GPU would need.
 
     Memory that the allocator has cached does not count: with less memory, it would be released. The
     size of the CUDA context is taken from `before`, since plain GPUs have none.

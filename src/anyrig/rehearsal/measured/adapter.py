@@ -30,7 +30,7 @@ class TracedSteps:
 
 
 def record_of_trace(trace: ProfilerTrace, group: Group) -> TracedSteps:
-    """Return the record of a trace and its steps; `group` tells the nodes of collectives."""
+    """Return the record of a trace and its steps; `group` gives the nodes of collectives."""
     builder = RecordBuilder()
     launching = {work.correlation for work in trace.works}
     launches = add_host(builder, trace, launching)

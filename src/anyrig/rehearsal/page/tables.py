@@ -152,7 +152,7 @@ def _text(facts: Mapping[str, Any], index: int | None) -> str:
 
 
 def _join_numbers(module: str) -> str:
-    """Return the module with a star for each number, so that equal layers count together."""
+    """Return the module's name with stars for numbers, so that equal layers count together."""
     return _NUMBER.sub("*", module)
 
 

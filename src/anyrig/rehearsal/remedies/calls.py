@@ -25,7 +25,7 @@ class OutermostCalls(Observer):
         calls: the calls that have begun.
         steps: the steps that have ended.
         at_begin: called with the module before each call.
-        at_end: called after each call, also if it raised.
+        at_end: called after each call, even if it raised.
     """
 
     def __init__(self, most_calls: int | None, most_steps: int | None) -> None:

@@ -90,7 +90,7 @@ def _weighted(values: Sequence[float], weights: Sequence[int]) -> float | None:
     total = sum(weights)
     if total == 0:
         return None
-    # The mean over no labels is not a number.
+    # The mean over zero labels is NaN, so values of weight 0 are left out.
     products = (value * weight for value, weight in zip(values, weights, strict=True) if weight)
     return sum(products) / total
 

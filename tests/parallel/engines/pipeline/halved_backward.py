@@ -1,4 +1,4 @@
-"""Backward passes in two halves beside whole ones."""
+"""Backward passes in two halves, compared with whole ones."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
 
 
 def case_values_that_are_too_large_for_memory() -> None:
-    """Gloo carries all values, or those of two samples and not those of one."""
+    """Gloo carries all values, or only micro-batches of two samples and not those of one."""
     send = MemoryLink.send
     sizes: list[int] = []
 

@@ -21,7 +21,7 @@ STALE = "modified by an inplace operation"
 
 
 class Scaled(nn.Module):
-    """Multiplies by a buffer, which it may write before."""
+    """Multiplies by a buffer, and on some devices writes the buffer first."""
 
     def __init__(self) -> None:
         super().__init__()

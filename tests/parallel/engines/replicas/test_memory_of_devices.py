@@ -1,4 +1,4 @@
-"""No device is fuller than the others where the loss is computed on the devices of the outputs."""
+"""No device uses more memory than the others if the loss is computed on the outputs' devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Memory of replicas and gradients that the program frees while a stream still uses it.
 
-Each test has one stream of one device sleep, so that what was queued behind is not done when the
+Each test has one stream of one device sleep, so that the work queued behind it is not done when the
 memory is freed. The allocator keeps it (``active_pending_free``) only if `record_stream` named that
 stream.
 """

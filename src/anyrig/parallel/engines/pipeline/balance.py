@@ -129,9 +129,9 @@ def _cut(values: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]
 
 
 def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Return the number of blocks of each stage, such that the heaviest stage is lightest.
+    """Return the number of blocks of each stage that makes the heaviest stage lightest.
 
-    Every stage gets a block. Of equally good divisions, return the one with the earliest cuts.
+    Every stage gets a block. Among equally good divisions, return the one with the earliest cuts.
     """
     sums = [0.0, *accumulate(weights)]
     blocks = len(weights)

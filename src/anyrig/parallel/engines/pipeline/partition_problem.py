@@ -35,7 +35,7 @@ class Problem:
             for device in devices
         ]
         self.memory = [float("inf") if d.memory_bytes is None else d.memory_bytes for d in devices]
-        # Of the cut before each block, and of none before the first.
+        # The transfer at the cut before each block; there is no cut before the first.
         self.transfer_seconds = [0.0, *(link.seconds(block.output_bytes) for block in blocks[:-1])]
         self._bytes: dict[int, list[int]] = {}
 

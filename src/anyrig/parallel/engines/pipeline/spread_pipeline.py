@@ -72,7 +72,7 @@ def spread_pipeline(
         balance = _balance(module, chain, offered, name, per_device, number, plan, layout)
         if len(balance.devices) == len(devices):
             break
-        # Fewer devices take fewer micro-batches, which are larger: balance once more.
+        # Fewer devices take fewer and larger micro-batches: balance again.
         offered = [offered[index] for index in balance.devices]
         devices = tuple(devices[index] for index in balance.devices)
     schedule = make_schedule(name, len(devices), number)

@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, number: int, server: ForkServer) -> None:
         self.number = number
-        # What the worker shall forget before its next part: numbers of models, and of calls.
+        # What the worker must forget before its next part: numbers of models, and of calls.
         self.forgotten: list[tuple[str, int]] = []
         self.process: int | None = None  # known when the worker has started
         self._path: list[str] = []  # as the worker has it

@@ -23,10 +23,10 @@ from ....errors import SpreadError
 class Settings:
     """The settings of the caller's thread, for one call.
 
-    PyTorch's random numbers of a worker follow from the state of the caller's generator and the
-    worker's number: dropout differs from part to part, a run is repeatable, and the caller draws
-    what one device would draw. Python's and numpy's random numbers, which decide what a forward
-    does with a whole batch, are those of the caller.
+    PyTorch's random numbers of a worker are derived from the state of the caller's generator and
+    the worker's number: dropout differs from part to part, a run is repeatable, and the caller
+    draws what one device would draw. Python's and numpy's random numbers, which decide what a
+    forward does with a whole batch, are those of the caller.
     """
 
     learns: bool

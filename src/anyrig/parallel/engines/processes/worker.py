@@ -28,7 +28,7 @@ _STATUS_SECONDS = 1.0
 def main() -> NoReturn:
     """Fork workers until the parent closes the socket, or has ended."""
     descriptor, parent = map(int, sys.argv[1:])
-    # Who interrupts all processes of a program means the parent, which then ends this one.
+    # An interrupt of the whole program is meant for the parent, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = socket.socket(fileno=descriptor)
     # While torch is imported, which takes seconds.

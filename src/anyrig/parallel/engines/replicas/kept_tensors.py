@@ -6,7 +6,7 @@
                                       ├─▶ module.kept  5 samples, or the mean of two numbers
     others    copy.kept    2 samples ─┘
 
-A loss that reads the attribute has then one device's value and gradients. A tensor that follows the
+A loss that reads the attribute then has one device's value and gradients. A tensor that follows the
 parts in neither way stays that of the lead, and a backward pass through it is refused.
 """
 

@@ -54,7 +54,7 @@ class Mirror:
         return bool(self.varying or self._whole)
 
     def forget(self) -> None:
-        """Copy tensors of a class of their own again, whatever their versions."""
+        """Copy tensors of a custom class again, whatever their versions."""
         self._whole_copies.forget()
 
     def has_changed(self) -> bool:

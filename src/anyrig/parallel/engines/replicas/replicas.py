@@ -259,7 +259,7 @@ def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
 def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
     """Return each parameter and buffer once, in the order of modules.
 
-    Tensors of a class of their own are not copied in buckets; see `Mirror.vary`.
+    Tensors of a custom class are not copied in buckets; see `Mirror.vary`.
     """
     found = {
         id(tensor): tensor

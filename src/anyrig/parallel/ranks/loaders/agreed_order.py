@@ -1,8 +1,8 @@
 """The batches of a sampler, in the same order on every rank.
 
 A sampler may draw from the shared generators of PyTorch, Python or NumPy, from which each rank's
-program draws different numbers. While the sampler draws a batch, these generators have a state that
-follows from a seed and the batch. The program's state is restored afterwards.
+program draws different numbers. While the sampler draws a batch, these generators have a state
+derived from a seed and the batch. The program's state is restored afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mix_seed(*numbers: int) -> int:
 
 
 def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
-    """Yield the batches of `sampler` in the order that follows from `seed`."""
+    """Yield the batches of `sampler` in an order derived from `seed`."""
     generators = _generators_of(sampler)
     for generator in generators:
         generator.manual_seed(seed)

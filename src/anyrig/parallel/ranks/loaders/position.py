@@ -34,8 +34,8 @@ class Position:
     seed: int  # of the order
     batch_size: int | None  # samples in a global batch; None if the loader does not say
     batches: int | None  # global batches in an epoch; None if the loader does not say
-    divided_ranks: int | None  # how many ranks there are, if each has batches of its own
-    logical_shards: int | None = None  # into which each global batch is divided
+    divided_ranks: int | None  # how many ranks there are, if each draws its own batches
+    logical_shards: int | None = None  # the shards of each global batch
 
     def as_state(self) -> dict[str, int | None]:
         """Return the position as plain values."""

@@ -93,7 +93,8 @@ void move_data(Collective& collective, Exchange& exchange) {
   exchange.reduce(prepared, collective.result, reduction);
 }
 
-// Returns the same number on all ranks of a collective, apart from those that the clock gives out.
+// Returns a number that is the same on all ranks of a collective, and that the clock never gives
+// out.
 int64_t flow_of(const CollectiveCall& call) {
   constexpr uint64_t kLargest = (uint64_t{1} << 62) - 1;
   const uint64_t group = std::hash<std::string>()(call.group.name);

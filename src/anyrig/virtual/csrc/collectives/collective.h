@@ -51,7 +51,7 @@ double perform(
     double free_at);
 
 // Occupies `stream` for the duration of the collective from `start` on, the virtual time at which
-// the last rank is ready. Returns the virtual time at which it is done.
+// the last rank is ready. Returns the virtual time at which the collective ends.
 double occupy_stream(
     const Collective& collective,
     const CollectiveCall& call,

@@ -19,8 +19,8 @@ class Nccl2Group : public NcclGroup {
   const std::string getBackendName() const override { return "nccl2"; }
   bool supportsTimeEstimation() const override { return ANYRIG_TORCH_FROM(15); }
 
-  // From PyTorch 2.15 on: without a device, takes the one that has the number of the global rank,
-  // modulo their number.
+  // From PyTorch 2.15 on: without a device, binds the device whose index is the global rank modulo
+  // the number of devices.
   void setBoundDeviceId(std::optional<at::Device> device) override;
   void eagerConnectSingleDevice(at::Device device) override;
 

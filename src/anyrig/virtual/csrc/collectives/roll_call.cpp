@@ -35,7 +35,7 @@ struct FrameHead {
 // No frame is larger: an announcement of 16 bytes for each rank, and a small row.
 constexpr int64_t kMaxFrameBytes = int64_t{64} << 20;
 
-// How long rank 0 waits before it says that it is there.
+// How long rank 0 waits before it reports its presence.
 constexpr std::chrono::milliseconds kSilence{100};
 
 // Rank 0 answers a rank whose time is up at once, if its thread gets a core.

@@ -8,9 +8,10 @@
 // row of a small all_reduce travels with them, and rank 0 returns the sum.
 //
 // If a rank is missing, every other rank learns which. Rank 0 says that it waits ("here"), so that
-// a rank whose time is up knows whether rank 0 takes part. That rank then tells rank 0 ("expired"),
-// which answers all ranks with the list of the missing ones. Rank 0 notices at once when a rank
-// ends, and the others notice when rank 0 ends. After such a failure the group is closed.
+// a rank whose time is up knows whether rank 0 takes part. That rank then notifies rank 0
+// ("expired"), which answers all ranks with the list of the missing ones. Rank 0 notices at once
+// when a rank ends, and the others notice when rank 0 ends. After such a failure the group is
+// closed.
 #pragma once
 
 #include "collectives/announcement.h"
@@ -58,7 +59,8 @@ class RollCall {
       const Combine& combine,
       Moment deadline);
 
-  // Returns the places of the ranks as of the first agreement; none before. Any thread may call this.
+  // Returns the ranks' places, known from the first agreement on; empty before it. Any thread may
+  // call this.
   std::vector<Place> places() const;
 
   // Wakes the thread in `meet`, and makes this and later calls throw. The other ranks notice.

@@ -17,8 +17,8 @@ namespace anyrig::virtual_gpu {
 
 class Transfer {
  public:
-  // Runs the transfer. Returns the virtual time at which it is done, given that earlier work on its
-  // stream is done at `free_at`.
+  // Runs the transfer. Returns the virtual time at which the transfer ends, given that earlier work
+  // on its stream ends at `free_at`.
   using Body =
       std::function<double(const CollectiveCall& call, const c10::Stream& stream, double free_at)>;
 
@@ -42,8 +42,8 @@ class Transfer {
 
   explicit Transfer(Parts parts) : parts_(std::move(parts)) {}
 
-  // Runs the body and returns the virtual time at which it is done. Keeps the tensors for a thread
-  // of the program to drop, since they may belong to Python.
+  // Runs the body and returns the virtual time at which the transfer ends. Keeps the tensors for a
+  // thread of the program to drop, since they may belong to Python.
   double run(double free_at);
   // Ends a transfer that will not run.
   void fail(const std::string& reason);

@@ -88,7 +88,7 @@ at::Tensor allocate_values(const at::Tensor& owner) {
 ValueRule value_rule_of(const c10::OperatorHandle& op) {
   const auto& name = op.schema().name();
   if (!begins_with(name, "aten::")) {
-    return ValueRule::Forget; // nothing tells whether the operator is deterministic
+    return ValueRule::Forget; // it is unknown whether the operator is deterministic
   }
   if (op.hasTag(at::Tag::inplace_view) || name == "aten::_resize_output_") {
     return ValueRule::Keep;

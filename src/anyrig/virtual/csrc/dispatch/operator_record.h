@@ -10,7 +10,7 @@
 //   OperatorPlan                what a call needs to know (operator_plan.h)
 //
 // A record lists only what sets an operator apart: the CPU computes most operators as CUDA does,
-// and these have none. It is declared beside the operator's kernels, in the file of its family.
+// and these have none. It is declared next to the operator's kernels, in the file of its family.
 #pragma once
 
 #include "dispatch/arguments.h"

@@ -30,7 +30,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Returns a pointer for kernels to memory that it does not own.
+// Returns a non-owning pointer, for kernels, to memory at `address`.
 c10::DataPtr borrow(void* address) {
   return {shape_only() ? nullptr : address, kernel_device()};
 }

@@ -125,8 +125,8 @@ class SavedValue final : public SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = static_cast<uint32_t>(tensor._version());
     output_number_ = tensor.output_nr();
-    // The node outlives this object: it is the node that saves its output, or the SavedVariable
-    // holds it.
+    // The node outlives this object: either the node itself saves its output, or the SavedVariable
+    // holds the node.
     node_ = tensor.grad_fn().get();
     storage_ = memory_object(tensor);
     if (keeps_itself(tensor)) {

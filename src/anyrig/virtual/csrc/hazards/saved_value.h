@@ -1,14 +1,14 @@
-// The tensors that autograd saves for the backward pass, and a report when one is used that was
-// overwritten unseen.
+// The tensors that autograd saves for the backward pass, and a report when the backward pass uses
+// one that was overwritten without autograd noticing.
 //
 //   forward    SavedVariable ─▶ Engine::get_default_saved_variable_hooks ─▶ SavedValue: the tensor,
 //              its version, its memory (write_watch.h) and the line
 //   backward   SavedVariable::unpack ─▶ SavedValue: same version? written to? ─▶ the report
 //
-// PyTorch asks its engine for the hooks of a saved tensor. While values are watched, the engine is
-// one that hands out SavedValues and leaves all else to PyTorch's engine; so the values of every
-// thread are watched, and torch.func, which refuses hooks of Python, keeps working. Hooks of the
-// program take precedence.
+// PyTorch asks its engine for the hooks of a saved tensor. While values are watched, that engine is
+// ours: it hands out SavedValues and leaves everything else to PyTorch's engine. So the values of
+// every thread are watched, and torch.func, which refuses Python hooks, keeps working. The
+// program's own hooks take precedence.
 #pragma once
 
 #include <torch/csrc/python_headers.h>

@@ -27,7 +27,7 @@ std::vector<OutOfMemoryObserver>& observers() {
   return *all;
 }
 
-// Returns how many backward passes have begun, as far as it was called during each.
+// Returns how many backward passes have begun, not counting those during which it was never called.
 int32_t count_backward_passes() {
   static std::atomic<bool> in_backward{false};
   static std::atomic<int32_t> begun{0};

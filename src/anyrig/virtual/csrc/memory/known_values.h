@@ -6,12 +6,13 @@
 //                    │
 //                    └── any other write to the memory: forgotten
 //
-// Values belong to the memory, so all views of it share them. Of each allocation the values are
+// Values belong to the memory, so all views of it share them. The values of each allocation are
 // known up to a byte limit (KnownValues::bytes). Consecutive writes extend the limit, so a single
 // number describes what is known. A write of unknown values anywhere in the memory forgets all.
 //
-// More is forgotten than known: memory that something else than its own tensors may write to
-// (another process, a wrapper around the pointer, a graph's replay) is found by its address.
+// Memory whose values are not known can be forgotten, too: memory that may be written by something
+// other than its own tensors (another process, a wrapper around the pointer, a graph's replay) is
+// found by its address.
 #pragma once
 
 #include "memory/memory.h"

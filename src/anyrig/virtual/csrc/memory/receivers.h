@@ -7,8 +7,9 @@
 //   close      one view less
 //
 // A process that is killed never closes its views. So an entry names its process, and the sender
-// ignores the entries of processes that have ended. The start time tells a process from a later one
-// with the same ID. A parcel that no process has opened stays: nobody knows who would have.
+// ignores the entries of processes that have ended. The start time distinguishes a process from a
+// later one with the same ID. A parcel that no process has opened stays, because the process that
+// would have opened it is unknown.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The memory that an allocator holds from the driver: fixed segments, and expandable ones.
+// The memory that an allocator has obtained from the driver: fixed segments, and expandable ones.
 #pragma once
 
 #include <algorithm>

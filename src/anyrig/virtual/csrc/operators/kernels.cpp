@@ -174,8 +174,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   }
 }
 
-// The backward of views launches work, and of those that PyTorch makes with these two operators:
-// slices, transposed and expanded tensors.
+// The backward passes of views launch work. PyTorch also makes slices, transposed and expanded
+// tensors with these two operators.
 at::Tensor view(const at::Tensor& self, at::IntArrayRef sizes) {
   Clock::get().note_node();
   return at::native::view(self, sizes);

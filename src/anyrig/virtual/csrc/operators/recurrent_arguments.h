@@ -32,7 +32,7 @@ class LayerArguments {
     }
     return all;
   }
-  // Returns the arguments with other tensors in the place of those.
+  // Returns the arguments with their tensors replaced by `tensors`.
   torch::jit::Stack with_tensors(const std::vector<at::Tensor>& tensors) const {
     torch::jit::Stack stack(values_.begin(), values_.end());
     const size_t shift = is_packed_ ? 1 : 0, count = states().size();

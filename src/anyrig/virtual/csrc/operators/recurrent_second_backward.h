@@ -1,4 +1,4 @@
-// The gradients of recurrent layers have none of their own, as on a GPU.
+// The gradients of recurrent layers have no gradients themselves, as on a GPU.
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -31,8 +31,8 @@ struct SecondBackward : torch::autograd::Function<SecondBackward> {
   }
 };
 
-// Returns the gradients, of which a backward pass raises CUDA's error. `origins`: all that they were
-// computed from: the operands, and the gradients of the results.
+// Returns the gradients, through which a backward pass raises CUDA's error. `origins`: everything
+// that they were computed from, which is the operands and the gradients of the results.
 inline torch::autograd::variable_list without_second_backward(
     torch::autograd::variable_list gradients,
     at::TensorList origins) {

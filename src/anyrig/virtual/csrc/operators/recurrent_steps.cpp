@@ -15,8 +15,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Held from before the host's state is saved until it is restored: two threads at once, as of
-// DataParallel, would each restore the other's seed.
+// Locked while a GPU's seed replaces the host's random state: of two concurrent threads, such as
+// DataParallel's, each could otherwise restore the other's seed.
 std::mutex& seeding() {
   static auto* mutex = new std::mutex(); // never freed: threads may end after static objects
   return *mutex;
@@ -79,7 +79,7 @@ HostSteps run_host_steps(
   if (has_values && arguments.drops_out()) {
     seeded.emplace(arguments.input().device().index());
   }
-  // The program's hooks are for the tensors that the operator itself saves.
+  // Hide the program's hooks: they are meant only for the tensors that the operator itself saves.
   const auto hooks = at::SavedTensorDefaultHooks::get_tls_state();
   at::SavedTensorDefaultHooks::set_tls_state({});
   auto stack = arguments.with_tensors(operands);

@@ -1,5 +1,5 @@
-// Distributions whose numbers a CPU kernel draws, and how many of the GPU's they take: the launches
-// of aten/src/ATen/native/cuda/Distributions.cu.
+// Distributions whose numbers a CPU kernel draws, and how many of the GPU's random numbers they
+// consume: the launches of aten/src/ATen/native/cuda/Distributions.cu.
 
 #include "dispatch/operator_record.h"
 

@@ -213,8 +213,9 @@ struct ConvolvedLayer {
     return parts > 1 ? parts : 0;
   }
 
-  // What kernels for Hopper take beside their operands: a header of the copies, and the counters
-  // with which each multiprocessor finds its next tile, if there are more tiles than those.
+  // The memory that kernels for Hopper take in addition to their operands: a header of the copies,
+  // and the counters with which each multiprocessor finds its next tile, if there are more tiles
+  // than multiprocessors.
   int64_t hopper_bytes(Pass pass, bool has_copies, bool has_sums, int64_t multiprocessors) const {
     constexpr int64_t kHeaderBytes = 16, kCounterBytes = 131, kTile = 128;
     const int64_t tiles = divide_up(rows(pass), kTile) * divide_up(columns(pass), kTile);

@@ -59,8 +59,8 @@ int64_t tile_words(int64_t count, int64_t tile, int64_t word_bytes) {
   return (number_of_parts(count, tile) + kPadding) * word_bytes;
 }
 
-// ScanTileState: a word for each tile, of a value beside its status. CCCL 3 aligns it as a block of
-// its own (tile_state_allocation_size in cub/agent/single_pass_scan_operators.cuh).
+// ScanTileState: a word for each tile, which holds a value and its status. CCCL 3 aligns it as a
+// block of its own (tile_state_allocation_size in cub/agent/single_pass_scan_operators.cuh).
 int64_t scan_state_bytes(int64_t count, int64_t tile, int64_t value_bytes) {
   const int64_t words = tile_words(count, tile, std::max<int64_t>(4, 2 * value_bytes));
   return kIsCccl3 ? block_of({words}) : words;

@@ -212,8 +212,8 @@ Temporaries of_index_put(const c10::FunctionSchema& /*schema*/, Arguments argume
                                        : indices_on_device(indexing);
 }
 
-// Whether the parts of few and long segments are added to the gradient as they are summed, which an
-// H100 with PyTorch 2.11 does and one with 2.6 did not. Which version began is not known.
+// Whether the parts of few and long segments are added to the gradient as they are summed. An H100
+// with PyTorch 2.11 did so, and one with 2.6 did not. Which version began is not known.
 bool adds_atomically(const CubGpu& gpu, int64_t segments, int64_t parts, int64_t width) {
   constexpr int64_t kWarp = 32, kLargestBlock = 1024, kBlocksPerMultiprocessor = 4;
   const int64_t threads = (width + kWarp - 1) / kWarp * kWarp;

@@ -1,5 +1,5 @@
 // The temporaries of cuFFT and cuSOLVER: SpectralOps.cpp and linalg/BatchLinearAlgebraLib.cpp in
-// aten/src/ATen/native/cuda. How much a library asks for is known to it alone. Assumed:
+// aten/src/ATen/native/cuda. Only the library knows how much it asks for. Assumed:
 //
 //   cuFFT      the transformed data once, and eight times if a size has a prime factor above 7: the
 //              bounds that cuFFT's documentation gives for its plans

@@ -24,7 +24,7 @@ double count_weights(const RecurrentLayers& all) {
 
 } // namespace
 
-// For each hidden unit, step and layer: the gates, and what the backward pass needs beside them. The
+// For each hidden unit, step and layer: the gates, and what else the backward pass needs. The
 // result of the last layer is the operator's own. Dropout keeps a bit for each number.
 int64_t recurrent_reserve_bytes(const RecurrentLayers& all) {
   const double kept = all.gates == 4 ? 6 : all.gates == 3 ? 7 : 2;

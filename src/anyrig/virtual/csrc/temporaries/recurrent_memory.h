@@ -1,4 +1,4 @@
-// The memory of cuDNN's recurrent operator beside its operands and results.
+// The memory of cuDNN's recurrent operator in addition to its operands and results.
 //
 // Only cuDNN knows the sizes (cudnnGetRNNTempSpaceSizes). Those here follow what an H100 allocated
 // with PyTorch 2.11 and cuDNN 9.19, in 43 configurations: the reserve is equal in all. The workspace of

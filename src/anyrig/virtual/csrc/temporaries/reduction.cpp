@@ -202,8 +202,8 @@ at::TensorIterator iterate(
   return at::TensorIterator::reduce_op(first, second, input);
 }
 
-// Returns whether a look at the sizes alone tells that each result has too few inputs to be split.
-// A bias gets its gradient by such a reduction, and a TensorIterator takes a microsecond to make.
+// Returns whether the sizes alone show that each result has too few inputs to be split. A bias gets
+// its gradient by such a reduction, and a TensorIterator takes a microsecond to make.
 bool is_never_split(const at::TensorBase& self, c10::ArrayRef<bool> is_reduced) {
   int64_t inputs = 1;
   for (size_t i = 0; i < is_reduced.size(); ++i) {

@@ -4,9 +4,9 @@
 //
 // What a call has not freed by then is freed in reverse order.
 //
-// It goes through the caching allocator like a tensor, so it counts in torch.cuda.memory_allocated
-// and its peak, and may need a segment of its own. Which operators need how much follows from
-// PyTorch's CUDA sources; each function below names its file.
+// This memory goes through the caching allocator like a tensor, so it counts in
+// torch.cuda.memory_allocated and its peak, and may need a segment of its own. PyTorch's CUDA
+// sources determine which operators need it, and how much; each function below names its file.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -101,7 +101,7 @@ class TemporaryMemory {
   c10::SmallVector<c10::DataPtr, 4> allocations_; // one for each step taken
 };
 
-// Computes the temporaries of a call from its arguments, of which the first is a dense tensor of a
+// Computes the temporaries of a call from its arguments. The first argument is a dense tensor of a
 // virtual GPU or a list that begins with one. Called before the kernel runs.
 using TemporariesOf = Temporaries (*)(const c10::FunctionSchema&, Arguments);
 

@@ -8,9 +8,9 @@
 // The host only launches. Work starts when it has been launched, when all earlier work on its
 // stream is done, and when its resource is free: a kernel needs the GPU's multiprocessors, which it
 // fills, and a copy needs one direction of a link at each end. A collective needs its links and
-// takes a part of the multiprocessors from kernels that run at the same time. How long work takes
-// follows from its record (work.h) by the cost model (cost/cost.h). Times are in seconds since the
-// start of the process and independent of real time.
+// takes a part of the multiprocessors from kernels that run at the same time. The cost model
+// (cost/cost.h) computes how long work takes from its record (work.h). Times are in seconds since
+// the start of the process and independent of real time.
 #pragma once
 
 #include "device/device.h"
@@ -129,9 +129,9 @@ class Clock {
   // Makes the host wait until `moment` without letting other threads continue first.
   void wait_on_host_without_giving_way(double moment);
   bool passed(double moment);
-  // As `passed`, but takes host time, for queries by the program. While the host does nothing else,
-  // each query that returns false takes twice as long as the previous one, so a polling loop ends
-  // after about twenty iterations. Sleeps between the queries take no virtual time.
+  // Like `passed`, but takes host time, for queries by the program. While the host does nothing
+  // else, each query that returns false takes twice as long as the previous one, so a polling loop
+  // ends after about twenty iterations. Sleeps between the queries take no virtual time.
   bool poll(double moment);
 
   double host_seconds();

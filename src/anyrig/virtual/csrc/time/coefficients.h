@@ -69,10 +69,10 @@ struct ConvolutionCoefficients {
   std::array<double, 3> depthwise_efficiency{}; // of the float32 rate; by ConvolutionPass
   double depthwise_memory_fraction = 1; // of the bandwidth
   double depthwise_planar_share = 1; // of depthwise_efficiency, in NCHW
-  // Of the float32 rate, of less than 4 channels, as a first layer has; 0: as of more channels
+  // Of the float32 rate, for fewer than 4 channels, as in a first layer; 0: as for more channels
   std::array<double, 3> few_channels_rate{}; // by ConvolutionPass
   double layout_fraction = 1; // of the bandwidth, for the transforms of NCHW; 0: no transforms
-  // Kernels of 1 x 1 take NCHW without transforms if a plane is a multiple of as many bytes, by
+  // Kernels of 1 x 1 take NCHW without transforms if a plane is a multiple of this many bytes, by
   // ConvolutionPass; 0: never
   std::array<double, 3> planar_alignment_bytes{};
 };

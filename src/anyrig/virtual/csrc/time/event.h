@@ -26,7 +26,7 @@ struct Event {
 
 // Records the event after all work launched on `stream` so far.
 void mark(Event& event, const c10::Stream& stream);
-// Returns the time at which the recorded work is done, also if another process recorded the event.
+// Returns the time at which the recorded work is done, even if another process recorded the event.
 double done_at(const Event& event);
 // Returns whether the event is done. The query takes host time (Clock::poll).
 bool is_done(const Event& event);

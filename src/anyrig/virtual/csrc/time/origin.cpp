@@ -336,7 +336,7 @@ bool replays_graph() {
 void set_origins(const OriginSettings& settings) {
   auto& origins = Origins::get();
   origins.settings = settings;
-  // Whoever names modules now wants to see each of them once.
+  // The new `name_module` must see each module once.
   for (const auto& [module, known] : origins.known_modules) {
     Py_XDECREF(known.weak_reference);
   }

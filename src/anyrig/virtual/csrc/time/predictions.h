@@ -41,7 +41,7 @@ class Predictions {
   };
 
   static size_t index_of(const Work& work) {
-    // The sums tell most works apart, but not the passes of a convolution and transposed products.
+    // The sums distinguish most works, but not the passes of a convolution or transposed products.
     const double distinction = work.family == Family::Product ? work.product.m
         : work.family == Family::Convolution ? static_cast<double>(work.convolution.pass)
                                              : 0;

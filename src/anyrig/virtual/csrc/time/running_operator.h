@@ -24,7 +24,7 @@ class RunningOperator {
 
   // Returns an empty name outside any operator.
   static std::string_view name() { return current; }
-  // Tells the instances of a thread apart; 0 outside any operator.
+  // Distinguishes the instances of a thread; 0 outside any operator.
   static uint64_t call() { return current_call; }
 
  private:

@@ -96,10 +96,11 @@ struct AttentionShape {
 
 struct MemoryShape {
   Access access = Access::Pointwise;
-  // That a normalization works on. Of a factorization or a recurrent layer: the steps that wait for
-  // each other, in columns of a Cholesky factorization. Of a softmax along columns, and of a
-  // reduction whose blocks add up their parts: the rows in a column, or 1 of a sum over all. Of a
-  // resampling whose threads walk over the planes: the planes. 0 where their number does not matter.
+  // For a normalization: the rows that it works on. For a factorization or a recurrent layer: the
+  // steps that wait for each other, in columns of a Cholesky factorization. For a softmax along
+  // columns, and for a reduction whose blocks add up their parts: the rows in a column, or 1 for a
+  // sum over all. For a resampling whose threads walk over the planes: the planes. 0 where the
+  // number does not matter.
   double rows = 0;
   double elements = 0; // of the largest operand; 0: unknown
 

@@ -20,7 +20,7 @@ from .links import Links
 
 
 def mark_gradients(parameters: Iterable[Tensor], own: Sequence[Tensor]) -> None:
-    """Mark other ranks' parameters as having gradients, unless all of this rank's have none."""
+    """Mark other ranks' parameters as having gradients, unless none of this rank's has one."""
     if own and all(each.grad is None for each in own):  # torch.autograd.grad, not backward()
         return
     for parameter in parameters:

@@ -272,7 +272,7 @@ class RankCall:
 
 
 class _OverRanks(Delivery):
-    """What every rank has a node for, so that every rank takes part in a backward pass.
+    """A node of the graph on every rank, through which every rank takes part in a backward pass.
 
     ::
 
@@ -303,9 +303,9 @@ class _OverRanks(Delivery):
 class StepAhead(_OverRanks):
     """All tasks of a schedule in the call; `backward` delivers the gradients.
 
-    The gradients are those of the sum of the losses, divided by what the mean is expected to divide
-    by: that is known only when all targets have been counted. If it is as expected, the gradients
-    need not be divided again.
+    The gradients are those of the sum of the losses, divided by the expected divisor of the mean:
+    the actual divisor is known only when all targets have been counted. If the two are equal, the
+    gradients need not be divided again.
     """
 
     def __init__(self, call: RankCall, tasks: Sequence[Sequence[Task]]) -> None:

@@ -6,7 +6,7 @@
     one part           sum of its losses / number of all targets that count / its share of samples
 
 The numbers that a module returns are taken as means over samples. With these losses of the parts,
-the mean is the loss of the whole batch, however unevenly ignored targets are spread, also where the
+the mean is the loss of the whole batch, however unevenly ignored targets are spread, even where the
 module scales the loss or adds another term.
 """
 

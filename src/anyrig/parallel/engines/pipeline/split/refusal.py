@@ -13,7 +13,7 @@ import torch
 from .... import torch_versions
 
 _HERE = str(Path(__file__).parent)
-# Where the files begin whose frames are not those of the module that is recorded.
+# Prefixes of the files whose frames do not belong to the recorded module.
 _NOT_OF_CALLER = (_HERE, torch_versions.__file__, str(Path(torch.__file__).parent), "<")
 
 

@@ -34,8 +34,8 @@ double throttled(double seconds, double throttle, double throttle_seconds);
 // distinct bytes among them fit the L2 cache.
 double moving_seconds(const GpuFacts& gpu, double bytes, double footprint_bytes, double fraction);
 
-// Returns the seconds of computing and of moving data at the same time, of which `part` of the
-// shorter adds to the longer.
+// Returns the seconds that computing and moving data take concurrently: the longer time plus `part`
+// of the shorter.
 inline double overlapped(double computing, double moving, double part) {
   return std::max(computing, moving) + part * std::min(computing, moving);
 }

@@ -27,8 +27,8 @@ SpatialSizes spatial_sizes_of(const at::Tensor& tensor, int64_t spatial) {
   return extent;
 }
 
-// Returns the numbers in the argument at `place`, one per spatial dimension: a single number holds
-// for all, and without an argument `otherwise` does.
+// Returns the numbers in the argument at `place`, one per spatial dimension: a single number
+// applies to all dimensions, and `otherwise` applies if there is no argument.
 SpatialSizes extent_at(Arguments arguments, int place, int64_t spatial, float otherwise) {
   SpatialSizes extent{otherwise, otherwise, otherwise};
   if (place < 0 || !arguments[place].isIntList()) {

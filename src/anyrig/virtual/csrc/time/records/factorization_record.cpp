@@ -4,7 +4,7 @@
 //   |    |####|....|    the rest: a product updates it (a product record)
 //
 // The steps per column are relative to Cholesky's, whose column takes 0.75 us on an H100
-// (pytorch/pytorch pull request 173515). The others follow from published times, too:
+// (pytorch/pytorch pull request 173515). The others are fitted to published times, too:
 //
 //   LU          2048 columns in 12.9 ms                    pull request 73878
 //   QR          128 x 32 in 189 us, both of its parts      pull request 173788
@@ -81,7 +81,7 @@ void describe_matrices(const WorkRules&, Arguments arguments, Description& descr
   }
 }
 
-// Factors and right sides, at these places.
+// The argument positions of the factors and the right-hand sides.
 template <const Factorization& kind, size_t factors, size_t right>
 void describe_solve(const WorkRules&, Arguments arguments, Description& description) {
   if (arguments[factors].isTensor() && arguments[right].isTensor()) {

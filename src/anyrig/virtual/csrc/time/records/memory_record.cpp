@@ -124,7 +124,8 @@ void describe_reduction(const WorkRules& rules, Arguments arguments, Description
   }
 }
 
-// UpSampleBicubic2d.cu and its like: a thread computes one point in all planes, one after the other.
+// UpSampleBicubic2d.cu and similar files: a thread computes one point in all planes, one after the
+// other.
 void describe_planes(const WorkRules& rules, Arguments arguments, Description& description) {
   Work& work = add_memory(rules, description.works);
   const auto& tensor = arguments[0].toTensor();

@@ -8,8 +8,8 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 // How long a step waits for the previous one, beyond its kernels, in columns of a Cholesky
-// factorization (MemoryShape): about 20 us on a V100. Fitted to half of the rows that
-// baidu-research/DeepBench (da81ba78) has of V100s; they are of cuDNN 7.
+// factorization (MemoryShape): about 20 us on a V100. Fitted to half of the V100 rows of
+// baidu-research/DeepBench (da81ba78), which were measured with cuDNN 7.
 constexpr double kColumnsPerStep = 20;
 
 // Calls `use(width, count)` for the diagonals that have `width` cells each, `count` of them.

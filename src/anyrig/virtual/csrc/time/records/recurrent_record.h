@@ -10,8 +10,8 @@
 //                 step 0  1  2
 //
 // The two directions of a layer run side by side, but both must end before the next layer begins.
-// The backward pass walks the diagonals back. The gradients of the weights are one product a
-// weight, over all steps.
+// The backward pass walks the diagonals back. The gradient of each weight is one matrix product
+// over all steps.
 #pragma once
 
 #include "time/records/operator_work.h"

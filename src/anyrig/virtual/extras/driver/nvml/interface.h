@@ -1,4 +1,5 @@
-// What of NVIDIA's nvml.h is answered here: codes, structs, and how a function is written.
+// The part of NVIDIA's nvml.h that is implemented here: codes, structs, and how a function is
+// declared.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ NVML_NOT_SUPPORTED(nvmlDeviceGetMigMode)
 NVML_NOT_SUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
 NVML_NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)
 
-/// Samples of how busy each process kept the GPU: of an idle GPU there are none.
+/// Samples of how busy each process kept the GPU: an idle GPU has none.
 NVML_FUNCTION nvmlDeviceGetProcessUtilization(
     const void* handle,
     void*,

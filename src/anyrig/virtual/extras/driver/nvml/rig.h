@@ -31,8 +31,8 @@ struct Rig {
   std::vector<Gpu> gpus;
 };
 
-/// Fills `rig` with what `text` tells of the node that GROUP_RANK, `node_word`, names; false if there
-/// is no such node. Throws std::logic_error at a number that is none.
+/// Fills `rig` with the facts in `text` about the node that `node_word`, the value of GROUP_RANK,
+/// names; false if there is no such node. Throws std::logic_error at a number that is none.
 bool read_rig(const std::string& text, const char* node_word, Rig& rig);
 
 }  // namespace anyrig::nvml

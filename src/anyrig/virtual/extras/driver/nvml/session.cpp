@@ -104,7 +104,8 @@ const Rig* open_rig() {
 
 using namespace anyrig::nvml;
 
-/// The rig of this process where its environment does not tell: anyrig's own, see library.py.
+/// Sets the rig of this process if its environment does not name one; anyrig calls this
+///     (library.py).
 extern "C" __attribute__((visibility("default"))) void anyrig_use_rig(const char* facts) {
   std::lock_guard<std::mutex> lock(opening);
   told = facts;
