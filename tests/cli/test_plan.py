@@ -97,6 +97,13 @@ def test_each_printed_command_trains_as_one_device(folder: Path) -> None:
     assert form.stdout.startswith("ANYRIG_PLAN=")
 
 
+def test_a_rig_on_which_nothing_fits_leaves_the_others_their_answer(folder: Path) -> None:
+    done = run_plan("--rig", "32MiB,T4", "train.py", "--width", "512", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "T4: rehearsed 1 of 1 plans" in done.stdout
+    assert "train.py runs with none of 1 plans on 32MiB: OutOfMemoryError" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

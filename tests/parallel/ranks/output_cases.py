@@ -199,3 +199,21 @@ def case_a_target_that_is_not_given_as_target_is_explained() -> None:
         model(x, target=y).backward()
     with pytest.raises(SpreadError, match=r"MSELoss is a class.* nn\.MSELoss\(\)"):
         anyrig.spread(perceptron(), loss=nn.MSELoss)
+
+
+class _OfNested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 2)
+
+    def forward(self, nested: Tensor) -> Tensor:
+        return self.layer(torch.nested.to_padded_tensor(nested, 0.0))
+
+
+def case_strided_nested_inputs_with_gradients_are_refused() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    model = anyrig.spread(_OfNested().to(device))
+    rows = [torch.randn(length, WIDTH, device=device) for length in (2, 3)]
+    model(torch.nested.as_nested_tensor(rows)).sum().backward()
+    with pytest.raises(BatchError, match=r"nested tensor of 2 parts.*layout=torch\.jagged"):
+        model(torch.nested.as_nested_tensor([row.requires_grad_() for row in rows]))
