@@ -18,7 +18,7 @@ from clock.step_intervals import calibrate, holds, intervals_of
 from clock.step_residuals import Residual, read_residuals
 
 HEAD = """\
-# How far predicted steps were off, by kind of step: of programs that no fit has seen.
+# How far predicted steps were off, by kind of step, for programs that were used in no fit.
 # benchmarks/state_step_errors.py writes this file from the figures in benchmarks/results.
 #
 # known       what is known of the GPU's kernels of this kind: `Known` in step_errors.py
