@@ -83,12 +83,14 @@ def measure(rival: str, name: str) -> tuple[float, float]:
 
 
 def processor_seconds() -> float:
-    """Return the CPU time of this process and of its children, on Linux."""
-    used = time.process_time()
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-            used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of this process and of all its descendants, on Linux."""
+    used, pending = time.process_time(), [os.getpid()]
+    while pending:
+        for task in Path(f"/proc/{pending.pop()}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                pending.append(int(child))
     return used
 
 

@@ -86,6 +86,8 @@ def attributes_of(value: object) -> dict[str, Any]:
 
 def children_of(value: object) -> list[tuple[Part, Any]]:
     """Return the items and the stored attributes of a container, with their places."""
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return [*items_of(value)]
     attributes = attributes_of(value).items()
     return [*items_of(value), *(((".{}", name), attribute) for name, attribute in attributes)]
 

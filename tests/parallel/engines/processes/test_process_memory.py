@@ -104,3 +104,29 @@ def test_a_killed_fork_server_ends_the_workers_and_training_goes_on() -> None:
     with pytest.warns(RuntimeWarning, match=r"ended for an unknown reason between two steps"):
         model(torch.ones(6, 3)).sum().backward()
     assert {each.process for each in before}.isdisjoint(each.process for each in workers())
+
+
+def test_the_memory_of_freed_gradients_is_used_again_and_that_of_others_is_not() -> None:
+    model = spread(nn.Linear(3, 2, bias=False), 2)
+    parameter = model.module.weight
+
+    def gradient_of(x: float) -> Tensor:
+        parameter.grad = None
+        model(torch.full((4, 3), x)).sum().backward()
+        assert parameter.grad is not None
+        return parameter.grad
+
+    first, kept = gradient_of(1.0), gradient_of(2.0)
+    assert torch.equal(first, torch.full((2, 3), 4.0))
+    place = first.data_ptr()
+    del first
+    assert gradient_of(3.0).data_ptr() == place
+    assert torch.equal(kept, torch.full((2, 3), 8.0))
+
+
+def test_a_gradient_has_a_storage_of_its_own() -> None:
+    model = spread(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), 2)
+    model(torch.ones(4, 3)).sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.untyped_storage().nbytes() == parameter.grad.nbytes

@@ -23,6 +23,7 @@ import pickle
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from ...mapped_memory import Block, make_block
 _HEAD = struct.Struct("=QqQq")
 _MOST_DESCRIPTORS = 8
 _ALIGNMENT = 64
+_AWAKE_SECONDS = 0.003  # most of what passes between a part's result and its backward pass
 _SMALLEST = 2**16
 
 
@@ -77,6 +79,16 @@ def lies_in_memory(tensor: Tensor) -> bool:
     )
 
 
+def dump(value: Any, pickler: pickle.Pickler, problem: str, remedy: str) -> None:
+    """Pickle a value; raise SpreadError with the problem, its reason and the remedy if none can."""
+    try:
+        pickler.dump(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # of pickle, or of an object's own __getstate__
+        raise SpreadError(f"{problem}: {error}. {remedy}") from error
+
+
 class Link:
     """One end of the connection between this process and a worker."""
 
@@ -94,15 +106,12 @@ class Link:
         """
         stream = io.BytesIO()
         pickler = _Pickler(stream)
-        try:
-            pickler.dump(message)
-        except MemoryError:
-            raise
-        except Exception as error:  # of pickle, or of an object's own __getstate__
-            raise SpreadError(
-                f"an argument or a result of the model cannot be sent to another process: {error}. "
-                "Pass and return tensors in containers, or use the threads of plan=Replicas()"
-            ) from error
+        dump(
+            message,
+            pickler,
+            "an argument or a result of the model cannot be sent to another process",
+            "Pass and return tensors in containers, or use the threads of plan=Replicas()",
+        )
         segment = self._fill(pickler) if pickler.size else None
         descriptors = [block.descriptor for block in pickler.blocks]
         number, size = -1, 0
@@ -114,11 +123,10 @@ class Link:
         text = stream.getbuffer()
         head = _HEAD.pack(len(text), number, size, len(descriptors))
         try:
-            if descriptors:
-                socket.send_fds(self._end, [head], descriptors)
-            else:
-                self._end.sendall(head)
-            self._end.sendall(text)
+            # In one piece: the other end, which wakes at the first byte, would wait again.
+            sent = socket.send_fds(self._end, [head, text], descriptors)
+            if sent < len(head) + len(text):
+                self._end.sendall(memoryview(head + bytes(text))[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LinkClosed from error
         if segment is not None and not segment.is_sent:
@@ -147,10 +155,8 @@ class Link:
         Raise LinkClosed if the other end is closed, and TimeoutError after `seconds` without a
         message.
         """
-        self._end.settimeout(seconds)
         try:
-            head, descriptors, *_ = socket.recv_fds(self._end, _HEAD.size, _MOST_DESCRIPTORS)
-            self._end.settimeout(None)
+            head, descriptors = self._first_bytes(seconds)
             head += self._read(_HEAD.size - len(head))
             length, number, size, _ = _HEAD.unpack(head)
             text = self._read(length)
@@ -168,6 +174,19 @@ class Link:
                 f"read there: {type(error).__name__}: {error}. Pass and return tensors in "
                 "containers, or use the threads of plan=Replicas()"
             ) from error
+
+    def _first_bytes(self, seconds: float | None) -> tuple[bytes, list[int]]:
+        """Wait for a message: at first awake, as an idle processor takes long to come back."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        until = time.monotonic() + _AWAKE_SECONDS
+        while not poll.poll(0) and time.monotonic() < until:
+            os.sched_yield()
+        self._end.settimeout(seconds)
+        try:
+            return socket.recv_fds(self._end, _HEAD.size, _MOST_DESCRIPTORS)[:2]
+        finally:
+            self._end.settimeout(None)
 
     def _block(self, number: int) -> Block | None:
         if number in self._arrived:

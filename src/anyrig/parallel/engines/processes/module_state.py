@@ -27,7 +27,7 @@ from ...own_class import require_frozen
 from ...spread_module import SpreadModule
 from ..replicas.mirror import HOOKS_OF_CALLS, OF_EVERY_MODULE, names_and_ids
 from ..replicas.replicas import check_place
-from .link import lies_in_memory
+from .link import dump, lies_in_memory
 from .shared_tensors import SharedTensors, require_apart
 from .watched_code import classes_of, constants_of, facts_of, functions_of, names_in_code
 
@@ -157,15 +157,10 @@ def _packed(module: nn.Module, loss: Any) -> _Pickler:
 
 
 def _dump(value: Any, pickler: _Pickler, module: nn.Module) -> None:
-    try:
-        pickler.dump(value)
-    except MemoryError:
-        raise
-    except Exception as error:  # of pickle, or of a module's own __getstate__
-        raise SpreadError(
-            f"{type(module).__name__} or its loss has an object that cannot be sent to other "
-            f"processes: {error}. Create it inside of the forward, or {_REMEDY}"
-        ) from error
+    problem = (
+        f"{type(module).__name__} or its loss has an object that cannot be sent to other processes"
+    )
+    dump(value, pickler, problem, f"Create it inside of the forward, or {_REMEDY}")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

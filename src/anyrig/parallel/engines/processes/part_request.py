@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from ...mapped_memory import Block
+from .place import Place
 from .sent_errors import SentError
 from .settings import Settings
-from .shared_tensors import Place
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ class Settings:
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
         seed = hashlib.blake2b(self.seed, digest_size=8, salt=worker.to_bytes(4, "little")).digest()
-        torch.manual_seed(int.from_bytes(seed, "little") >> 1)
+        # The generator of the CPU: torch.manual_seed looks for those of accelerators, in 0.3 ms.
+        torch.default_generator.manual_seed(int.from_bytes(seed, "little") >> 1)
         version, numbers, gauss = self.python_random
         random.setstate((version, tuple(array("L", numbers)), gauss))
         if self.numpy_random is not None:

@@ -11,37 +11,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ....errors import SpreadError
 from ...mapped_memory import Block, make_block
+from .place import Place
+from .sum_memory import SumMemory
 
 _ALIGNMENT = 64
 _REMEDY = "; use the threads of plan=Replicas()"
-
-
-class Place(NamedTuple):
-    """Where a tensor lies in the memory of a model, and what it is."""
-
-    start: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    is_parameter: bool
-
-    def in_memory(self, block: Block) -> Tensor:
-        """Return the tensor of this place, in a storage of its own."""
-        flat = block.apart(self.start, self.dtype, math.prod(self.shape))
-        return flat.as_strided(self.shape, self.strides)
 
 
 @dataclass(eq=False)
@@ -87,6 +72,7 @@ class SharedTensors:
         for slot in self.parameters:
             slot.shared.copy_(slot.tensor.detach())
             slot.tensor.data = slot.shared
+        self.sums = SumMemory([slot.place for slot in self.parameters], self.parameter_bytes)
 
     def are_in_place(self) -> bool:
         """Return whether all parameters are in their places."""

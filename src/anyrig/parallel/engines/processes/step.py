@@ -104,14 +104,14 @@ class Step(Delivery):
         sums, of_inputs = [*own[:parameters]], [*own[parameters:]]
         place = {id(each): position for position, each in enumerate(self._parameters)}
         positions = [place.get(id(slot.tensor)) for slot in self._tensors.parameters]
+        memory = self._tensors.sums.tensors()
         for number, answer in zip(self._workers, answers, strict=True):
             _, row = self._tensors.row(number)
             for present in answer.present:
                 position = positions[present]
                 if position is not None:
                     before = sums[position]
-                    after = row[present].clone() if before is None else before + row[present]
-                    sums[position] = after
+                    sums[position] = _sum(before, row[present], memory[present])
             of_inputs += [None if each is None else copied(each) for each in answer.of_inputs]
         return [*sums, *of_inputs]
 
@@ -152,6 +152,18 @@ class Step(Delivery):
         if held is not None:
             free(held[2][2])
         self._results = ()
+
+
+def _sum(before: Tensor | None, other: Tensor, memory: Tensor) -> Tensor:
+    """Return the sum of two gradients, in the given memory if it may have it."""
+    if before is None:
+        return memory.copy_(other)
+    if before.layout is not torch.strided:
+        raise SpreadError(
+            f"a parameter of shape {tuple(before.shape)} has a sparse gradient, which processes do "
+            "not share; use the threads of plan=Replicas()"
+        )
+    return torch.add(before, other, out=memory)
 
 
 def free(segments: Sequence[Segment | None]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ....errors import SpreadError
 from ...batch_statistics import written_buffers
 from ...losses.checked_means import FirstCall
 from ...losses.loss import compute_loss_part
@@ -51,37 +51,31 @@ class WorkerModel:
             if place.is_parameter
         ]
         self._row = [place.in_memory(definition.row) for place in places if place.is_parameter]
-        self.present: dict[int, None] = {}
-        for number, parameter in enumerate(self.parameters):
-            if parameter.is_floating_point() or parameter.is_complex():
-                hook = self._moving_gradient(number)
-                learning: Any = parameter.requires_grad_()
-                learning.register_post_accumulate_grad_hook(hook)
         self.module, self.loss = unpickle(definition.text, self._tensors.__getitem__)
         modules = [each for each in (self.module, self.loss) if isinstance(each, nn.Module)]
         functions = functions_of((m for each in modules for m in each.modules()), self.loss)
         require_equal_code(facts_of(functions), definition.facts)
 
-    def _moving_gradient(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook that moves a parameter's gradient to the row of this worker at once."""
-        # Without a reference to this model, which would be a cycle that keeps its memory.
-        row, present = self._row, self.present
+    @contextmanager
+    def gradients_in_row(self) -> Iterator[list[int]]:
+        """Have backward passes add the parameters' gradients up in the row of this worker.
 
-        def move(parameter: Tensor) -> None:
-            gradient, parameter.grad = parameter.grad, None
-            assert gradient is not None
-            if gradient.layout is not torch.strided:
-                raise SpreadError(
-                    f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, which "
-                    "processes do not share; use the threads of plan=Replicas()"
-                )
-            if number in present:  # of another part of the graph, as of a second checkpoint
-                row[number].add_(gradient)
-            else:
-                row[number].copy_(gradient)
-            present[number] = None
-
-        return move
+        Yield the numbers of the parameters that have one, which are known afterwards.
+        """
+        present: list[int] = []
+        learning = [number for number, each in enumerate(self.parameters) if each.requires_grad]
+        rows = [self._row[number] for number in learning]
+        torch._foreach_zero_(rows)
+        before = [row._version for row in rows]
+        for number, row in zip(learning, rows, strict=True):
+            self.parameters[number].grad = row
+        try:
+            yield present
+        finally:
+            for number in learning:
+                self.parameters[number].grad = None
+        found = zip(learning, rows, before, strict=True)
+        present += [number for number, row, version in found if row._version != version]
 
     def follow(self, learns: Sequence[bool], refreshed: Sequence[int]) -> None:
         """Take over what has changed in the parent."""
@@ -171,7 +165,6 @@ class WorkerParts:
         if not request.keeps:
             del self._graphs[request.call]
         model = graph.model
-        model.present.clear()
         for each in graph.inputs:  # a pass that failed may have left gradients
             each.grad = None
         pairs = [
@@ -179,12 +172,13 @@ class WorkerParts:
             for result, gradient in zip(graph.results, request.upstream, strict=True)
             if gradient is not None
         ]
-        torch.autograd.backward(
-            [result for result, _ in pairs],
-            [gradient for _, gradient in pairs],
-            retain_graph=request.keeps,
-        )
+        with model.gradients_in_row() as present:
+            torch.autograd.backward(
+                [result for result, _ in pairs],
+                [gradient for _, gradient in pairs],
+                retain_graph=request.keeps,
+            )
         of_inputs = [each.grad for each in graph.inputs]
         for each in graph.inputs:
             each.grad = None
-        return Differentiated([*model.present], of_inputs)
+        return Differentiated(present, of_inputs)
