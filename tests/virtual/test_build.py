@@ -2,6 +2,8 @@
 
 A small real extension stands for the backend, which takes longer to compile.
 ``ANYRIG_TEST_BUILDERS=10`` has as many processes start at once by hand.
+
+More than 400 lines: every test builds the one small extension, and looks at the same folder.
 """
 
 from __future__ import annotations

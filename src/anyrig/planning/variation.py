@@ -122,7 +122,7 @@ class Setting:
 def read_variations(texts: Sequence[str]) -> tuple[Variation | None, list[tuple[Setting, ...]]]:
     """Return the first variation, and each combination of the values that the others double to.
 
-    Without texts, this is none, and one combination without values.
+    Without texts, there is nothing that varies, and one combination, which has no values.
 
     Raises:
         PlanningError: a text cannot be read, two name the same, or there are too many combinations.

@@ -5,6 +5,8 @@
     host      ├ next(loader) ┤├ model(x) ─────────┤├ loss.backward() ────────┤├ optimizer.step() ┤
     stream 0      ├copy┤   ├ kernels of the layers ┤├ kernels ───────────────┤├ wait ┤├ kernels ┤
     stream 20                                          ├ all_reduce ┤├ all_reduce ──┤
+
+More than 400 lines: the facts refer to each other, as those of one rehearsal do.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -110,3 +111,18 @@ def test_an_operator_of_the_program_runs_each_time() -> None:
         for _ in range(3):
             torch.ops.anyrig_repeated.counted(x)
     assert calls == 3
+
+
+def test_deterministic_algorithms_refuse_a_call_that_ran_before() -> None:
+    def gradient() -> Tensor:
+        x = torch.empty(2, 3, 9, 9, device="cuda", requires_grad=True)
+        return torch.autograd.grad(functional.pad(x, (1, 1, 1, 1), mode="reflect").sum(), x)[0]
+
+    gradient()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+            gradient()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert gradient().shape == (2, 3, 9, 9)

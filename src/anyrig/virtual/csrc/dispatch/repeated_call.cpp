@@ -1,5 +1,6 @@
 #include "dispatch/repeated_call.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/hash.h>
@@ -99,6 +100,9 @@ std::optional<KeptResult> kept_result(
 std::optional<RepeatedCall> RepeatedCall::make(
     const OperatorPlan& plan,
     c10::ArrayRef<c10::IValue> arguments) {
+  if (at::globalContext().deterministicAlgorithms()) {
+    return std::nullopt; // a kernel that is not deterministic refuses each call, or warns
+  }
   RepeatedCall call(plan);
   // The dtype of quotients of integers, and of much else.
   call.values_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));

@@ -32,7 +32,7 @@ struct Rig {
 };
 
 /// Fills `rig` with the facts in `text` about the node that `node_word`, the value of GROUP_RANK,
-/// names; false if there is no such node. Throws std::logic_error at a number that is none.
+/// names; false if there is no such node. Throws std::logic_error at text that is not a number.
 bool read_rig(const std::string& text, const char* node_word, Rig& rig);
 
 }  // namespace anyrig::nvml
