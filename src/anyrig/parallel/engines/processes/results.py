@@ -19,16 +19,16 @@ def learning_tensors(tree: Any) -> list[Tensor]:
     one process would not reach another, and for a nested tensor: PyTorch's own functions in Python
     take none.
     """
-    found = [
-        leaf for leaf, _ in list_leaves(tree) if isinstance(leaf, Tensor) and leaf.requires_grad
-    ]
+    leaves = [leaf for leaf, _ in list_leaves(tree)]
+    found = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     if any(each.is_nested for each in found):
         raise SpreadError(
             "a nested tensor requires gradients, which do not cross from one process to another. "
             "Pass and return its components, or use the threads of plan=Replicas()"
         )
     known = set(map(id, found))
-    if any(id(each) not in known for each in tensors_with_gradients(tree)):
+    others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    if others and any(id(each) not in known for each in tensors_with_gradients(others)):
         raise SpreadError(
             f"a {type(tree).__name__} holds a tensor with a gradient in an object that is not "
             "a container, where gradients do not cross from one process to another. Pass and "
@@ -39,4 +39,4 @@ def learning_tensors(tree: Any) -> list[Tensor]:
 
 def replace_tensors(tree: Any, by: Mapping[int, Tensor]) -> Any:
     """Return a tree with other tensors in place of those with these ids."""
-    return map_leaves(tree, lambda leaf, _: by.get(id(leaf), leaf))
+    return map_leaves(tree, lambda leaf, _: by.get(id(leaf), leaf)) if by else tree
