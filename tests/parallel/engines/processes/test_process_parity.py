@@ -130,6 +130,33 @@ def test_gradients_add_up() -> None:
     assert_same_numbers(pair.several, pair.one)
 
 
+class Chosen(nn.Module):
+    """Scales a part by another parameter for positive samples than for others; one is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positive, self.other, self.unused = (nn.Parameter(torch.ones(1)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.positive if bool(x[0] > 0) else self.other)
+
+
+@pytest.mark.parametrize("in_worker", ["other", "positive"])
+def test_a_parameter_without_a_gradient_has_none(in_worker: str) -> None:
+    net = Chosen()
+    model = spread(net)
+    signs = [1.0, -1.0] if in_worker == "other" else [-1.0, 1.0]
+    for _ in range(2):
+        net.zero_grad()
+        model(torch.tensor([[sign] for sign in signs for _ in range(2)])).sum().backward()
+        assert net.unused.grad is None
+        assert (net.positive.grad, net.other.grad) == (2, -2)
+    net.zero_grad()
+    model(torch.ones(4, 1)).sum().backward()
+    assert net.positive.grad == 4
+    assert net.other.grad is None
+
+
 def test_accumulate() -> None:
     pair = Pair(accumulate=True)
     batches = [(torch.randn(n, WIDTH), torch.randint(CLASSES, (n,))) for n in (SAMPLES, 3)]

@@ -103,6 +103,25 @@ def test_an_argument_that_cannot_be_sent() -> None:
         spread(Takes(3, 2))(torch.randn(4, 3), threading.Lock())
 
 
+class Held:
+    """Holds a tensor, in a class that is no container."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class InAnObject(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return {"held": Held(super().forward(x)), "counts": x.new_zeros(len(x))}
+
+
+def test_a_gradient_in_an_object() -> None:
+    model = spread(InAnObject(3, 2))
+    refusal = rf"dict holds a tensor with a gradient in an object that is not a.*{THREADS}"
+    with pytest.raises(SpreadError, match=refusal):
+        model(torch.ones(4, 3))
+
+
 def test_sparse_gradients() -> None:
     model = spread(nn.EmbeddingBag(5, 2, sparse=True))
     output = model(torch.randint(5, (4, 3)))
