@@ -65,8 +65,7 @@ class WorkerModel:
         present: list[int] = []
         learning = [number for number, each in enumerate(self.parameters) if each.requires_grad]
         rows = [self._row[number] for number in learning]
-        torch._foreach_zero_(rows)
-        before = [row._version for row in rows]
+        before = [row.zero_()._version for row in rows]
         for number, row in zip(learning, rows, strict=True):
             self.parameters[number].grad = row
         try:
