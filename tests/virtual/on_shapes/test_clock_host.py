@@ -90,8 +90,37 @@ def test_python_code_in_backward_passes_takes_turns(program: Callable[[int], Ten
         return host_seconds(lambda: torch.autograd.backward(losses, gradients))
 
     one, two = seconds(0), seconds(0, 1)
-    assert one > LINKS * LAUNCH_SECONDS
+    assert one > 0.999 * LINKS * LAUNCH_SECONDS  # sums of floats
     assert two == pytest.approx(2 * one, rel=0.03)
+
+
+def test_python_code_takes_turns_by_the_clock_and_not_by_real_time() -> None:
+    """A thread that is far ahead on the clock takes the lock first, in real time."""
+    has_computed = threading.Event()
+    launched: list[float] = []
+
+    def late(gradient: Tensor) -> Tensor:
+        doubled = gradient * 2
+        has_computed.set()
+        return doubled
+
+    def early(gradient: Tensor) -> Tensor:
+        assert has_computed.wait(60)
+        doubled = gradient * 2
+        launched.append(clock().host_seconds)
+        return doubled
+
+    first = torch.empty(8, device=0, requires_grad=True)
+    x = first.view_as(first)
+    x.register_hook(late)
+    for _ in range(LINKS):
+        x = x.sin()
+    y = torch.empty(8, device=1, requires_grad=True).view(8)
+    y.register_hook(early)
+    ones = [torch.ones_like(x), torch.ones_like(y)]
+    begin = clock().host_seconds
+    torch.autograd.backward([x, y], ones)
+    assert launched[0] - begin < LINKS * LAUNCH_SECONDS / 2
 
 
 def test_a_backward_pass_starts_at_its_callers_time_and_the_caller_continues_after_it() -> None:

@@ -35,6 +35,7 @@ HostLine& HostLines::current() {
   if (mine.backward != backward) {
     mine.backward = backward;
     mine.line.moment = std::max(mine.line.moment, shared_.moment);
+    lock_in_backward_.forget_before(shared_.moment);
     note_backward_thread();
   }
   return mine.line;
@@ -56,14 +57,11 @@ void HostLines::wait_until(double moment) {
 double HostLines::work_after(double moment, double seconds) {
   HostLine& line = current();
   double begin = std::max(line.moment, moment);
-  const bool takes_turns = seconds > 0 && &line != &shared_ && is_called_by_python();
-  if (takes_turns) {
-    begin = std::max(begin, python_in_backward_);
+  if (seconds > 0 && &line != &shared_ && is_called_by_python()) {
+    begin = lock_in_backward_.first_free(begin, seconds);
+    lock_in_backward_.occupy(begin, begin + seconds);
   }
   line.moment = begin + seconds;
-  if (takes_turns) {
-    python_in_backward_ = line.moment;
-  }
   note_launch_time(line);
   return line.moment;
 }

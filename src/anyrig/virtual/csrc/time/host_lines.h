@@ -10,7 +10,9 @@
 // 2. A thread inside a backward pass has its own timeline, since PyTorch's engine launches from one
 //    C++ thread per device. That timeline starts no earlier than the shared one.
 // 3. Python code within a backward pass (functions of torch.autograd.Function, hooks, recomputed
-//    checkpoints) needs the GIL: such launches of different threads take turns, too.
+//    checkpoints) needs the GIL: such launches of different threads take turns, too. Each takes the
+//    first time from its thread's own on at which no other has the GIL: the threads come here in
+//    the order of real time, which says nothing about the clock.
 // 4. The shared timeline continues after all launches of backward passes, so launches after
 //    backward() come after the backward pass. A second Python thread that launches during the
 //    backward pass is delayed too; this seldom matters, as both threads continue to launch.
@@ -18,8 +20,11 @@
 // Not thread-safe: the clock's lock guards it.
 #pragma once
 
+#include "time/occupancy.h"
+
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -47,12 +52,15 @@ class HostLines {
   double work_after(double moment, double seconds);
 
  private:
+  // More turns than one backward pass has, apart from those that follow each other.
+  static constexpr size_t kMostTurns = 4096;
+
   void note_launch_time(const HostLine& line);
   void note_backward_thread();
 
   HostLine shared_;
   double latest_in_backward_ = 0;
-  double python_in_backward_ = 0; // when Python code within backward passes is done so far
+  Occupancy lock_in_backward_{kMostTurns}; // Python's lock, by code within backward passes
   std::vector<pid_t> backward_threads_;
 };
 

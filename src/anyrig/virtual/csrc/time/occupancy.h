@@ -13,6 +13,10 @@ namespace anyrig::virtual_gpu {
 // its stream does not delay a later copy that is ready.
 class Occupancy {
  public:
+  // Older gaps than those between the last `most_spans` are forgotten, to bound the memory and the
+  // search.
+  explicit Occupancy(size_t most_spans = 64) : most_spans_(most_spans) {}
+
   // Returns the first time from `ready` on at which the resource is free for `seconds`.
   double first_free(double ready, double seconds) const {
     double start = std::max(ready, gaps_known_from_);
@@ -81,22 +85,28 @@ class Occupancy {
     } else {
       spans_.insert(next, {start, end});
     }
-    if (spans_.size() > kMaxSpans) { // half of them at once, since each removal moves the others
-      const auto kept = spans_.begin() + kMaxSpans / 2;
+    if (spans_.size() > most_spans_) { // half of them at once, since each removal moves the others
+      const auto kept = spans_.begin() + most_spans_ / 2;
       gaps_known_from_ = std::prev(kept)->end;
       spans_.erase(spans_.begin(), kept);
     }
   }
 
- private:
-  // Older gaps are forgotten, to bound the memory and the search.
-  static constexpr size_t kMaxSpans = 64;
+  // Forgets the gaps before `moment`, when no work will be ready any more.
+  void forget_before(double moment) {
+    gaps_known_from_ = std::max(gaps_known_from_, moment);
+    const auto kept = std::find_if(
+        spans_.begin(), spans_.end(), [&](const Span& span) { return span.end > moment; });
+    spans_.erase(spans_.begin(), kept);
+  }
 
+ private:
   struct Span {
     double start;
     double end;
   };
 
+  size_t most_spans_;
   std::vector<Span> spans_; // in order, not touching
   double gaps_known_from_ = 0;
 };
