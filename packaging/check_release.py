@@ -88,10 +88,10 @@ def check_pure(wheel: Path, version: str) -> None:
     wanted = [file.relative_to(REPOSITORY / "src").as_posix() for file in sources]
     _require_all([*wanted, f"{info}/licenses/LICENSE", "anyrig/py.typed"], names, wheel)
     _require(metadata["Version"] == version, f"{wheel} has the version {metadata['Version']}")
-    virtual = f"anyrig-virtual=={version};"
+    virtual = f"anyrig-virtual=={version}"
     _require(
-        any(one.startswith(virtual) for one in metadata.get_all("Requires-Dist")),
-        f"{wheel} does not require {virtual[:-1]} for its extra virtual",
+        any(one.partition(";")[0].strip() == virtual for one in metadata.get_all("Requires-Dist")),
+        f"{wheel} does not require {virtual} for its extra virtual",
     )
 
 
