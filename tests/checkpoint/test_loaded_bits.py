@@ -57,6 +57,19 @@ FLOATS = {
 }
 
 
+def test_lazy_conjugates_and_negatives_are_saved_as_what_they_stand_for(tmp_path: Path) -> None:
+    """safetensors.torch.save writes the bytes in memory, which are those before the conjugation."""
+    conjugate = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    negative = torch.tensor([1 + 2j]).conj().imag
+    assert conjugate.is_conj()
+    assert negative.is_neg()
+    for name, value in {"conjugate": conjugate, "negative": negative}.items():
+        anyrig.save(tmp_path / name, model=holder(value))
+        loaded = holder(torch.zeros_like(value).resolve_conj().resolve_neg())
+        anyrig.load(tmp_path / name, model=loaded)
+        assert torch.equal(loaded.part, value)
+
+
 @pytest.mark.parametrize("kind", [*PAIRS, *FLOATS])
 def test_another_type_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     saved, own = {**PAIRS, **FLOATS}[kind]
