@@ -189,7 +189,7 @@ class Pipeline:
             valid = ", ".join(map(repr, _CHECKPOINT))
             raise SpreadError(f"checkpoint={self.checkpoint!r} is unknown; use one of {valid}")
         _check_split_points(self.split_points)
-        _check_example(self.example)
+        check_example(self.example)
 
     def refuse(self, asked: Asked) -> None:
         """Raise SpreadError for an argument of `spread` that this plan cannot follow: none."""
@@ -307,7 +307,8 @@ def _check_split_points(given: object) -> None:
         )
 
 
-def _check_example(given: object) -> None:
+def check_example(given: object) -> None:
+    """Raise SpreadError unless `given` is None or the arguments of a call."""
     if given is None:
         return
     if isinstance(given, tuple) and len(given) == 2:

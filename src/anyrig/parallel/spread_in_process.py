@@ -39,6 +39,7 @@ def spread_in_process(
         other = Pipeline() if len(rig) > 1 else None
         plan, chosen = choose_plan(module, totals, otherwise=other)
         why += chosen
+    plan = asked.complete(plan)
     if isinstance(plan, Shards) and len(rig) > 1:
         raise SpreadError(
             f"parameters are divided among processes, but this process uses {len(rig)} devices "

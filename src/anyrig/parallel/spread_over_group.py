@@ -60,6 +60,7 @@ def spread_over_group(
     if plan is None:
         plan, chosen = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
         why += chosen
+    plan = asked.complete(plan)
     within = plan.within if isinstance(plan, Exact) else plan
     _check_own_class(module, within, group)
     in_stages = isinstance(plan, Pipeline)
