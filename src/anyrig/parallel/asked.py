@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices.place import Place
 from .losses.loss import Criterion
-from .plans import Pipeline, Plan
 
 if TYPE_CHECKING:
     from .engines.pipeline.split.arguments import Call
@@ -31,9 +30,3 @@ class Asked:
     accumulate: bool = False
     plan_reason: str = ""
     example: Call | None = None
-
-    def complete(self, plan: Plan) -> Plan:
-        """Return the plan with `example`, if it is a pipeline without an example of its own."""
-        if isinstance(plan, Pipeline) and plan.example is None:
-            return replace(plan, example=self.example)
-        return plan

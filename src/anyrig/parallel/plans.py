@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -254,6 +254,13 @@ class Exact:
 
 
 Plan = Replicas | Shards | Pipeline | Exact
+
+
+def with_example(plan: Plan, example: Call | None) -> Plan:
+    """Return the plan with `example`, if it is a pipeline without an example of its own."""
+    if isinstance(plan, Pipeline) and plan.example is None:
+        return replace(plan, example=example)
+    return plan
 
 
 def require_plan(given: object) -> None:
