@@ -12,6 +12,7 @@ Some of those that the bound excludes are rehearsed at random, to see whether th
 Results are kept, so that a run goes on where the last one ended.
 
     python benchmarks/plan_regret.py [PROGRAM@RIG …] [--possible N] [--excluded N] [--seconds S]
+        [--processes N]
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from workloads.figures import bar_text, write_figures
 
 SCRIPT = str(Path(__file__).parent / "workloads" / "planned_training.py")
 DEFAULT = ("resnet@8xA100-80GB", "gpt2-124m-batch-24@RTX-4090+2xRTX-3090")
-MOST_TRIES, MOST_MICRO_BATCHES, BAR, PROCESSES = 40, 64, 0.02, 2
+MOST_TRIES, MOST_MICRO_BATCHES, BAR = 40, 64, 0.02
 
 
 def note(arrangement: Arrangement) -> None:
@@ -64,14 +65,14 @@ def rehearse(
             planning.search.note(found[-1])
 
     left = iter(chosen)
-    answer_all([questions(left) for _ in range(PROCESSES)], results, PROCESSES)
+    answer_all([questions(left) for _ in range(planning.processes)], results, planning.processes)
     return found
 
 
 def measure(program: str, rig: str, given: argparse.Namespace) -> dict[str, object]:
     parsed, command = VirtualRig.parse(rig), Program(SCRIPT, (program,))
     search = PlanSearch(parsed, arrangements_on(parsed), SPEED, MOST_TRIES)
-    planning = Planning(command, search, None, PROCESSES)
+    planning = Planning(command, search, None, given.processes)
     results = KeptResults.in_cache(fingerprint(command, os.environ))
     planning.run(results, note)
     found, tried = search.ranked()[0], len(search.tried)
@@ -137,6 +138,7 @@ def main() -> int:
     flags.add_argument("--possible", type=int, default=10_000)
     flags.add_argument("--excluded", type=int, default=10)
     flags.add_argument("--seconds", type=float, default=float("inf"))
+    flags.add_argument("--processes", type=int, default=2)
     given = flags.parse_args()
     rows = []
     for case in given.cases:

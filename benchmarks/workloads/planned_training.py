@@ -5,6 +5,7 @@ Arguments: the program. `PROGRAMS` lists them.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
 
 
 def language_model(batch: int, size: LanguageModelSize) -> tuple[nn.Module, Samples]:
-    words = torch.zeros(size.tokens, dtype=torch.long)
+    words = torch.zeros(size.tokens, dtype=torch.long, device="cpu")
     return LanguageModel(size), Samples(batch, lambda: (words, words))
 
 
@@ -68,7 +69,7 @@ class Classes(nn.Module):
 
 def patches(batch: int) -> tuple[nn.Module, Samples]:
     """Return a ViT-L and its images."""
-    image, label = torch.zeros(3, 224, 224), torch.tensor(0)
+    image, label = torch.zeros(3, 224, 224, device="cpu"), torch.tensor(0, device="cpu")
     size = BlockSize(width=1024, heads=16, is_fused=True)
     blocks = [Block(size) for _ in range(24)]
     model = nn.Sequential(Patches(size.width), *blocks, Classes(size.width))
@@ -76,7 +77,7 @@ def patches(batch: int) -> tuple[nn.Module, Samples]:
 
 
 def images(batch: int) -> tuple[nn.Module, Samples]:
-    image, label = torch.zeros(3, 224, 224), torch.tensor(0)
+    image, label = torch.zeros(3, 224, 224, device="cpu"), torch.tensor(0, device="cpu")
     return ResidualNetwork(), Samples(batch, lambda: (image, label))
 
 
@@ -96,7 +97,9 @@ PROGRAMS: dict[str, Callable[[], tuple[nn.Module, Samples]]] = {
 
 
 def train(program: str) -> None:
-    model, samples = PROGRAMS[program]()
+    # On this rank's GPU: the parameters of eight ranks would not fit in the memory of most hosts.
+    with torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))):
+        model, samples = PROGRAMS[program]()
 
     model = anyrig.spread(model, loss=nn.CrossEntropyLoss(), precision="bfloat16")
     batch = samples.count // STEPS

@@ -80,6 +80,38 @@ def test_the_plan_of_the_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -
     assert anyrig.explain(model).way == "pipeline"
 
 
+class ReadsArguments(nn.Sequential):
+    """Calls its layers as models of transformers do, whose arguments have defaults."""
+
+    def forward(self, x: torch.Tensor | None = None) -> torch.Tensor:
+        if x is None:
+            raise ValueError("x is missing")
+        return super().forward(x.view(x.shape[0], -1))
+
+
+@pytest.mark.gpus(2)
+def test_an_example_is_for_the_plan_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model() -> nn.Module:
+        return ReadsArguments(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    x = torch.ones(4, 4)
+    monkeypatch.setenv(VARIABLE, 'Pipeline(micro_batches=2, schedule="gpipe")')
+    with pytest.raises(SpreadError, match=r"give spread those of a call, example=\(args, kwargs\)"):
+        anyrig.spread(model())
+    spread = anyrig.spread(model(), example=((), {"x": x}))
+    layout = anyrig.explain(spread)
+    assert (layout.way, len(layout.devices)) == ("pipeline", 2)
+    assert spread(x=x).shape == (4, 4)
+    own = Pipeline(2, "gpipe", example=((x,), {}))
+    given = anyrig.explain(anyrig.spread(model(), plan=own, example=((), {"x": x}))).plan
+    assert isinstance(given, Pipeline)
+    assert given.example is own.example
+    monkeypatch.setenv(VARIABLE, "Replicas()")
+    assert anyrig.explain(anyrig.spread(model(), example=((x,), {}))).plan == Replicas()
+    with pytest.raises(SpreadError, match="example= was given a tensor of shape"):
+        anyrig.spread(model(), example=x)  # type: ignore[arg-type]
+
+
 def test_spread_reads_the_precision_unless_it_is_given_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,6 +29,7 @@ class Cluster(KeptResults):
         collective_seconds: what ranks that hold the same parameters add.
         launch_seconds: what each micro-batch adds.
         obeys: whether the program follows the plan.
+        unused: the GPUs that pipelines in one process leave out.
     """
 
     busy_seconds: float = 0.1
@@ -37,6 +38,7 @@ class Cluster(KeptResults):
     collective_seconds: float = 0.02
     launch_seconds: float = 0.001
     obeys: bool = True
+    unused: tuple[int, ...] = ()
 
     def seconds_of(self, one: Arrangement, gpus: int) -> float:
         workload = Workload(self.busy_seconds)
@@ -83,8 +85,11 @@ class Cluster(KeptResults):
         samples = SAMPLES
         if one.plan == PIPELINE and order.processes > 1:  # all ranks of a pipeline load the same
             samples *= gpus // one.replicas
+        unused = self.unused if one.plan == PIPELINE and order.processes == 1 else ()
         facts: dict[str, Any] = {
-            "devices": [device] * count,
+            "devices": [
+                {**device, "index": index} for index in range(count) if index not in unused
+            ],
             "memory": [{"kinds_at_peak": kinds}] * count,
             "steps": [{"samples": samples}],
             "typical_step": {"seconds": seconds, "samples_per_second": samples / seconds},

@@ -13,8 +13,9 @@ from anyrig.errors import PlanningError
 from anyrig.planning.arrangement import PIPELINE, REPLICAS, SHARDS, VARIABLE, Arrangement
 from anyrig.planning.arrangements import arrangements_on
 from anyrig.planning.candidate import Verdict
+from anyrig.planning.launch_time import LaunchTime
 from anyrig.planning.plan_search import MEMORY, PRICE, SPEED, PlanSearch
-from anyrig.planning.plan_table import describe_loss, describe_search
+from anyrig.planning.plan_table import describe_loss, describe_search, describe_unused
 from anyrig.planning.planning import Planning
 from anyrig.planning.ranking import join_plans
 from anyrig.planning.rehearsed_value import Order
@@ -163,6 +164,20 @@ def test_a_loss_says_how_much_and_where() -> None:
     assert where.endswith(" waiting for transfers, collectives or other GPUs")
 
 
+def test_gpus_that_a_plan_leaves_out_are_named_and_count_as_idle() -> None:
+    search = planned(replace(CLUSTER, collective_seconds=1.0, unused=(1, 3)), "4xT4")
+    rows = search.ranked()
+    assert rows[0].unused == (1, 3)
+    assert sum(rows[0].seconds_by_way.values()) == pytest.approx(rows[0].seconds)
+    assert rows[0].seconds_by_way["idle"] == pytest.approx((rows[0].seconds or 0.0) / 2)
+    assert describe_unused(rows)[0] == (
+        "1 leaves out cuda:1 (T4), cuda:3 (T4), 2 of 4 GPUs; anyrig.explain(model) says why"
+    )
+    others = [one for one in rows if one.arrangement.processes > 1]
+    assert others
+    assert describe_unused(others) == []
+
+
 def test_plans_that_are_being_rehearsed_count_as_asked_for() -> None:
     search = PlanSearch(EIGHT, arrangements_on(EIGHT), SPEED, 40)
     assert search.progress == "0 of at most 40"
@@ -300,6 +315,30 @@ def test_the_slowest_stage_bounds_similar_pipelines() -> None:
     assert search.bound(pipeline("1f1b", 8)) == 1.5
     assert StageTime.of(pipeline("1f1b", 8, checkpoint="always"), facts) == ()
     assert StageTime.of(Arrangement(SHARDS, 2), facts) == ()
+
+
+def test_the_launches_of_a_pipeline_bound_similar_ones() -> None:
+    facts = {
+        "typical_step": {"seconds": 2.0},
+        "devices": [{"idle_share": 0.75}, {"idle_share": 0.5}],
+    }
+
+    def pipeline(micro_batches: int, processes: int = 1, **more: Any) -> Arrangement:
+        values = {"micro_batches": micro_batches, **more}
+        return Arrangement(PIPELINE, processes, tuple(values.items()))
+
+    workload = Workload(0.5).least(Workload(launches=LaunchTime.of(pipeline(8), facts)))
+    assert workload.launch_seconds(pipeline(8, schedule="zero-bubble"), 4) == 1.0
+    assert workload.launch_seconds(pipeline(4, checkpoint="always"), 4) == 0.5
+    assert workload.launch_seconds(pipeline(64), 4) == 1.0  # if the optimizer takes all the time
+    assert workload.launch_seconds(pipeline(8, 4, replicas=2), 4) == 0.5  # by two ranks
+    assert workload.launch_seconds(Arrangement(SHARDS, 4), 4) == 0
+    search = PlanSearch(VirtualRig.parse("4xT4"), [], SPEED, 4, workload=workload)
+    assert search.bound(pipeline(64)) == 1.0
+    (split,) = LaunchTime.of(pipeline(8, schedule="zero-bubble"), facts)
+    assert split.seconds_for(pipeline(8), 4) == 0
+    assert LaunchTime.of(pipeline(8, checkpoint="always"), facts) == ()
+    assert LaunchTime.of(pipeline(8, 4, replicas=2), facts) == ()
 
 
 def test_unequal_gpus_and_one_gpu_have_the_plans_that_they_can_follow() -> None:

@@ -116,6 +116,14 @@ def test_ranks_of_anyrig_run_on_some_of_the_gpus(
     ]
 
 
+def test_a_pipeline_over_ranks_needs_no_values_of_the_loss(environment: dict[str, str]) -> None:
+    flags = ["--rig", "2xT4", "--nproc-per-device", "1", "--shape-only", "--assume-values"]
+    program = str(PROGRAMS / "trains_in_stages.py")
+    done = run_anyrig("rehearse", "--quiet", *flags, program, timeout=180, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[rank 0] a loss of shape () in torch.float32\n"
+
+
 def test_leases_are_of_one_rehearsal(environment: dict[str, str]) -> None:
     program = str(PROGRAMS / "chooses.py")
     lines = rehearse("--rig", "2xL4", program, "with others", environment=environment)

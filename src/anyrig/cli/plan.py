@@ -246,11 +246,13 @@ def _print(
     prices: Prices | None,
 ) -> None:
     from ..planning.launch import Launch
-    from ..planning.plan_table import MOST_SHOWN, describe_search, plan_table
+    from ..planning.plan_table import MOST_SHOWN, describe_search, describe_unused, plan_table
 
     shown = rows[:MOST_SHOWN]
     currency = None if prices is None else prices.currency
     wide_console().print(plan_table(shown, currency=currency, to_train=samples))
+    for line in describe_unused(shown):
+        typer.echo(line)
     for planning in plannings:
         for line in describe_search(planning.search):
             typer.echo(line)

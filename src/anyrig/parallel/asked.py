@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices.place import Place
 from .losses.loss import Criterion
+
+if TYPE_CHECKING:
+    from .engines.pipeline.split.arguments import Call
 
 
 @dataclass(frozen=True)
@@ -25,3 +29,4 @@ class Asked:
     precision: str | torch.dtype | None = None
     accumulate: bool = False
     plan_reason: str = ""
+    example: Call | None = None

@@ -11,10 +11,7 @@ from ..errors import SpreadError
 from .plans import Exact, Pipeline, Plan, Replicas, Shards
 
 _OF_REPLICAS = ("shares", "sync_batch_norm", "ddp")
-_OF_PIPELINES = (
-    *("micro_batches", "schedule", "checkpoint", "split_points", "example"),
-    "replicas",
-)
+_OF_PIPELINES = ("micro_batches", "schedule", "checkpoint", "split_points", "replicas")
 _WAYS = ("auto", "replicate", "shard", "pipeline", "split")
 
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -189,7 +189,7 @@ class Pipeline:
             valid = ", ".join(map(repr, _CHECKPOINT))
             raise SpreadError(f"checkpoint={self.checkpoint!r} is unknown; use one of {valid}")
         _check_split_points(self.split_points)
-        _check_example(self.example)
+        check_example(self.example)
 
     def refuse(self, asked: Asked) -> None:
         """Raise SpreadError for an argument of `spread` that this plan cannot follow: none."""
@@ -256,6 +256,13 @@ class Exact:
 Plan = Replicas | Shards | Pipeline | Exact
 
 
+def with_example(plan: Plan, example: Call | None) -> Plan:
+    """Return the plan with `example`, if it is a pipeline without an example of its own."""
+    if isinstance(plan, Pipeline) and plan.example is None:
+        return replace(plan, example=example)
+    return plan
+
+
 def require_plan(given: object) -> None:
     """Raise SpreadError unless `given` is a plan or None."""
     if given is not None and not isinstance(given, Plan):
@@ -307,7 +314,8 @@ def _check_split_points(given: object) -> None:
         )
 
 
-def _check_example(given: object) -> None:
+def check_example(given: object) -> None:
+    """Raise SpreadError unless `given` is None or the arguments of a call."""
     if given is None:
         return
     if isinstance(given, tuple) and len(given) == 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,10 +14,13 @@ from .former_options import plan_from
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
 from .plan_text import plan_of_environment, precision_of_environment
-from .plans import Plan, require_plan
+from .plans import Plan, check_example, require_plan
 from .spread_in_process import spread_in_process
 from .spread_module import SpreadModule, require_plain_module
 from .spread_over_group import spread_over_group
+
+if TYPE_CHECKING:
+    from .engines.pipeline.split.arguments import Call
 
 
 def spread(
@@ -30,6 +33,7 @@ def spread(
     output_device: Place | None = None,
     precision: str | torch.dtype | None = None,
     accumulate: bool = False,
+    example: Call | None = None,
     **former: Any,
 ) -> SpreadModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
@@ -68,6 +72,8 @@ def spread(
             what the environment variable ``ANYRIG_PRECISION`` names; without it, no autocast.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
+        example: (args, kwargs) of a call, for any plan that needs one, also if ``ANYRIG_PLAN``
+            names it: the `example` of a `Pipeline` that has none. Other plans ignore it.
         former: `how=` and the other options that preceded plans; they are converted to a plan.
 
     Raises:
@@ -83,6 +89,7 @@ def spread(
     require_plain_module(module)
     if loss is not None:
         require_criterion(loss)
+    check_example(example)
     plan = plan_from(plan, former)
     require_plan(plan)
     why = ""
@@ -91,7 +98,7 @@ def spread(
     if precision is None:
         precision, more = precision_of_environment()
         why += more
-    asked = Asked(loss, dim, output_device, precision, accumulate, why)
+    asked = Asked(loss, dim, output_device, precision, accumulate, why, example)
     if plan is not None:
         # Before the group: a call that is refused must not change the rank's device.
         plan.refuse(asked)

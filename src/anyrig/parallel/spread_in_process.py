@@ -18,7 +18,7 @@ from .engines.replicas.replicas import check_place
 from .layout import Layout, make_layout
 from .module_devices import device_types_of, devices_of
 from .own_class import move_module, require_frozen
-from .plans import Exact, Pipeline, Plan, Replicas, Shards
+from .plans import Exact, Pipeline, Plan, Replicas, Shards, with_example
 from .precision import read_precision
 from .spread_module import SpreadModule
 
@@ -39,6 +39,7 @@ def spread_in_process(
         other = Pipeline() if len(rig) > 1 else None
         plan, chosen = choose_plan(module, totals, otherwise=other)
         why += chosen
+    plan = with_example(plan, asked.example)
     if isinstance(plan, Shards) and len(rig) > 1:
         raise SpreadError(
             f"parameters are divided among processes, but this process uses {len(rig)} devices "

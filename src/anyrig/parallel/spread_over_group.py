@@ -21,7 +21,7 @@ from .engines.replicas.replicas import check_place
 from .layout import Layout
 from .module_devices import device_types_of, devices_of
 from .own_class import move_module, refuse_own_class, require_frozen
-from .plans import Exact, Pipeline, Plan, Replicas, Shards
+from .plans import Exact, Pipeline, Plan, Replicas, Shards, with_example
 from .precision import read_precision
 from .ranks.devices_of_ranks import devices_of_ranks
 from .ranks.own_class_on_ranks import require_same_kinds
@@ -60,6 +60,7 @@ def spread_over_group(
     if plan is None:
         plan, chosen = choose_plan(module, _bytes_of_ranks(group), otherwise=Shards())
         why += chosen
+    plan = with_example(plan, asked.example)
     within = plan.within if isinstance(plan, Exact) else plan
     _check_own_class(module, within, group)
     in_stages = isinstance(plan, Pipeline)

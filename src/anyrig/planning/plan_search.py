@@ -149,7 +149,8 @@ class PlanSearch:
         if self.by == MEMORY:
             return self._even_bound(arrangement)
         slowest = self.workload.slowest_stage_seconds(arrangement)
-        return max(self._even_bound(arrangement), slowest)
+        launching = self.workload.launch_seconds(arrangement, len(self.rig.devices))
+        return max(self._even_bound(arrangement), slowest, launching)
 
     def _even_bound(self, arrangement: Arrangement) -> float:
         """Return the bound if all GPUs have as much to do; what differs is in a plan's excess."""

@@ -14,6 +14,7 @@ from .tried import WAYS, Tried
 
 _UNKNOWN = "-"
 MOST_SHOWN = 5
+_MOST_OF_AN_ERROR = 1000  # its end says what to do
 
 
 def plan_table(
@@ -65,6 +66,19 @@ def describe_loss(best: Tried, other: Tried) -> tuple[str, str]:
     return f"{100 * (two / one - 1):+.1f} %", where
 
 
+def describe_unused(rows: Sequence[Tried]) -> list[str]:
+    """Return a line for each row of `plan_table` whose plan leaves out GPUs of the rig."""
+    lines = []
+    for number, one in enumerate(rows, 1):
+        names = [f"cuda:{index} ({one.rig.devices[index].key})" for index in one.unused]
+        if names:
+            lines.append(
+                f"{number} leaves out {', '.join(names)}, {len(names)} of {len(one.rig.devices)} "
+                "GPUs; anyrig.explain(model) says why"
+            )
+    return lines
+
+
 def describe_search(search: PlanSearch) -> list[str]:
     """Return how many plans were rehearsed, and why the others were not."""
     tried = search.tried
@@ -83,7 +97,7 @@ def describe_search(search: PlanSearch) -> list[str]:
         error = one.candidate.found.error or "no error is known"
         processes = one.arrangement.processes
         ranks = f" by {processes} processes" if processes > 1 else ""
-        lines.append(f"  {one.arrangement}{ranks}: {error[:300]}")
+        lines.append(f"  {one.arrangement}{ranks}: {error[:_MOST_OF_AN_ERROR]}")
     return lines
 
 

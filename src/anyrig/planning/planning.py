@@ -123,7 +123,7 @@ def _why_nothing_fits(program: Program, search: PlanSearch) -> str:
     errors = dict.fromkeys(one.candidate.found.error or "no error" for one in search.tried)
     first = next(iter(errors), "nothing was rehearsed")
     return (
-        f"{name} runs with none of {len(search.tried)} plans on {rig}: {first[:300]}; "
+        f"{name} runs with none of {len(search.tried)} plans on {rig}: {first[:1000]}; "
         f"{VARIABLE}='{search.tried[0].arrangement if search.tried else 'Replicas()'}' "
         f"anyrig rehearse --rig {rig} --assume-values shows all that the script prints"
     )

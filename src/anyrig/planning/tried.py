@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import mean
 from typing import Any
 
 from ..rehearsal.comparison.prices import Prices
@@ -33,6 +32,7 @@ class Tried:
         peak_bytes: the memory of the fullest GPU.
         seconds_by_way: for how long the GPUs compute, wait and are idle in a step, on average.
         workload: what the step takes in all.
+        unused: the indices of GPUs for which the plan has no work.
     """
 
     rig: VirtualRig
@@ -42,6 +42,7 @@ class Tried:
     peak_bytes: int | None
     seconds_by_way: dict[str, float]
     workload: Workload
+    unused: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -64,10 +65,14 @@ class Tried:
             return cls(rig, arrangement, candidate, samples, None, {}, Workload())
         devices = facts["devices"]
         seconds = candidate.step_seconds or 0.0
-        ways = {way: seconds * mean(one[f"{way}_share"] or 0.0 for one in devices) for way in WAYS}
+        unused = _unused(arrangement, rig, facts)
+        gpus = len(devices) + len(unused)  # of which one may stand for all
+        ways = {way: sum(one[f"{way}_share"] or 0.0 for one in devices) for way in WAYS}
+        ways["idle"] += len(unused)
+        ways = {way: seconds * shares / gpus for way, shares in ways.items()}
         peak = max(one["peak"]["total_bytes"] or 0 for one in devices)
         workload = Workload.of(arrangement, rig, facts, samples)
-        return cls(rig, arrangement, candidate, samples, peak, ways, workload)
+        return cls(rig, arrangement, candidate, samples, peak, ways, workload, unused)
 
     @property
     def verdict(self) -> Verdict:
@@ -84,6 +89,13 @@ class Tried:
         if self.seconds is None or not samples or not self.samples:
             return self.seconds
         return self.seconds * samples / self.samples
+
+
+def _unused(arrangement: Arrangement, rig: VirtualRig, facts: dict[str, Any]) -> tuple[int, ...]:
+    if arrangement.processes > 1:  # each rank has a GPU
+        return ()
+    used = {one["index"] for one in facts["devices"]}
+    return tuple(index for index in range(len(rig.devices)) if index not in used)
 
 
 def _samples_of(arrangement: Arrangement, rig: VirtualRig, facts: dict[str, Any]) -> int | None:

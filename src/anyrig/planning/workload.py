@@ -7,6 +7,7 @@ from typing import Any
 
 from ..virtual.rig import VirtualRig
 from .arrangement import PIPELINE, REPLICAS, SHARDS, Arrangement
+from .launch_time import LaunchTime
 from .stage_time import StageTime
 
 # The share of a step in which devices wait, as in docs/pipeline.md: (n - 1) / (v m + n - 1) with n
@@ -35,6 +36,7 @@ class Workload:
         activation_bytes: the activations of the whole batch.
         samples: the samples of a step.
         stages: the slowest stages of the pipelines that were rehearsed.
+        launches: what the host took to launch them.
     """
 
     busy_seconds: float | None = None
@@ -42,6 +44,7 @@ class Workload:
     activation_bytes: float | None = None
     samples: int | None = None
     stages: tuple[StageTime, ...] = ()
+    launches: tuple[LaunchTime, ...] = ()
 
     @classmethod
     def of(
@@ -53,10 +56,10 @@ class Workload:
         typical = facts.get("typical_step")
         shares = [one["busy_share"] or 0.0 for one in facts["devices"]]
         busy = typical["seconds"] * alike * sum(shares) / gpus if typical else None
-        stages = StageTime.of(arrangement, facts)
+        pipelines = StageTime.of(arrangement, facts), LaunchTime.of(arrangement, facts)
         kinds = [one.get("kinds_at_peak") or {} for one in facts["memory"]]
         if not all(kinds):
-            return cls(busy, samples=samples, stages=stages)
+            return cls(busy, None, None, samples, *pipelines)
         states = [
             sum(each.get(name, 0) for name in ("parameters", "gradients", "optimizer"))
             for each in kinds
@@ -66,7 +69,7 @@ class Workload:
             return cls(busy, max(states), activations, samples)
         state = alike * sum(states) / arrangement.replicas
         activations = activations if arrangement.plan == SHARDS else None
-        return cls(busy, state, activations, samples, stages)
+        return cls(busy, state, activations, samples, *pipelines)
 
     def least(self, other: Workload) -> Workload:
         """Return the lesser of what two rehearsals say."""
@@ -76,6 +79,7 @@ class Workload:
             _least(self.activation_bytes, other.activation_bytes),
             self.samples or other.samples,
             (*self.stages, *other.stages),
+            (*self.launches, *other.launches),
         )
 
     def least_seconds(self, arrangement: Arrangement, gpus: int) -> float | None:
@@ -96,6 +100,10 @@ class Workload:
     def slowest_stage_seconds(self, arrangement: Arrangement) -> float:
         """Return how long the busiest GPU of a pipeline computes at least; 0 if unknown."""
         return max((one.seconds for one in self.stages if one.bounds(arrangement)), default=0.0)
+
+    def launch_seconds(self, arrangement: Arrangement, gpus: int) -> float:
+        """Return how long the host launches a pipeline at least; 0 if unknown."""
+        return max((one.seconds_for(arrangement, gpus) for one in self.launches), default=0.0)
 
     def least_bytes(self, arrangement: Arrangement, gpus: int) -> float:
         """Return how much memory the GPUs take on average, at least; 0 if that is unknown."""

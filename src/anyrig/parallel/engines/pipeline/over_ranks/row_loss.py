@@ -79,19 +79,19 @@ def begin_adding_losses(
         BatchError: the loss was reduced for some micro-batches only; or raised by the returned
             function on every rank, see `require_even`.
     """
+    # A rehearsal without data reads 1 for every total, which means a reduced loss in float32.
     totals = torch.zeros(11, dtype=torch.float64, device=device)
     rates = [rate for part in parts if (rate := rate_of_targets(part)) is not None]
-    if rates:
-        stacked = torch.stack(rates)
-        number = stacked.new_tensor(len(rates))
-        totals[8:] = torch.stack([number, stacked.sum(), (stacked**2).sum()])
     if parts:
         first = parts[0]
         require_one_kind(parts)
         totals[:3] = sums_of(parts, device)
         skips = float(all(part.skips for part in parts))
-        facts = [float(not first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by, skips]
-        totals[3:8] = torch.tensor(facts, dtype=torch.float64)
+        facts = [float(first.reduced), _DTYPES.index(first.dtype), 1.0, divided_by, skips]
+        totals[3:9] = torch.tensor([*facts, 1.0 + len(rates)], dtype=torch.float64)
+    if rates:
+        stacked = torch.stack(rates)
+        totals[9:] = torch.stack([stacked.sum(), (stacked**2).sum()])
     wait = links.begin_sum(totals)
 
     def finish() -> WholeLoss:
@@ -99,16 +99,18 @@ def begin_adding_losses(
         ranks = totals[5].clamp(min=1.0)
         if "loss" not in known or device.type == "cpu":
             dtype = _DTYPES[round(float(totals[4] / ranks))]
-            known["loss"] = LossKind(float(totals[3]) == 0.0, dtype, bool(totals[8] > 0))
+            is_reduced, mixes_means = bool(totals[3] == totals[5]), bool(totals[8] > totals[5])
+            known["loss"] = LossKind(is_reduced, dtype, mixes_means)
+        number = totals[8] - totals[5]
         if known["loss"].mixes_means:
-            _require_even(*totals[8:].tolist())
+            _require_even(float(number), *totals[9:].tolist())
         value, divisor = whole_of(totals)
         # See `divisor_of_gradients`.
         is_empty = (divisor == 0) & (totals[7] == totals[5])
         left = torch.where(is_empty, 1.0, divisor)
         left = left / torch.where(totals[5] > 0, totals[6] / ranks, 1.0)
         kind = known["loss"]
-        targets = [totals[9] / totals[8] * divisor] if kind.mixes_means else []
+        targets = [totals[9] / number * divisor] if kind.mixes_means else []
         return WholeLoss(value.to(kind.dtype), divisor, left, kind, targets)
 
     return finish

@@ -28,6 +28,9 @@ _BY_HAND = (
     'Name the submodules at which a stage begins, split_points=["layers.4", "layers.8"], or place '
     "the module's parts on devices yourself"
 )
+_BY_EXAMPLE = (
+    "If this code looks at arguments, give spread those of a call, example=(args, kwargs). "
+)
 
 
 def chain_of(
@@ -65,7 +68,7 @@ def chain_of(
     arguments, recordings = _record(module, example, device)
     first = recordings[0]
     if split_points is None:
-        _require_parts(module, first)
+        _require_parts(module, first, _BY_HAND if example is not None else _BY_EXAMPLE + _BY_HAND)
     count, single = _record_one_sample(module, example, device, dim, recordings, arguments)
     sides = align(recordings, single, module.training)
     cuts = _choose_cuts(module, sides, split_points)
@@ -90,7 +93,8 @@ def _record(
             failure = failure or error
     assert failure is not None
     raise SpreadError(
-        f"{type(module).__name__} cannot be divided into stages: {explain_failure(failure)}. Put "
+        f"{type(module).__name__} cannot be divided into stages: {explain_failure(failure)}. "
+        f"{_BY_EXAMPLE if example is None else ''}Put "
         "this code into a submodule of its own, which then is one block, or place the module's "
         "parts on devices yourself. If the code computes a loss, leave out the targets in example= "
         "and give spread the loss: loss=criterion"
@@ -134,7 +138,7 @@ def _device_of(module: nn.Module) -> torch.device:
     return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
-def _require_parts(module: nn.Module, recording: Recording) -> None:
+def _require_parts(module: nn.Module, recording: Recording, remedy: str) -> None:
     """Raise if most of the module is one operation, although it has parts."""
     total = sum(p.numel() for p in module.parameters())
     for name, why in recording.undivided.items():
@@ -142,7 +146,7 @@ def _require_parts(module: nn.Module, recording: Recording) -> None:
         if _has_parts(held) and sum(p.numel() for p in held.parameters()) > total / 2:
             raise SpreadError(
                 f"{name!r} has most of the parameters of this {type(module).__name__} and cannot "
-                f"be divided into stages: {why}. {_BY_HAND}"
+                f"be divided into stages: {why}. {remedy}"
             )
 
 
