@@ -40,7 +40,7 @@ from ...mapped_memory import Block, make_block
 _HEAD = struct.Struct("=QqQq")
 _MOST_DESCRIPTORS = 8
 _ALIGNMENT = 64
-_AWAKE_SECONDS = 0.003  # most of what passes between a part's result and its backward pass
+_AWAKE_SECONDS = 0.001  # most of what passes between a part's result and its backward pass
 _SMALLEST = 2**16
 
 
