@@ -9,20 +9,24 @@ BIN    := $(VENV)/bin
 .PHONY: demo test test-gpu test-sweep test-hazards test-operators test-remedies test-torch check judge rules docs test-docs \
 	gallery bench wheels release clean
 
-# A new pip, by the one of $(PYTHON), takes 2 s, and installs faster than that of ensurepip, which takes
-# 6 s. A $(PYTHON) without pip, or with one older than 22.3, has no other.
-$(BIN)/pip:
+# A new pip, by that of $(PYTHON), takes 2 s, and installs faster than that of ensurepip, which takes 6.
+# A $(PYTHON) without pip, or with one older than 22.3, has no other. With flit_core beside it, pip
+# builds this project without another environment for that.
+PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile --constraint constraints.txt
+
+$(VENV)/.made:
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(BIN)/python install --disable-pip-version-check --quiet --no-compile \
-		--constraint constraints.txt pip || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python install $(PIP_OPTIONS) pip flit_core || \
+		{ $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install $(PIP_OPTIONS) flit_core; }
+	@touch $@
 
 # Python compiles the modules that a program imports, and keeps them: compiling all that is installed
 # would take half a minute.
 export PYTHONDONTWRITEBYTECODE =
 
 # One stamp a set of extras, so that nothing is installed twice.
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --constraint constraints.txt --editable '.[$*]'
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.made
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-build-isolation --editable '.[$*]'
 	@touch $@
 
 demo: $(VENV)/.installed-examples
