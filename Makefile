@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 	gallery bench wheels release clean
 
 # A new pip, by that of $(PYTHON), takes 2 s, and installs faster than that of ensurepip, which takes 6.
-# A $(PYTHON) without pip, or with one older than 22.3, has no other. With flit_core beside it, pip
+# Where $(PYTHON) has no pip, or one older than 22.3, ensurepip's is used. With flit_core beside it, pip
 # builds this project without another environment for that.
 PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile --constraint constraints.txt
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .arrangement import PIPELINE, Arrangement
+from .stage_time import step_of_pipeline
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,11 @@ class LaunchTime:
     @classmethod
     def of(cls, arrangement: Arrangement, facts: dict[str, Any]) -> tuple[LaunchTime, ...]:
         """Return what a rehearsal says; nothing for other plans, ranks, and recomputation."""
-        typical = facts.get("typical_step")
-        if arrangement.plan != PIPELINE or arrangement.value("checkpoint", "never") != "never":
-            return ()
-        if not typical or arrangement.processes > 1:
+        seconds = step_of_pipeline(arrangement, facts)
+        if seconds is None or arrangement.processes > 1:
             return ()
         least = min((one["idle_share"] or 0.0 for one in facts["devices"]), default=0.0)
-        return (cls(arrangement, typical["seconds"] * least),)
+        return (cls(arrangement, seconds * least),)
 
     def seconds_for(self, other: Arrangement, gpus: int) -> float:
         """Return how long a plan's slowest process launches at least; 0 if unknown."""

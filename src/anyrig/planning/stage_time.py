@@ -26,13 +26,11 @@ class StageTime:
     @classmethod
     def of(cls, arrangement: Arrangement, facts: dict[str, Any]) -> tuple[StageTime, ...]:
         """Return what a rehearsal says; nothing for other plans, and with recomputation."""
-        typical = facts.get("typical_step")
-        if arrangement.plan != PIPELINE or arrangement.value("checkpoint", "never") != "never":
-            return ()
-        if not typical:
+        seconds = step_of_pipeline(arrangement, facts)
+        if seconds is None:
             return ()
         most = max((one["busy_share"] or 0.0 for one in facts["devices"]), default=0.0)
-        return (cls(arrangement, typical["seconds"] * most),)
+        return (cls(arrangement, seconds * most),)
 
     def bounds(self, other: Arrangement) -> bool:
         """Return whether a plan is a pipeline whose busiest GPU computes at least as long."""
@@ -44,3 +42,12 @@ class StageTime:
             and (other.has_two_backwards or not one.has_two_backwards)
             and other.micro_batches >= one.micro_batches
         )
+
+
+def step_of_pipeline(arrangement: Arrangement, facts: dict[str, Any]) -> float | None:
+    """Return the seconds of a rehearsed step; None for other plans, and with recomputation."""
+    typical = facts.get("typical_step")
+    recomputes = arrangement.value("checkpoint", "never") != "never"
+    if arrangement.plan != PIPELINE or recomputes or not typical:
+        return None
+    return float(typical["seconds"])

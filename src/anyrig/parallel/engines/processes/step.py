@@ -155,7 +155,7 @@ class Step(Delivery):
 
 
 def _sum(before: Tensor | None, other: Tensor, memory: Tensor) -> Tensor:
-    """Return the sum of two gradients, in the given memory if it may have it."""
+    """Return the sum of two gradients, written to the given memory."""
     if before is None:
         return memory.copy_(other)
     if before.layout is not torch.strided:
