@@ -80,7 +80,7 @@ def lies_in_memory(tensor: Tensor) -> bool:
 
 
 def dump(value: Any, pickler: pickle.Pickler, problem: str, remedy: str) -> None:
-    """Pickle a value; if that fails, raise SpreadError with the problem, its cause and the remedy."""
+    """Pickle a value; if that fails, raise SpreadError with problem, cause and remedy."""
     try:
         pickler.dump(value)
     except MemoryError:
