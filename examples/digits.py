@@ -107,7 +107,7 @@ def measure_accuracy(model: nn.Module, loader: DataLoader, rig: anyrig.Rig) -> f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     anyrig.add_device_arguments(parser)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     arguments = parser.parse_args()
     rig = anyrig.rig_from_arguments(arguments)
