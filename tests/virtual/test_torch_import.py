@@ -66,3 +66,14 @@ import torch._dynamo
 print(len(runs) < 20, gc.isenabled(), sys.meta_path == finders)
 """
     run(source, expected="True True\nTrue True True\n")
+
+
+def test_what_was_made_without_collections_is_old_afterwards() -> None:
+    source = """
+import gc
+from anyrig.virtual.torch_import import without_collections
+with without_collections():
+    made = [[] for _ in range(10_000)]
+print(len(gc.get_objects(generation=0)) < 5_000, gc.get_freeze_count(), gc.isenabled())
+"""
+    run(source, expected="True 0 True\n")

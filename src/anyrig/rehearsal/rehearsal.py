@@ -161,7 +161,8 @@ class Rehearsal:
                 watching.stop()
                 if not refusals:
                     folder.await_others(_MOST_SECONDS if status == 0 else _LEAST_SECONDS)
-                    own = [] if watching.steps is None else [watching.record()]
+                    with without_collections():
+                        own = [] if watching.steps is None else [watching.record()]
                     self._report([*own, *folder.read_all()], status, next(iter(errors), None))
         if refusals:
             raise refusals[0]
@@ -169,6 +170,7 @@ class Rehearsal:
             self._report_remedies(environment)
         return status
 
+    @without_collections()  # each would visit all objects of torch
     def _report(
         self,
         processes: Sequence[ProcessRecord],
@@ -183,14 +185,13 @@ class Rehearsal:
         if used:
             from .read_facts import read_facts
 
-            with without_collections():  # each would visit all objects of torch
-                facts = read_facts(
-                    facts,
-                    self.rig,
-                    used,
-                    with_timelines=self.reporting.has_files and not self.reporting.is_brief,
-                    with_findings=not self.reporting.is_brief,
-                )
+            facts = read_facts(
+                facts,
+                self.rig,
+                used,
+                with_timelines=self.reporting.has_files and not self.reporting.is_brief,
+                with_findings=not self.reporting.is_brief,
+            )
         if account is not None:
             facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)

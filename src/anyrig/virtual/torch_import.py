@@ -50,7 +50,7 @@ def _load(load: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage within the block."""
+    """Collect no garbage within the block, and visit what it made in full collections alone."""
     if not gc.isenabled():
         yield
         return
@@ -58,4 +58,7 @@ def without_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # to the oldest generation; the next collection would visit all of it
         gc.enable()
