@@ -152,9 +152,13 @@ def test_a_worker_that_is_killed_in_a_step_is_named() -> None:
 def test_a_worker_that_is_killed_between_steps_is_started_again() -> None:
     model = spread(Faulty("none", PARENT))
     output = model(torch.ones(2, 1))
-    (before,) = pids()
+    (worker,) = pool_of_process()._workers
+    before = worker.process
     os.kill(before, signal.SIGKILL)
-    wait_for_end([before])
+    until = time.monotonic() + LIMIT_SECONDS
+    while not worker.has_ended():  # its process may be gone before its socket is closed
+        assert time.monotonic() < until, "a worker is left"
+        time.sleep(0.01)
     with pytest.warns(RuntimeWarning, match=rf"process 1 \(pid {before}\).*between two steps"):
         assert_goes_on(model)
     with pytest.raises(SpreadError, match=r"have ended since.*call the model again"):
