@@ -46,10 +46,12 @@ class Located(nn.Module):
         self.script = os.getpid()
         self.begin, self.end = batch.data_ptr(), batch.data_ptr() + batch.nbytes
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, fails: bool = False) -> Tensor:
         place = x.data_ptr()
         if os.getpid() == self.script:
             is_there = self.begin <= place < self.end
+        elif fails:
+            raise LookupError
         else:
             is_there = any(
                 int(line.split("-")[0], 16) <= place < int(line.split()[0].split("-")[1], 16)
@@ -67,6 +69,10 @@ def test_each_part_of_a_batch_is_copied_at_most_once() -> None:
         output = model(batch)
         assert output.tolist() == [[1.0]] * len(batch)
         output.sum().backward()
+        with torch.no_grad():
+            model(batch)
+        with pytest.raises(LookupError):
+            model(batch, fails=True)
     for each in workers():
         sizes = [segment.block.size for segment in each._link._segments]
         assert sum(sizes) < 1.5 * PART_BYTES, sizes
