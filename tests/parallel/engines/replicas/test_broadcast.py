@@ -19,15 +19,17 @@ pytestmark = [
 
 
 class Copies(TorchDispatchMode):
-    """Notes what is copied from one device to another."""
+    """Notes what is copied from one device to another, and from which addresses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[str, str, int]] = []
+        self.sources: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         if function is torch.ops.aten.copy_.default and args[0].device != args[1].device:
             self.seen.append((str(args[1].device), str(args[0].device), args[0].numel()))
+            self.sources.add(args[1].data_ptr())
         return function(*args, **(kwargs or {}))
 
 
@@ -56,6 +58,16 @@ def test_each_device_passes_on_what_it_has() -> None:
         model(torch.randn(8, 40, device="cuda:0"))
     parameters = [(a, b) for a, b, numel in copies.seen if numel == 1600]
     assert parameters == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2"), ("cuda:2", "cuda:3")]
+
+
+def test_buffers_are_sent_from_copies_and_large_parameters_from_where_they_are() -> None:
+    """The lead may write its buffers, not its parameters, while they are on their way."""
+    norm = nn.BatchNorm1d(2**18)  # tensors of 1 MiB
+    model = spread(norm, 2)
+    with Copies() as copies:
+        model(torch.randn(4, 2**18, device="cuda:0"))
+    assert {p.data_ptr() for p in norm.parameters()} < copies.sources
+    assert {b.data_ptr() for b in norm.buffers()}.isdisjoint(copies.sources)
 
 
 def test_gradients_come_the_same_way_back() -> None:
@@ -157,6 +169,19 @@ def test_a_parameter_changed_between_forward_and_backward_is_told() -> None:
     loss = model(x).sum()
     with torch.no_grad():
         model.module[1].weight.mul_(2)
+        model(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_change_that_reaches_a_device_with_a_later_one_is_told() -> None:
+    model = spread(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    x = torch.randn(6, 4, device="cuda:0")
+    loss = model.scattered(x)[2].sum()  # only the graph of the last device
+    with torch.no_grad():
+        model.module[1].weight.mul_(2)
+        model(x[:4])  # no sample for the last device
+        model.module[1].bias.mul_(2)
         model(x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
