@@ -62,3 +62,13 @@ def test_what_changes_the_hash(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert not changes()
     monkeypatch.setattr("anyrig.planning.fingerprint.__version__", "0.0")
     assert changes()
+
+
+def test_a_script_in_another_folder_depends_on_the_current_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(str(folder / "train.py"))
+    before, sources = fingerprint(program, {}), sources_of(program)
+    monkeypatch.chdir(folder / "parts")  # it may read other files there, by relative paths
+    assert sources_of(program) == sources
+    assert fingerprint(program, {}) != before

@@ -295,8 +295,8 @@ def test_results_are_kept_by_order_and_damaged_ones_are_not_used(tmp_path: Path)
     assert result.facts is not None
     kept = KeptResults(tmp_path / "fit", "hash")
     assert kept.find(order) is None
-    columns = {"seconds": [0, 1], "cached_bytes": [5, 5], "context_bytes": [1, 1]}
-    memory = {"tensor_bytes": [7, 6], "workspace_bytes": [0, 3], **columns, "rank": 0}
+    columns = {"seconds": [0, 1, 2], "cached_bytes": [5, 5, 5], "context_bytes": [1, 1, 1]}
+    memory = {"tensor_bytes": [7, 6, 4], "workspace_bytes": [0, 3, 3], **columns, "rank": 0}
     facts = {**result.facts, "memory": [memory], "texts": ["x"]}
     kept.keep(order, RehearsedApart(0, facts, "done"))
     found = kept.find(order)
