@@ -112,6 +112,19 @@ def test_gradients_of_earlier_steps_are_kept() -> None:
         assert all(p.grad is grad for p, grad in zip(net.parameters(), held, strict=True))
 
 
+def test_a_buffer_that_a_failed_step_replaced_is_put_back() -> None:
+    net: Any = Net().cuda()
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        net.samples = net.samples + 100
+        if len(x) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss_with(net)(x, y)
+
+    survive(loss_of)(*batch())
+    assert net.samples.item() == 2 * 100 + 7
+
+
 def test_random_numbers_begin_again() -> None:
     net = Net(nn.Dropout(0.5)).cuda()
     x, y = batch()

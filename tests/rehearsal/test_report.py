@@ -166,6 +166,7 @@ def test_marked_functions() -> None:
     [
         *[([], 0), ([1], 1), ([9, 1], 1), ([9, 1, 1, 1], 1), ([9, 2, 1, 1, 1, 1], 2), ([1] * 4, 1)],
         *[([9, 1.04, 1, 1, 1, 1], 1), ([9, 1.06, 1, 1, 1, 1], 2)],  # within 5 %, or not
+        ([9, 1.06, 1, 1], 2),  # of the median of the later ones, not of all
     ],
 )
 def test_the_first_steps(seconds: list[float], first: int) -> None:
