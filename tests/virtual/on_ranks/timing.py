@@ -132,3 +132,23 @@ def case_durations_are_in_milliseconds(world: Any) -> None:
     seconds = core.collective_seconds(kinds.ALL_REDUCE, tensor.nbytes, list(range(world.size)))
     took_ms = work._get_duration()
     assert took_ms == pytest.approx(1e3 * seconds, rel=0.3), (took_ms, seconds)
+
+
+def case_a_received_message_shares_one_direction_of_a_link_with_copies(world: Any) -> None:
+    first, second = (torch.zeros(8 * NUMEL, device=device) for device in range(2))
+    message, side = row(8), torch.cuda.Stream()
+
+    def copied_beside_ms(destination: Tensor, source: Tensor) -> float:
+        def call() -> None:
+            if world.rank == 0:
+                dist.send(message, 1)
+                return
+            dist.recv(message, 0)
+            with torch.cuda.stream(side):
+                destination.copy_(source, non_blocking=True)
+            torch.cuda.current_stream().wait_stream(side)
+
+        return timed_ms(call)
+
+    against, along = copied_beside_ms(first, second), copied_beside_ms(second, first)
+    assert world.rank == 0 or along > 1.5 * against, (along, against)

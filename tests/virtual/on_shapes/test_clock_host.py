@@ -137,6 +137,18 @@ def test_a_backward_pass_starts_at_its_callers_time_and_the_caller_continues_aft
     assert max(stream.done_seconds for stream in streams) > after.host_seconds
 
 
+def test_a_backward_pass_within_another_goes_on_at_its_threads_time() -> None:
+    with torch.cuda.stream(torch.cuda.Stream(0)):  # a stream would keep its launches in order
+        inner = chain(0)
+        one = torch.ones_like(inner)
+    x = torch.empty(8, device=0, requires_grad=True).view(8)
+    x.register_hook(lambda gradient: inner.backward(one))
+    for _ in range(LINKS):
+        x = x.sin()
+    gradient = torch.ones_like(x)
+    assert host_seconds(lambda: x.backward(gradient)) > 2 * LINKS * LAUNCH_SECONDS
+
+
 def test_launches_on_a_stream_are_in_order() -> None:
     # The part on cuda:1 is launched first; the thread of cuda:0 launches the next part after it.
     x = torch.empty(8, device="cuda:0", requires_grad=True)
