@@ -193,7 +193,7 @@ class ProcessEngine(DividedEngine):
         for worker, given, samples in zip(workers, parts.given[1:], parts.samples[1:], strict=True):
             definition, known = None, self._known[worker]
             if known.version != model.version:
-                known.version, known.stale = model.version, {*model.tensors.others}
+                known.version, known.stale = model.version, set()  # the worker copies all
                 places = [slot.place for slot in model.tensors.slots]
                 row, _ = model.tensors.row(worker.number)
                 definition = Definition(model.text, places, model.tensors.block, row, model.facts)
