@@ -224,7 +224,7 @@ def test_the_report_of_ranks_is_one(tmp_path: Path) -> None:
     words = ["--json", str(file), "--shape-only", "--nproc-per-device", "1"]
     status, _, err = rehearse(*words, program=[str(script)], rig="2xA100-80GB")
     assert status == 0, err
-    assert err.count("anyrig: ") == 1
+    assert err.count(" on virtual GPUs ") == 1
     assert "cuda:1     rank 1, busy" in err
     facts = json.loads(file.read_text())
     assert [(device["rank"], device["index"]) for device in facts["devices"]] == [(0, 0), (1, 1)]
