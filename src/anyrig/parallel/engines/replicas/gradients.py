@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from threading import Lock
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class Step:
     buckets: Sequence[Bucket]
     mark: Mark  # records a stream's progress for the step timer
     began: torch.Event | None = field(default=None, init=False)  # on the lead's stream
+    _waiting: Lock = field(default_factory=Lock, init=False)
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the lead's nodes; each replica makes its own when it reads a bucket."""
@@ -75,7 +77,8 @@ class Step:
         finished with it. A host that is many steps ahead would allocate new memory for each.
         """
         if self.began is not None:
-            self.began.synchronize()
+            with self._waiting:  # one thread waits awake, the others asleep
+                self.began.synchronize()
 
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
         """Return the bucket's tensors on a device for this step; the token is None if none learns.
