@@ -45,6 +45,18 @@ def test_backward_passes_of_two_devices_launch_concurrently() -> None:
     assert two == pytest.approx(one, rel=0.02)
 
 
+def test_a_backward_pass_waits_where_a_stream_holds_1024_launches() -> None:
+    x = torch.empty(2**26, device=0, requires_grad=True)  # a kernel takes as long as 30 launches
+    scaled, kernels = x, 2400
+    for _ in range(kernels):
+        scaled = scaled * 2
+    gradient = torch.empty_like(x)
+    torch.cuda.synchronize()
+    launching = host_seconds(lambda: scaled.backward(gradient))
+    waiting = host_seconds(torch.cuda.synchronize)
+    assert waiting / (launching + waiting) == pytest.approx(1024 / kernels, rel=0.02)
+
+
 class Doubled(torch.autograd.Function):
     """Launches one kernel in its backward, from Python."""
 

@@ -85,8 +85,9 @@ def test_a_replica_is_kept_until_it_has_been_passed_on() -> None:
 def test_the_sum_of_gradients_is_kept_until_the_lead_has_read_it() -> None:
     model, x = spread(2)
     model.zero_grad()
+    loss = model(x).sum()
     hold_up(current(LEAD))
-    model(x).sum().backward()
+    loss.backward()
     assert BYTES in pending_blocks(LEAD)
 
 
@@ -105,3 +106,12 @@ def test_gradients_are_kept_until_those_of_the_next_device_are_added() -> None:
     model(x).sum().backward()
     # The device's own gradients, and their sum with those that arrive.
     assert pending_blocks(MIDDLE).count(BYTES) == 2
+
+
+def test_a_backward_pass_waits_for_the_step_before() -> None:
+    # Else the gradients of each step that the host is ahead would have memory of their own.
+    model, x = spread(2)
+    hold_up(current(LEAD))
+    last_step = current(LEAD).record_event()
+    model(x).sum().backward()
+    assert last_step.query()

@@ -17,8 +17,9 @@ instead of waiting behind a device's computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from threading import Lock
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ class Step:
     others: tuple[torch.device, ...]  # in the order of the chain
     buckets: Sequence[Bucket]
     mark: Mark  # records a stream's progress for the step timer
+    began: torch.Event | None = field(default=None, init=False)  # on the lead's stream
+    _waiting: Lock = field(default_factory=Lock, init=False)
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the lead's nodes; each replica makes its own when it reads a bucket."""
@@ -58,6 +61,7 @@ class Step:
         if not learning or torch.is_inference_mode_enabled():
             return {}
         parameters = [slot.tensor for bucket in learning for slot in bucket.slots]
+        self.began = torch.accelerator.current_stream(self.lead).record_event()
         # Under no_grad too: a module may enable gradients for a part of its forward.
         with torch.enable_grad():
             tokens = _apply(_Deliver, self, learning, *parameters)
@@ -65,6 +69,16 @@ class Step:
                 bucket: _apply(_Collect, self, bucket, len(active), token)
                 for bucket, token in zip(learning, tokens, strict=True)
             }
+
+    def await_begin(self) -> None:
+        """Wait until the lead has begun to compute this step, and so has finished the last one.
+
+        Gradients cross streams, so the allocator reuses their memory only when all of these have
+        finished with it. A host that is many steps ahead would allocate new memory for each.
+        """
+        if self.began is not None:
+            with self._waiting:  # one thread waits awake, the others asleep
+                self.began.synchronize()
 
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
         """Return the bucket's tensors on a device for this step; the token is None if none learns.
@@ -100,6 +114,7 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         step, bucket, device = ctx.step, ctx.bucket, ctx.step.others[ctx.device]
+        step.await_begin()
         stream = torch.accelerator.current_stream(device)
         step.mark(stream)
         present = [gradient for gradient in gradients if gradient is not None]
@@ -126,6 +141,7 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tokens: Any) -> Any:
         step, bucket = ctx.step, ctx.bucket
+        step.await_begin()
         loads = [token.load for token in tokens if token is not None]
         packed = {device: load for device, load in loads if isinstance(load, Packed)}
         loose = [load for _, load in loads if not isinstance(load, Packed)]

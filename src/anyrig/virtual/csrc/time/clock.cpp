@@ -68,6 +68,10 @@ bool Clock::charges() const {
 }
 
 double Clock::launch(StreamLine& line, double launch_seconds, double seconds_before, double count) {
+  // Not by Python's threads, which share a timeline: one that waits would hold up the others.
+  if (HostLines::in_backward()) {
+    line.launched = std::max(line.launched, line.queue.room_at());
+  }
   const bool records = record_.is_on();
   const double begin = records ? std::max(host_.current().moment, line.launched) : 0;
   line.launched = host_.work_after(line.launched, seconds_before + launch_seconds);
@@ -96,15 +100,16 @@ void Clock::slow_down_kernels(DeviceLine& device, double start, double end, doub
   const double done = device.last_kernel->done;
   device.multiprocessors.occupy(done, done + lost);
   device.totals.compute_seconds += lost;
-  extend(*device.last_kernel, done, done + lost);
+  extend(*device.last_kernel, done, done + lost, 0);
   if (C10_UNLIKELY(record_.is_on())) {
     record_.prolonged(device.last_kernel->track, done, done + lost);
   }
 }
 
-void Clock::extend(StreamLine& line, double start, double end) {
+void Clock::extend(StreamLine& line, double start, double end, double launches) {
   line.done = std::max(line.done, end);
   line.busy += end - start;
+  line.queue.add(end, launches);
 }
 
 bool Clock::add_to_meter(
@@ -154,7 +159,7 @@ void Clock::run(const c10::Stream& stream, c10::ArrayRef<Work> works) {
   // The last kernel cannot end before it is launched.
   const double end = std::max(start + seconds, stream_line.launched + seconds / kernels);
   device.multiprocessors.occupy(start, end);
-  extend(stream_line, start, end);
+  extend(stream_line, start, end, kernels);
   if (C10_UNLIKELY(record_.is_on())) {
     record_.worked(
         stream, stream_line.track, IntervalKind::Kernel, start, end, totals.memory_bytes);

@@ -17,6 +17,7 @@
 #include "time/collective_time.h"
 #include "time/giving_way.h"
 #include "time/host_lines.h"
+#include "time/launch_queue.h"
 #include "time/links.h"
 #include "time/occupancy.h"
 #include "time/predictions.h"
@@ -185,6 +186,7 @@ class Clock {
     double done = 0;
     double launched = 0; // the time of the last launch
     double busy = 0;
+    LaunchQueue queue;
     std::optional<CapturedWork> metered; // the meter, while the stream is captured
     StreamTrack track;
   };
@@ -221,7 +223,7 @@ class Clock {
   double launch(StreamLine& line, const HostCoefficients& host);
   // Makes kernels that overlap with a collective from `start` to `end` take longer.
   void slow_down_kernels(DeviceLine& device, double start, double end, double share);
-  static void extend(StreamLine& line, double start, double end);
+  static void extend(StreamLine& line, double start, double end, double launches = 1);
   // Adds work to the stream's meter. Returns false if the stream is not captured.
   static bool add_to_meter(
       StreamLine& line,
