@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def load_late(
-    package: str, module_of_name: Mapping[str, str]
+    package: str, module_of_name: Mapping[str, str], *, after: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package.
 
@@ -16,12 +16,16 @@ def load_late(
         package: its name.
         module_of_name: where each public name lives: a module relative to the package. A name whose
             module has the same name, such as ``"devices": ".devices"``, loads the module itself.
+        after: a module to import before, if all names need it: what runs at the end of the import
+            of torch, as in a rehearsal, would find a module of `package` half imported.
     """
 
     def get(name: str) -> object:
         module = module_of_name.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if after is not None:
+            import_module(after)
         try:
             loaded = import_module(module, package)
         except (ImportError, AttributeError):

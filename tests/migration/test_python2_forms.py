@@ -156,3 +156,11 @@ def test_a_text_that_neither_version_parses_has_the_error_of_python_3(old: str) 
 def test_a_text_that_python_refuses_to_parse_is_a_syntax_error(text: str) -> None:
     with pytest.raises(SyntaxError):
         checked(text)
+
+
+def test_print_that_is_a_function_already_stays() -> None:
+    text = (
+        "from __future__ import (division,\n    print_function)\nimport torch\n"
+        "print('a') if x else 1\nx.cuda(async=True)\n"
+    )
+    assert fixed(text) == text.replace("async=", "non_blocking=")

@@ -168,6 +168,8 @@ SAMPLED = {
         ({"loader": "loader = make_loader(data, other)"}, True),
         ({"loader": "sampler.set_epoch(3)"}, False),
         ({"loop": "for step in range(3):"}, False),
+        ({"loop": "for step in range(3):\n      for batch in enumerate(loader):"}, True),
+        ({"loop": "for step in steps:\n      for batch in loader:"}, False),
         ({"loop": "while epoch < 3:"}, False),
     ],
 )

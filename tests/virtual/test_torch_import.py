@@ -77,3 +77,13 @@ with without_collections():
 print(len(gc.get_objects(generation=0)) < 5_000, gc.get_freeze_count(), gc.isenabled())
 """
     run(source, expected="True 0 True\n")
+
+
+def test_it_finds_no_module_of_anyrig_half_imported() -> None:
+    source = """
+from anyrig.virtual.torch_import import when_torch_is_imported
+when_torch_is_imported(lambda: __import__("anyrig.rehearsal.refusal_watch"))
+from anyrig.memory import track  # whose modules import torch
+print(track.__name__)
+"""
+    run(source, expected="track\n")

@@ -54,4 +54,4 @@ _MODULE_OF_NAME = {
 }
 
 __all__ = [*_MODULE_OF_NAME]
-__getattr__, __dir__ = load_late(__name__, _MODULE_OF_NAME)
+__getattr__, __dir__ = load_late(__name__, _MODULE_OF_NAME, after="torch")

@@ -44,9 +44,17 @@ def find_repairs(text: str) -> tuple[Repair, ...]:
     """Return the repairs of a text that does not parse, in order."""
     tokens = list(split_tokens(text))
     found = [*_in_tokens([token for token in tokens if token.kind != "space"])]
-    for statement in split_statements(tokens):
-        found += _in_statement(statement, text)
+    statements = [*split_statements(tokens)]
+    has_statement = not any(map(_makes_print_a_function, statements))
+    for statement in statements:
+        if has_statement or statement[0].text != "print":
+            found += _in_statement(statement, text)
     return tuple(sorted(found, key=lambda repair: repair.start))
+
+
+def _makes_print_a_function(statement: list[Token]) -> bool:
+    words = [token.text for token in statement]
+    return words[:2] == ["from", "__future__"] and "print_function" in words
 
 
 def expand_tabs(text: str) -> tuple[Edit, ...]:

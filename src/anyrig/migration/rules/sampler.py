@@ -44,7 +44,28 @@ def find(program: Program) -> Iterator[Hit]:
 
 
 def _is_epochs(program: Program, loop: ast.For) -> bool:
-    return isinstance(loop.target, ast.Name) and "epoch" in loop.target.id.lower()
+    """Return whether a loop is over epochs, by its name or since it repeats a loader."""
+    if not isinstance(loop.target, ast.Name):
+        return False
+    return "epoch" in loop.target.id.lower() or _repeats_a_loader(program, loop)
+
+
+def _repeats_a_loader(program: Program, loop: ast.For) -> bool:
+    call = loop.iter
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        return False
+    if call.func.id != "range":
+        return False
+    loaders = {
+        target.id
+        for call in program.calls.get(_LOADER, [])
+        if isinstance(statement := program.statement(call), ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    inner = [each for each in ast.walk(loop) if isinstance(each, ast.For) and each is not loop]
+    names = (name for each in inner for name in ast.walk(each.iter) if isinstance(name, ast.Name))
+    return any(name.id in loaders for name in names)
 
 
 def _is_for_evaluation(program: Program, call: ast.Call) -> bool:

@@ -20,7 +20,8 @@ class Saving:
             clock; None if the remedy computes less with each call, or nothing was computed.
         is_of_reserved: whether the bytes are those that the allocator reserves, rather than those
             of tensors.
-        is_enough: whether the call or the step that failed then fits in the memory of all GPUs.
+        is_enough: whether the call or the step that failed then fits in the memory of all GPUs;
+            after a failure in the first step, the second step must fit, too.
     """
 
     remedy: str

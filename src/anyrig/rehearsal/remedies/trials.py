@@ -68,8 +68,10 @@ class Trials:
         self._process.kill()  # which forks only; the last trial has ended
         self._process.communicate()
 
-    def run(self, remedy: str | None, memory_factor: int = MEMORY_FACTOR) -> Outcome:
-        """Run the program with a remedy, up to the point that the attributes give.
+    def run(
+        self, remedy: str | None, memory_factor: int = MEMORY_FACTOR, more_steps: int = 0
+    ) -> Outcome:
+        """Run the program with a remedy, up to the point that the attributes give, or further.
 
         Raises:
             RemedyError: the process ended without an outcome, or took too long.
@@ -84,8 +86,8 @@ class Trials:
                 memory_factor,
                 remedy,
                 {} if remedy is None else REMEDIES[remedy].environment,
-                self.most_calls,
-                self.most_steps,
+                _times(self.most_calls, 1 + more_steps),
+                None if self.most_steps is None else self.most_steps + more_steps,
                 str(path),
             )
             started = time.monotonic()
@@ -108,10 +110,12 @@ class Trials:
             after: the outcome with it on GPUs with more memory.
             usable_bytes: what each GPU of the rig has for tensors.
         """
-        if all(map(operator.le, after.reserved_bytes, usable_bytes)):
-            return True
         if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
             return False
+        if self.most_steps == 1:  # in which an optimizer makes its state, needed from then on
+            return self.run(remedy, memory_factor=1, more_steps=1).error is None
+        if all(map(operator.le, after.reserved_bytes, usable_bytes)):
+            return True
         # With less memory, the allocator releases what it has cached before it gives up.
         return self.run(remedy, memory_factor=1).error is None
 
@@ -136,3 +140,7 @@ class Trials:
                 f"a trial with the remedy {order.remedy!r} took longer than "
                 f"{self._limit_seconds:.0f} s; the first trial took a tenth of this at most"
             )
+
+
+def _times(calls: int | None, steps: int) -> int | None:
+    return None if calls is None else calls * steps
