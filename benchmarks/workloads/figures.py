@@ -30,9 +30,19 @@ def write_figures(benchmark: str, rows: Sequence[dict[str, Any]], **about: Any) 
         "rows": list(rows),
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{benchmark.replace('_', '-')}.json"
+    path = _path_of(benchmark)
     path.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"written to {path}")
+
+
+def read_rows(benchmark: str) -> list[dict[str, Any]]:
+    """Return the rows that `write_figures` wrote, or none."""
+    path = _path_of(benchmark)
+    return json.loads(path.read_bytes())["rows"] if path.exists() else []
+
+
+def _path_of(benchmark: str) -> Path:
+    return RESULTS / f"{benchmark.replace('_', '-')}.json"
 
 
 def bar_text(bar: str, holds: bool | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
 
 
 def error_of_group(result: GroupResult) -> ProgramError | None:
-    """Return the exception of the rank that caused a group's failure; None if there was none."""
-    from ..rehearsal.facts import ProgramError
+    """Return the exception of the rank that caused a group's failure, or that it was killed.
+
+    None if there was neither.
+    """
+    from ..processes.rank_end import Ending
+    from ..rehearsal.facts import KILLED_RANK, ProgramError
 
     first = None if result.failure is None else result.failure.first
+    if first is not None and first.ending is Ending.KILLED and first.exit_code == -signal.SIGKILL:
+        return ProgramError(KILLED_RANK, f"rank {first.rank} was killed", None)
     if first is None or first.traceback is None or first.last_error is None:
         return None
     kind, _, text = first.last_error.partition(": ")

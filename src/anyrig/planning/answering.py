@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from ..errors import SpreadError
-from ..rehearsal.comparison.compared_rig import is_out_of_memory
+from ..rehearsal.comparison.compared_rig import is_out_of_memory, was_killed
 from ..rehearsal.comparison.rehearsed_apart import RehearsedApart, RunningRehearsal
 from .kept_results import KeptResults
 from .rehearsed_value import Order
 
 _POLL_SECONDS = 0.02
+_ONE_AT_A_TIME = (
+    "anyrig: the system killed a rehearsal, as it does when this machine's memory is exhausted; "
+    "from now on, one runs at a time, and that one again\n"
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,18 @@ class _Asked:
             return []
 
 
+@dataclass(frozen=True)
+class _Running:
+    asked: _Asked
+    process: RunningRehearsal
+    at_a_time: int  # how many rehearsals could run when it began
+
+
 def answer_all(asking: Iterable[Questions], results: KeptResults, processes: int) -> None:
     """Rehearse until nothing more is asked.
+
+    If the system kills a rehearsal, as it does when this machine's memory is exhausted, one runs at
+    a time from then on, and that one again.
 
     Args:
         asking: each asks one question at a time. All are answered concurrently.
@@ -81,31 +96,35 @@ def answer_all(asking: Iterable[Questions], results: KeptResults, processes: int
             terminal. They have ended.
     """
     ready = deque(one for questions in asking for one in _Asked.first_of(questions))
-    running: list[tuple[_Asked, RunningRehearsal]] = []
+    running: list[_Running] = []
     try:
         while ready or running:
             while ready and len(running) < processes:
-                _begin(ready.popleft(), results, ready, running)
-            ended = [each for each in running if each[1].has_ended()]
+                _begin(ready.popleft(), results, ready, running, processes)
+            ended = [each for each in running if each.process.has_ended()]
             for each in ended:
                 running.remove(each)
-                asked, process = each
-                with process:
-                    result = process.wait()
+                with each.process:
+                    result = each.process.wait()
+                if was_killed(result.status, result.facts) and each.at_a_time > 1:
+                    sys.stderr.write(_ONE_AT_A_TIME)
+                    processes = 1
+                    ready.appendleft(each.asked)
+                    continue
                 if _is_final(result):
-                    results.keep(asked.question.order, result)
-                ready.extendleft(asked.next(Answer(result, was_kept=False)))
+                    results.keep(each.asked.question.order, result)
+                ready.extendleft(each.asked.next(Answer(result, was_kept=False)))
             if not ended:
                 time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:  # which the rehearsals have got, too
         raise
     except BaseException:
-        for _, process in running:
-            process.interrupt()
+        for each in running:
+            each.process.interrupt()
         raise
     finally:
-        for _, process in running:
-            process.end()
+        for each in running:
+            each.process.end()
 
 
 def _is_final(result: RehearsedApart) -> bool:
@@ -122,7 +141,8 @@ def _begin(
     asked: _Asked,
     results: KeptResults,
     ready: deque[_Asked],
-    running: list[tuple[_Asked, RunningRehearsal]],
+    running: list[_Running],
+    at_a_time: int,
 ) -> None:
     """Start a rehearsal, or take its result from an earlier run."""
     order = asked.question.order
@@ -132,4 +152,5 @@ def _begin(
         return
     asked.question.note()
     environment = {**os.environ, **order.environment}
-    running.append((asked, RunningRehearsal(order.words, environment, shows_output=False)))
+    process = RunningRehearsal(order.words, environment, shows_output=False)
+    running.append(_Running(asked, process, at_a_time))

@@ -20,6 +20,19 @@ class Verdict(Enum):
     LIKELY = "likely"  # it ran when rehearsed, and the upper bound exceeds a GPU
     NO = "no"  # it ran out of memory when rehearsed
     FAILED = "failed"
+    UNKNOWN = "unknown"  # the system killed its rehearsal, for the memory of this machine
+
+    @property
+    def says_nothing_of_memory(self) -> bool:
+        """Whether the rehearsal does not show how much memory the program needs."""
+        return self in (Verdict.FAILED, Verdict.UNKNOWN)
+
+
+_VERDICTS = {
+    Outcome.OUT_OF_MEMORY: Verdict.NO,
+    Outcome.KILLED: Verdict.UNKNOWN,
+    Outcome.FAILED: Verdict.FAILED,
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ def judge(
     if found.outcome is Outcome.FITS:
         verdict = Verdict.LIKELY if spare is not None and spare < 0 else Verdict.CERTAIN
     else:
-        verdict = Verdict.NO if found.outcome is Outcome.OUT_OF_MEMORY else Verdict.FAILED
+        verdict = _VERDICTS[found.outcome]
     gpus = len((facts or {}).get("devices", ()))
     return Candidate(value, verdict, spare, replace(found, facts=None), gpus)
 

@@ -126,7 +126,9 @@ class Fitting:
 
     def _has_run(self) -> bool:
         """Return whether a rehearsal used a GPU."""
-        return any(one.verdict is not Verdict.FAILED for row in self._rows for one in row.tried)
+        return any(
+            not one.verdict.says_nothing_of_memory for row in self._rows for one in row.tried
+        )
 
     def _judge(self, rig: VirtualRig, value: int | None, ended: RehearsedApart) -> Candidate:
         return judge(rig, value, ended, self._fit.prices, self._fit.samples_of(value))

@@ -93,12 +93,18 @@ def describe_search(search: PlanSearch) -> list[str]:
     if failed:
         more = f", and so would {search.ruled_out} others" if search.ruled_out else ""
         lines.append(f"{len(failed)} failed{more}:")
-    for one in failed[:3]:
-        error = one.candidate.found.error or "no error is known"
-        processes = one.arrangement.processes
-        ranks = f" by {processes} processes" if processes > 1 else ""
-        lines.append(f"  {one.arrangement}{ranks}: {error[:_MOST_OF_AN_ERROR]}")
-    return lines
+    lines += map(_with_error, failed[:3])
+    unknown = [one for one in tried if one.verdict is Verdict.UNKNOWN]
+    if unknown:
+        lines.append(f"{len(unknown)} could not be judged; ask again with more memory free:")
+    return [*lines, *map(_with_error, unknown[:3])]
+
+
+def _with_error(one: Tried) -> str:
+    error = one.candidate.found.error or "no error is known"
+    processes = one.arrangement.processes
+    ranks = f" by {processes} processes" if processes > 1 else ""
+    return f"  {one.arrangement}{ranks}: {error[:_MOST_OF_AN_ERROR]}"
 
 
 def describe_duration(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from ..rehearsal.comparison.prices import Prices
 from ..virtual.rig import VirtualRig
 from .answering import Question, Questions, answer_all
 from .arrangement import PIPELINE, VARIABLE, Arrangement
+from .candidate import Verdict
 from .fit import STEPS
 from .kept_results import KeptResults
 from .plan_search import PlanSearch
@@ -120,10 +121,17 @@ def _is_in(own: Sequence[Tried], tried: Tried) -> bool:
 
 def _why_nothing_fits(program: Program, search: PlanSearch) -> str:
     name, rig = program.name, search.rig
-    errors = dict.fromkeys(one.candidate.found.error or "no error" for one in search.tried)
+    judged = [one for one in search.tried if one.verdict is not Verdict.UNKNOWN]
+    if search.tried and not judged:
+        return (
+            f"{name} could be rehearsed with none of {len(search.tried)} plans on {rig}: "
+            f"{search.tried[0].candidate.found.error}; end other programs, or plan on a machine "
+            "with more memory"
+        )
+    errors = dict.fromkeys(one.candidate.found.error or "no error" for one in judged)
     first = next(iter(errors), "nothing was rehearsed")
     return (
-        f"{name} runs with none of {len(search.tried)} plans on {rig}: {first[:1000]}; "
+        f"{name} runs with none of {len(judged)} plans on {rig}: {first[:1000]}; "
         f"{VARIABLE}='{search.tried[0].arrangement if search.tried else 'Replicas()'}' "
         f"anyrig rehearse --rig {rig} --assume-values shows all that the script prints"
     )

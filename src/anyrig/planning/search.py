@@ -60,7 +60,7 @@ def search(
         if value is None or value in tried:
             return
         found = yield value
-        if found.verdict is Verdict.FAILED:
+        if found.verdict.says_nothing_of_memory:
             return
         tried[value] = found
 

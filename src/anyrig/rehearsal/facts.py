@@ -21,13 +21,16 @@ FORMAT, VERSION = "anyrig-rehearsal", 1
 # The kinds of intervals and of pieces of a critical path.
 KERNEL, COPY, COLLECTIVE, WAIT, HOST = "kernel", "copy", "collective", "wait", "host"
 
+# The kind of a `ProgramError` for a rank that this signal ended.
+KILLED_RANK = "SIGKILL"
+
 
 @dataclass(frozen=True)
 class ProgramError:
     """The error that ended the program.
 
     Attributes:
-        kind: the name of the exception's class.
+        kind: the name of the exception's class; `KILLED_RANK` if a rank was killed.
         text: its message.
         line: the innermost line of the program in the traceback, such as ``train.py:31``.
     """

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
 from ...virtual.rig import VirtualRig
-from ..facts import StepInterval
+from ..facts import KILLED_RANK, StepInterval
 from .prices import Prices
 
 _SECONDS_OF_HOUR = 3600
 _MILLION = 10**6
+_NOT_JUDGED = "the system killed its process, as it does when this machine's memory is exhausted"
 
 
 class Outcome(Enum):
@@ -19,6 +21,7 @@ class Outcome(Enum):
 
     FITS = "fits"
     OUT_OF_MEMORY = "out of memory"
+    KILLED = "killed"  # by the system, for this machine's memory: nothing is known of the rig
     FAILED = "failed"
 
 
@@ -85,7 +88,9 @@ def compare_rig(
     about = facts or {}
     error = about.get("error")
     outcome = Outcome.FITS
-    if status != 0:
+    if was_killed(status, facts):
+        outcome = Outcome.KILLED
+    elif status != 0:
         outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(facts) else Outcome.FAILED
     typical = about.get("typical_step") if outcome is Outcome.FITS else None
     seconds = typical["seconds"] if typical else None
@@ -98,7 +103,11 @@ def compare_rig(
         rig=str(rig),
         outcome=outcome,
         status=status,
-        error=_describe_error(status, error, last_line) if status else None,
+        error=_NOT_JUDGED
+        if outcome is Outcome.KILLED
+        else _describe_error(status, error, last_line)
+        if status
+        else None,
         headroom_bytes=_headroom_bytes(about) if outcome is Outcome.FITS else None,
         missing_bytes=missing_bytes,
         step_seconds=seconds,
@@ -116,6 +125,19 @@ def is_out_of_memory(facts: dict[str, Any] | None) -> bool:
     """Return whether the script ended with `torch.OutOfMemoryError`."""
     error = (facts or {}).get("error")
     return error is not None and error["kind"] == "OutOfMemoryError"
+
+
+def was_killed(status: int, facts: dict[str, Any] | None) -> bool:
+    """Return whether SIGKILL ended the script's process, or one of its ranks.
+
+    The system sends it when this machine's memory is exhausted, which says nothing of the GPUs.
+
+    Args:
+        status: the exit status of the rehearsal; negative for a signal.
+        facts: what it wrote.
+    """
+    error = (facts or {}).get("error")
+    return status == -signal.SIGKILL or (error is not None and error["kind"] == KILLED_RANK)
 
 
 def _describe_error(status: int, error: dict[str, Any] | None, last_line: str | None) -> str:

@@ -60,6 +60,8 @@ def describe_fit(row: ComparedRig) -> str:
             return "no, out of memory"
         return f"no, about {format_bytes(row.missing_bytes)} too little"
     error = row.error or ""
+    if row.outcome is Outcome.KILLED:
+        return f"not known: {error}"
     short = error if len(error) <= _MOST_OF_ERROR else f"{error[:_MOST_OF_ERROR]}…"
     return f"failed: {short}"
 
