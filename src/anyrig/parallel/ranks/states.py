@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,15 +66,21 @@ class Broadcast:
 
 def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
     """Give `tensors` the values of rank `source` on every rank; every rank must call this."""
+    for packing in packings_of(tensors):
+        Broadcast(packing, source).finish()
+
+
+def packings_of(tensors: Iterable[Tensor]) -> Iterator[Packing]:
+    """Yield all tensors in messages whose latency does not matter, and which take little memory."""
     message: list[Tensor] = []
     for tensor in tensors:
         if tensor.numel():
             message.append(tensor)
         if sum(held.nbytes for held in message) >= _MESSAGE_BYTES:
-            Broadcast(Packing(message), source).finish()
+            yield Packing(message)
             message = []
     if message:
-        Broadcast(Packing(message), source).finish()
+        yield Packing(message)
 
 
 class Buffers:

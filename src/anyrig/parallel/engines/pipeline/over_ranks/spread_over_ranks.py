@@ -26,6 +26,7 @@ from ....layout import Layout
 from ....losses.loss import Criterion
 from ....plans import Pipeline
 from ....ranks.devices_of_ranks import devices_of_ranks
+from ....ranks.states import packings_of
 from ....spread_module import SpreadModule
 from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
 from ..chain import Chain
@@ -40,7 +41,7 @@ from ..work_of_example import choose_for_example, count_work_of_example
 from .elsewhere import put_elsewhere
 from .elsewhere_gradients import drop_before_steps
 from .engine import RankPipelineEngine
-from .links import open_links
+from .links import Links, open_links
 from .message import Traffic, find_links
 from .rank_pipeline import RankPipeline
 from .rank_run import RankStages, SharedTensor
@@ -58,6 +59,13 @@ def spread_over_ranks(
 
     Each rank gets rank 0's parameters and buffers for its own stages; the tensors of other ranks'
     stages are replaced.
+
+    ::
+
+        rank 0 ─ stage 1 ─▶ rank 1        hosts: the first pipeline
+           │                   │
+           ▼ stage 0           ▼ stage 1  devices: the other pipelines, from their equals
+        rank 2              rank 3
 
     Raises:
         SpreadError: the module cannot be divided, or the plan does not fit.
@@ -119,9 +127,9 @@ def spread_over_ranks(
     table = make_stage_table(
         pipeline, balance, schedule, reason, plan, [row.ranks[place] for place in places]
     )
-    place_on_ranks(module, pipeline, places, row, hosts, layout.lead)
     number = context.counts["models"]
     links = open_links(group, row, f"pipeline/{number}", hosts, traffic.pairs(), _open_equals(row))
+    place_on_ranks(module, pipeline, places, links, layout.lead)
     stages = RankStages(pipeline, row.place, traffic, tuple(shared))
     state = RankPipeline(context, number, links, stages)
     if row.count > 1:
@@ -177,8 +185,7 @@ def place_on_ranks(
     module: torch.nn.Module,
     pipeline: PlacedPipeline,
     places: Sequence[int],
-    row: Row,
-    hosts: Any,
+    links: Links,
     device: torch.device,
 ) -> None:
     """Give each rank the tensors of its stages, with rank 0's values, and replace the others.
@@ -198,11 +205,11 @@ def place_on_ranks(
         for slot, tensor in tensors_in(slots):
             owners.setdefault(id(tensor), (tensor, owner))
             slots_of.setdefault(id(tensor), []).append(slot)
-    rank = row.ranks[row.place]
+    row = links.row
     mine: list[Slot] = []
     for key, (tensor, owner) in owners.items():
-        receivers = [row.ranks_of(number)[owner] for number in range(row.count)]
-        _send_from_first(tensor, rank, receivers, hosts)
+        if row.number == 0:
+            _send_from_first(tensor, row.place, owner, links.hosts)
         if owner == row.place:
             mine += slots_of[key]
             continue
@@ -210,21 +217,26 @@ def place_on_ranks(
         for slot in slots_of[key]:
             slot.put(stand_in)
     move_in_place(mine, device)
+    if row.count > 1:
+        own = {id(tensor): tensor for _, tensor in tensors_in(mine)}
+        for packing in packings_of(own.values()):
+            message = packing.pack()
+            links.broadcast(message, 0)
+            if row.number:
+                packing.unpack(message)
 
 
-def _send_from_first(tensor: Tensor, rank: int, receivers: Sequence[int], hosts: Any) -> None:
-    if not tensor.numel():
+def _send_from_first(tensor: Tensor, rank: int, receiver: int, hosts: Any) -> None:
+    """Send a tensor from rank 0 of the first pipeline to another."""
+    if not tensor.numel() or receiver == 0 or rank not in (0, receiver):
         return
     with torch.no_grad():
-        for receiver in receivers:
-            if receiver == 0:
-                continue
-            if rank == 0:
-                dist.send(tensor.detach().cpu().contiguous(), receiver, hosts)
-            elif rank == receiver:
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-                dist.recv(buffer, 0, hosts)
-                tensor.copy_(buffer)
+        if rank == 0:
+            dist.send(tensor.detach().cpu().contiguous(), receiver, hosts)
+        else:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            dist.recv(buffer, 0, hosts)
+            tensor.copy_(buffer)
 
 
 def _find_shared(pipeline: PlacedPipeline) -> list[SharedTensor]:
