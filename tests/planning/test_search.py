@@ -111,7 +111,21 @@ def test_no_value_fits() -> None:
     tried = run_search(RANGE, 13 * GIB, FORMULAS["a line"], hints)
     assert [one.value for one in tried] == [1]
     tried = run_search(RANGE, 14 * GIB, FORMULAS["a line"])
-    assert [one.verdict for one in tried] == [Verdict.LIKELY]
+    assert [one.verdict for one in tried] == [Verdict.LIKELY, Verdict.NO]
+
+
+def test_larger_values_are_tried_where_the_least_is_likely() -> None:
+    # The blocks of one sample leave more unused memory than those of two.
+    tried = run_search(RANGE, LIMIT, lambda value: LIMIT if value == 1 else (10 + 2 * value) * GIB)
+    assert tried[0].verdict is Verdict.LIKELY
+    assert certain(tried) in (32, 33, 34)
+    assert len(tried) <= 6
+
+
+def test_values_that_are_all_likely_are_tried_until_one_does_not_fit() -> None:
+    tried = run_search(RANGE, LIMIT, lambda value: LIMIT - GIB + value * GIB // 4)
+    assert [one.value for one in tried] == [1, 2, 4, 8]
+    assert [one.verdict for one in tried] == [*[Verdict.LIKELY] * 3, Verdict.NO]
 
 
 def test_memory_that_does_not_grow_is_tried_at_both_ends() -> None:

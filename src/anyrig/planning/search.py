@@ -9,8 +9,10 @@
             |        1 ●- - - - -            .         the largest value below the limit,
             +--------------------------------●-----    and a rehearsal that proves it
 
-Memory is assumed to grow with the value. Points of another rig, if there are any, take the place
-of the first two: the line through them is moved to what one rehearsal finds on this rig.
+Memory is assumed to grow with the value, but for the least one: where it is likely to fit, and not
+certain, larger ones may be certain, since the allocator rounds their blocks otherwise. Points of
+another rig, if there are any, take the place of the first two: the line through them is moved to
+what one rehearsal finds on this rig.
 """
 
 from __future__ import annotations
@@ -83,13 +85,16 @@ def _choose(
 ) -> int | None:
     first, last = variation.first, variation.last
     fits = max((v for v, one in tried.items() if one.verdict is Verdict.CERTAIN), default=None)
+    if fits is not None:
+        tried = {v: one for v, one in tried.items() if v >= fits or one.verdict is Verdict.CERTAIN}
     fails = min((v for v, one in tried.items() if one.verdict is not Verdict.CERTAIN), default=None)
     own = points_of([*tried.values()], limit_bytes)
     curve = own if len(own) > 1 else _moved(hints, own)
     guess = predict(curve, limit_bytes)
     if fits is None:
         if fails == first:
-            return None
+            are_likely = all(one.verdict is Verdict.LIKELY for one in tried.values())
+            return min(2 * max(tried), last) if are_likely else None
         if guess is None or guess >= (fails or last + 1):  # no hints, or they are wrong here
             return first if fails is not None or guess is None else last
         return prefer(max(first, guess), first)
