@@ -162,3 +162,8 @@ def test_print_that_is_a_function_already_stays() -> None:
     future = "from __future__ import (division,\n    print_function)\n"
     text = future + "import torch\nprint('a') if x else 1\nx = 1 <> 2\n"
     assert fixed(text) == text.replace("<>", "!=")
+
+
+def test_print_stays_a_statement_beside_other_imports_from_the_future() -> None:
+    text = "from __future__ import division\nimport torch\nprint 'a', 1\n"
+    assert fixed(text) == text.replace("print 'a', 1", "print('a', 1)")

@@ -103,11 +103,7 @@ def compare_rig(
         rig=str(rig),
         outcome=outcome,
         status=status,
-        error=_NOT_JUDGED
-        if outcome is Outcome.KILLED
-        else _describe_error(status, error, last_line)
-        if status
-        else None,
+        error=_describe_error(outcome, status, error, last_line),
         headroom_bytes=_headroom_bytes(about) if outcome is Outcome.FITS else None,
         missing_bytes=missing_bytes,
         step_seconds=seconds,
@@ -140,7 +136,13 @@ def was_killed(status: int, facts: dict[str, Any] | None) -> bool:
     return status == -signal.SIGKILL or (error is not None and error["kind"] == KILLED_RANK)
 
 
-def _describe_error(status: int, error: dict[str, Any] | None, last_line: str | None) -> str:
+def _describe_error(
+    outcome: Outcome, status: int, error: dict[str, Any] | None, last_line: str | None
+) -> str | None:
+    if outcome is Outcome.KILLED:
+        return _NOT_JUDGED
+    if not status:
+        return None
     if error is None:
         return last_line or f"exit status {status}"
     first = error["text"].partition("\n")[0]
