@@ -115,3 +115,15 @@ def test_a_backward_pass_waits_for_the_step_before() -> None:
     last_step = current(LEAD).record_event()
     model(x).sum().backward()
     assert last_step.query()
+
+
+def test_the_gradients_of_each_step_use_the_memory_of_the_last() -> None:
+    model, x = spread(2)
+    reserved = []
+    for _ in range(6):
+        model.zero_grad()
+        hold_up(current(LEAD))
+        hold_up(side_streams(MIDDLE).leaving)
+        model(x).sum().backward()
+        reserved.append([torch.cuda.memory_reserved(each) for each in (LEAD, MIDDLE)])
+    assert reserved[-1] == reserved[1]
