@@ -9,9 +9,9 @@ with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .late_names import load_late
+
+TYPE_CHECKING = False  # for type checkers it is true; `typing` takes ten times as long as the rest
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

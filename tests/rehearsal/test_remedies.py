@@ -192,6 +192,15 @@ def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
         "anyrig: no remedy could be rehearsed: remedies are tried without data, and without data "
         "it runs to its end"
     )
+    script.write_text(
+        "import torch\nheld = [torch.empty(2**30, device='cuda') for _ in range(8)]\n"
+    )
+    done = run_anyrig("rehearse", "--rig", "T4", "--remedies", str(script))
+    span = re.search(
+        r"^Rehearsing the remedies takes about (\S+) to (\S+) m?s\.$", done.stderr, re.M
+    )
+    assert span is not None, done.stderr
+    assert float(span[2].replace(",", "")) > float(span[1].replace(",", "")) > 0
     script.write_text("import torch; print(torch.cuda.device_count())")
     done = run_anyrig("rehearse", "--rig", "T4", "--remedies", str(script))
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import RemedyError
 from ...programs.program import Program
+from ...units import format_span
 from ...virtual.rig import VirtualRig
 from .savings import Saving, Savings
 from .trial import Outcome
@@ -17,6 +19,8 @@ from .trials import MEMORY_FACTOR, Trials
 _LEAST_FRACTION = 0.01
 # An error with which a trial ends is shown up to here.
 _MOST_LETTERS = 100
+# Of a remedy: with more memory, and then perhaps with the memory that the rig has.
+_MOST_TRIALS = 2
 
 
 def rehearse_remedies(
@@ -55,7 +59,9 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
             f"no remedy could be rehearsed: remedies are tried without data, and without data {why}"
         )
     trials.most_calls, trials.most_steps = point.calls, point.steps + 1
+    started = time.monotonic()
     before = trials.run(None)
+    seconds = time.monotonic() - started
     if before.error is not None:
         raise RemedyError(
             f"no remedy could be rehearsed: with {MEMORY_FACTOR} times the memory, the program "
@@ -67,7 +73,7 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
     savings: list[Saving] = []
     left_out: dict[str, str] = {}
     least_bytes = _LEAST_FRACTION * before.allocated_bytes[index]
-    for name in _show_progress([*REMEDIES] if names is None else names):
+    for name in _show_progress([*REMEDIES] if names is None else names, seconds):
         remedy = REMEDIES[name]
         try:
             after = trials.run(name)
@@ -104,12 +110,14 @@ def _shorten(error: str) -> str:
     return short if short == error else f"{short}…"
 
 
-def _show_progress(names: Sequence[str]) -> Iterator[str]:
-    """Yield names, and show on standard error which is rehearsed."""
+def _show_progress(names: Sequence[str], trial_seconds: float) -> Iterator[str]:
+    """Yield names, and show on standard error which is rehearsed, and how long all may take."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
+    low, high = len(names) * trial_seconds, _MOST_TRIALS * len(names) * trial_seconds
+    console.print(f"Rehearsing the remedies takes about {format_span(low, high, 'to')}.")
     if console.is_terminal:
         yield from track(names, "Rehearsing remedies", console=console, transient=True)
         return
