@@ -102,6 +102,11 @@ def test_a_rig_on_which_nothing_fits_leaves_the_others_their_answer(folder: Path
     assert done.returncode == 0, done.stderr
     assert "T4: rehearsed 1 of 1 plans" in done.stdout
     assert "train.py runs with none of 1 plans on 32MiB: OutOfMemoryError" in done.stderr
+    found = re.search(r"; (ANYRIG_PLAN=\S+) anyrig (rehearse .*) shows all", done.stderr)
+    assert found is not None, done.stderr
+    assert found[1] == "ANYRIG_PLAN='Replicas()'"
+    again = run_anyrig(*found[2].split(), cwd=folder)  # the command of the message
+    assert "OutOfMemoryError" in again.stderr
 
 
 @pytest.mark.parametrize(

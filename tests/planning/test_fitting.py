@@ -157,7 +157,8 @@ def test_all_names_each_cuda_gpu_once() -> None:
             None,
             {"devices": [], "error": {"kind": "KeyError", "text": "'x'", "line": "train.py:3"}},
             "^train.py failed with --batch-size=1 on A100-80GB before it used a GPU: KeyError at "
-            "train.py:3: 'x'; anyrig rehearse --rig A100-80GB --shape-only --assume-values shows",
+            "train.py:3: 'x'; anyrig rehearse --assume-values --rig A100-80GB train.py --lr 1 "
+            "--batch-size=1 shows all",
         ),
         (0, None, {"devices": []}, "^train.py ended with --batch-size=1 on A100-80GB and used no"),
     ],

@@ -11,7 +11,7 @@ from ..programs.program import Program
 from ..rehearsal.comparison.prices import Prices
 from ..virtual.rig import VirtualRig
 from .answering import Question, Questions, answer_all
-from .arrangement import PIPELINE, VARIABLE, Arrangement
+from .arrangement import PIPELINE, Arrangement
 from .candidate import Verdict
 from .fit import STEPS
 from .kept_results import KeptResults
@@ -59,7 +59,7 @@ class Planning:
         """
         answer_all([self._questions(note) for _ in range(self.processes)], results, self.processes)
         if not any(one.candidate.fits for one in self.search.tried):
-            raise PlanningError(_why_nothing_fits(self.program, self.search))
+            raise PlanningError(self._why_nothing_fits())
 
     def order(self, arrangement: Arrangement) -> Order:
         """Return the order to rehearse an arrangement."""
@@ -100,6 +100,25 @@ class Planning:
                     "leave out --allow-precision"
                 )
 
+    def _why_nothing_fits(self) -> str:
+        name, rig, tried = self.program.name, self.search.rig, self.search.tried
+        judged = [one for one in tried if one.verdict is not Verdict.UNKNOWN]
+        if tried and not judged:
+            return (
+                f"{name} could be rehearsed with none of {len(tried)} plans on {rig}: "
+                f"{tried[0].candidate.found.error}; end other programs, or plan on a machine "
+                "with more memory"
+            )
+        if not judged:
+            return f"{name} runs with none of 0 plans on {rig}: nothing was rehearsed"
+        # The same in each run, though rehearsals end in another order.
+        first = min(judged, key=lambda one: self.search.arrangements.index(one.arrangement))
+        error = first.candidate.found.error or "no error"
+        return (
+            f"{name} runs with none of {len(judged)} plans on {rig}: {error[:1000]}; "
+            f"{self.order(first.arrangement).command} shows all that it prints"
+        )
+
 
 def _alike(tried: Sequence[Tried]) -> list[Arrangement]:
     """Return plans of different kinds between which there is no difference, or nothing."""
@@ -117,21 +136,3 @@ def _is_in(own: Sequence[Tried], tried: Tried) -> bool:
     costs = (same, tried.seconds, tried.peak_bytes)
     found = [(one.arrangement, one.seconds, one.peak_bytes) for one in own if one.candidate.fits]
     return tried.candidate.fits and costs in found
-
-
-def _why_nothing_fits(program: Program, search: PlanSearch) -> str:
-    name, rig = program.name, search.rig
-    judged = [one for one in search.tried if one.verdict is not Verdict.UNKNOWN]
-    if search.tried and not judged:
-        return (
-            f"{name} could be rehearsed with none of {len(search.tried)} plans on {rig}: "
-            f"{search.tried[0].candidate.found.error}; end other programs, or plan on a machine "
-            "with more memory"
-        )
-    errors = dict.fromkeys(one.candidate.found.error or "no error" for one in judged)
-    first = next(iter(errors), "nothing was rehearsed")
-    return (
-        f"{name} runs with none of {len(judged)} plans on {rig}: {first[:1000]}; "
-        f"{VARIABLE}='{search.tried[0].arrangement if search.tried else 'Replicas()'}' "
-        f"anyrig rehearse --rig {rig} --assume-values shows all that the script prints"
-    )

@@ -30,8 +30,8 @@ def check_program(fit: Fit, rig: VirtualRig, candidate: Candidate, ended: Rehear
             )
     if candidate.verdict is Verdict.FAILED:
         raise PlanningError(
-            f"{name} failed{given} on {rig} before it used a GPU: {error}; anyrig rehearse "
-            f"--rig {rig} --shape-only --assume-values shows all that the script prints"
+            f"{name} failed{given} on {rig} before it used a GPU: {error}; "
+            f"{fit.order(rig, candidate.value).command} shows all that it prints"
         )
     raise PlanningError(
         f"{name} ended{given} on {rig} and used no GPU, so that it fits any; have it move its "

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -51,11 +52,24 @@ class Order:
         """Return the words after ``python`` of a process that writes its facts to `file`."""
         if self.processes == 1:
             return ["-m", __spec__.name, json.dumps(asdict(self)), str(file)]
+        facts = ("--quiet", "--steps", str(self.steps), "--json", str(file))
+        return ["-m", "anyrig", *self._rehearse(*facts)]
+
+    @property
+    def command(self) -> str:
+        """The command for a shell that rehearses the same, and shows what the program prints."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, "anyrig", shlex.join(self._rehearse())])
+
+    def _rehearse(self, *flags: str) -> list[str]:
+        """Return the command line of `anyrig rehearse`, with further flags."""
         program = self.make_program()
-        flag = "--ranks" if self.are_alike else "--nproc-per-node"
+        ranks = "--ranks" if self.are_alike else "--nproc-per-node"
         return [
-            *("-m", "anyrig", "rehearse", "--quiet", "--assume-values", "--rig", self.rig),
-            *(flag, str(self.processes), "--steps", str(self.steps), "--json", str(file)),
+            *("rehearse", "--assume-values", "--rig", self.rig),
+            *([] if self.processes == 1 else [ranks, str(self.processes)]),
+            *([] if self.step_marker is None else ["--step-marker", self.step_marker]),
+            *flags,
             *(["-m"] if program.is_module else []),
             *(program.name, *program.arguments),
         ]
