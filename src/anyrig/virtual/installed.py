@@ -239,6 +239,7 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
         cuda_api,
         extras,
         graphs_api,
+        host_parameters,
         libraries,
         memory_api,
         nccl,
@@ -326,6 +327,8 @@ def _install(wanted: Installation, inherited: Inheritance, build: TorchBuild) ->
     if wanted.shape_only:
         printing.patch()
         truncated_normal.patch()
+        if wanted.assume_values:
+            host_parameters.patch()
         redirected_files.redirect(inherited.scratch)
         tensor_files.redirect(inherited.scratch)
         refused_writes.refuse_writes(inherited.scratch)

@@ -46,8 +46,10 @@ def patch() -> None:
     # The private function, since libraries keep references to the public one, which calls it.
     original = init._no_grad_trunc_normal_
 
-    def two_rounds(*arguments: Any, **options: Any) -> Any:
+    def two_rounds(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
         with _TwoRounds():
-            return original(*arguments, **options)
+            # Not the parameter, as the numbers of the host decide how many more it draws.
+            original(tensor.detach(), *arguments, **options)
+        return tensor
 
     init._no_grad_trunc_normal_ = two_rounds
