@@ -17,7 +17,10 @@ EXPECTED = {
     "kept_batches": "batches keeps",
     "kept_losses": "total is a tensor with a graph",
     "kept_outputs": "outputs keeps",
-    "fragmentation": "450.00 MiB are free, but no free block has 300.00 MiB",
+    "fragmentation": (
+        "fragmentation: 450.00 MiB are free in cached blocks, and the request has 300.00 MiB, but "
+        "the largest free block has 5.00 MiB. Line: "
+    ),
     "another_process": "other processes hold 800.00 MiB of the device's 1.00 GiB",
     "evaluation_with_gradients": "a model in evaluation mode keeps",
     "growing_recurrent_state": "carries its graph from pass to pass",

@@ -51,9 +51,17 @@ def test_the_first_line_names_the_reason_and_the_line(
 
 def test_the_second_line_has_what_other_processes_use(reports: dict[str, str]) -> None:
     second = reports["another_process"].splitlines()[1]
-    assert second.endswith("of 1.00 GiB, and 800.00 MiB in use outside PyTorch:")
+    assert second.endswith("of 1.00 GiB at that moment, and 800.00 MiB in use outside PyTorch.")
     second = reports["large_activations"].splitlines()[1]
-    assert second.endswith("of 1.00 GiB, and 0 B in use outside PyTorch:")
+    assert second.endswith("of 1.00 GiB at that moment, and 0 B in use outside PyTorch.")
+
+
+def test_the_third_line_says_whether_it_was_full(reports: dict[str, str]) -> None:
+    third = reports["large_activations"].splitlines()[2]
+    assert third.startswith("This is no fragmentation: less is free than was requested, ")
+    assert third.endswith(" outside them.")
+    third = reports["fragmentation"].splitlines()[2]  # its first line has it
+    assert third.split() == ["kind"]
 
 
 @pytest.mark.parametrize("program", EXPECTED)

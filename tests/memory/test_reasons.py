@@ -11,6 +11,7 @@ from anyrig.memory import Cause, Kind, Reason, SourceLine
 from anyrig.memory.block import Block, Origin
 from anyrig.memory.classify import Kinds
 from anyrig.memory.device_record import DeviceRecord
+from anyrig.memory.free_memory import FreeMemory
 from anyrig.memory.kept_variables import KeptVariable
 from anyrig.memory.operator_log import OperatorLog
 from anyrig.memory.reason import find_reason
@@ -87,6 +88,29 @@ def test_a_third_that_is_free_comes_before_kept_graphs(
     losses = (LOSSES,)
     reason = reason_of(*GRAPHS, cached=cached, requested=requested, variables=losses)
     assert reason.cause is cause
+
+
+def test_a_tenth_that_is_free_is_fragmentation() -> None:
+    for used, cause in ((900, Cause.FRAGMENTATION), (901, Cause.OTHER)):
+        reason = reason_of(block(used, Kind.OTHER), cached=100, requested=50)
+        assert reason.cause is cause
+        assert ("fragmentation" in reason.sentence) is (cause is Cause.FRAGMENTATION)
+
+
+@pytest.mark.parametrize(
+    ("free", "text"),
+    [
+        (FreeMemory(64, 20, 20, 30, 9000), "no fragmentation: less is free than was requested, 20"),
+        (FreeMemory(64, 40, 30, 30, 9000), "As much as was requested is free, but not in one"),
+        (FreeMemory(64, 249, 60, 2, 9000), "is full, with little fragmentation: 249 B in cached"),
+        (FreeMemory(64, 249, 60, 2, 9000), "3 % of what PyTorch holds, and the largest free block"),
+        (FreeMemory(64, 900, 60, 2, 9000), "fragmented, too: 900 B in cached blocks are free"),
+        (FreeMemory(64, 900, 64, 2, 9000), "a free block of 64 B belongs to another stream"),
+        (FreeMemory(64, 900, None, 2, 9000), "10 % of what PyTorch holds, and not in one block"),
+    ],
+)
+def test_whether_a_device_is_full_or_fragmented(free: FreeMemory, text: str) -> None:
+    assert text in free.describe()
 
 
 def test_free_memory_of_the_requests_size_is_fragmentation() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from anyrig.memory.free_memory import FreeMemory
 from anyrig.memory.kinds import Kind
 from anyrig.memory.moment import Holding, Moment
 from anyrig.memory.reason import Cause, Reason
@@ -84,10 +87,14 @@ def test_a_batch_that_is_being_copied_counts() -> None:
     assert found("outside", 1, Reason(Cause.BATCH, "", None, 4000))["half the batch"] == 2525
 
 
-def test_fragments_can_be_joined() -> None:
-    assert found("forward", 1, Reason(Cause.FRAGMENTATION, "", None, 777))[
-        "expandable segments"
-    ] == (777)
+@pytest.mark.parametrize("cause", [Cause.FRAGMENTATION, Cause.ACTIVATIONS])
+def test_fragments_can_be_joined_if_they_would_hold_the_request(cause: Cause) -> None:
+    reason = Reason(cause, "", None, 0)
+    enough = FreeMemory(777, 777, 70, 0, 10_000)
+    joined = find_remedies(moment(*FULL), reason, [], 1, free=enough)
+    assert {each.name: each.most_bytes for each in joined}["expandable segments"] == 777
+    short = find_remedies(moment(*FULL), reason, [], 1, free=replace(enough, requested_bytes=778))
+    assert "expandable segments" not in {each.name for each in short}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -161,6 +161,31 @@ def test_the_most_memory_is_stated_where_it_is_known() -> None:
     assert text.endswith("may add, which is more than the GPU has")
 
 
+def refused(index: int, allocated: str, cached: str) -> ProgramError:
+    text = (
+        f"CUDA out of memory. Tried to allocate 20.00 MiB. GPU {index} has a total capacity of "
+        "16.00 GiB of which 9.00 MiB is free. Including non-PyTorch memory, this process has 5 GiB "
+        f"memory in use. Of the allocated memory {allocated} is allocated by PyTorch, and {cached} "
+        "is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try"
+    )
+    return ProgramError("OutOfMemoryError", text, "train.py:9")
+
+
+def test_the_moment_of_an_error_of_memory_is_told_apart_from_the_peak() -> None:
+    later = replace(ABOUT, devices=(device(), device(0, 1)), error=refused(1, "4.90 GiB", "3 MiB"))
+    assert rows(later)["cuda:1"][2:] == [
+        "when it ran out of memory, after the peak: 4.90 GiB allocated, cached 3.00 MiB, 9.00 MiB "
+        "left"
+    ]
+    assert len(rows(later)["cuda:0"]) == 2
+    same = replace(later, error=refused(0, "4.00 GiB", "512.00 MiB"))
+    assert rows(same)["cuda:0"][2:] == ["the peak is when it ran out of memory"]
+    ranks = replace(later, devices=(device(0, 1), device(1, 1)))  # which one is not known
+    assert "when it ran out" not in describe(ranks)
+    other = replace(later, error=replace(refused(1, "4.90 GiB", "3 MiB"), kind="ValueError"))
+    assert "when it ran out" not in describe(other)
+
+
 def test_ranks_are_named_where_there_are_several() -> None:
     two = replace(ABOUT, devices=(device(), device(1)), memory=(memory(), memory(1)))
     assert [text[:8] for text in rows(two)["cuda:0"]] == ["rank 0, "] * 3 + ["rank 1, "] * 3

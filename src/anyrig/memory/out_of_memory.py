@@ -15,9 +15,10 @@ from .batch_tensors import can_be_halved, find_batch
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .failed_step import add_note
+from .free_memory import FreeMemory
 from .kept_variables import KeptVariable, find_kept_variables
 from .moment import Moment
-from .reason import Reason, find_reason
+from .reason import Cause, Reason, find_reason
 from .recording import Recording, refuse_two_recordings
 from .remedies import Remedy, find_remedies
 from .table import format_moment
@@ -29,25 +30,30 @@ class OutOfMemoryReport:
 
     Attributes:
         device: the device that ran out of memory.
-        requested_bytes: the size of the refused request, rounded up to whole blocks.
         moment: what the device held, with the line and module of the request.
         reason: the most likely reason, and the line to change.
         total_bytes: the device's memory; None if unknown.
+        free: the size of the refused request, and what was free.
         freed_bytes: the memory that was freed between the error and `moment`: 0, unless the report
             was made without tracking, after the running functions had ended.
     """
 
     device: torch.device
-    requested_bytes: int
     moment: Moment
     reason: Reason
     total_bytes: int | None
+    free: FreeMemory
     freed_bytes: int = 0
     remedies: tuple[Remedy, ...] = ()
     outside_bytes: int | None = None
 
+    @property
+    def requested_bytes(self) -> int:
+        """The size of the refused request, rounded up to whole blocks."""
+        return self.free.requested_bytes
+
     def __str__(self) -> str:
-        """Return a text: the reason in the first line, the request, a table of kinds, remedies."""
+        """Return a text: the reason, the request, what was free, a table of kinds, remedies."""
         reason = self.reason
         at = f" Line: {reason.line}: {reason.line.text}" if reason.line is not None else ""
         moment = self.moment
@@ -58,10 +64,14 @@ class OutOfMemoryReport:
         outside = ""
         if self.outside_bytes is not None:
             outside = f", and {format_bytes(self.outside_bytes)} in use outside PyTorch"
+        free = f"{self.free.describe()}.\n"
+        if reason.cause is Cause.FRAGMENTATION:  # the first line has it
+            free = ""
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
             f"{format_bytes(self.requested_bytes)} were requested{where}, with {allocated} "
-            f"allocated{of_total}{freed}{outside}:\n{format_moment(moment)}{self._list_remedies()}"
+            f"allocated{of_total} at that moment{freed}{outside}.\n{free}"
+            f"{format_moment(moment)}{self._list_remedies()}"
         )
 
     def _list_remedies(self) -> str:
@@ -171,13 +181,14 @@ def make_report(
     if record.total_bytes is not None:
         reserved = record.timeline.reserved_at(refusal.position)
         outside = record.total_bytes - refusal.free_bytes - reserved
+    free = record.timeline.free_at(refusal)
     can_halve = can_be_halved(find_batch(record, refusal.position, stacks, census))
     return OutOfMemoryReport(
         record.timeline.device,
-        refusal.requested_bytes,
         moment,
         reason,
         record.total_bytes,
+        free,
         remedies=find_remedies(
             moment,
             reason,
@@ -185,6 +196,7 @@ def make_report(
             torch.cuda.device_count(),
             can_halve=can_halve,
             tensors=census.tensors,
+            free=free,
         ),
         outside_bytes=outside,
     )

@@ -11,6 +11,7 @@ from ..observe.source_line import SourceLine
 from ..units import format_bytes
 from .block import Block, Origin
 from .device_record import DeviceRecord
+from .free_memory import FRAGMENTED_SHARE
 from .kept_variables import KeptVariable
 from .kinds import Kind
 from .timeline import Refusal
@@ -111,7 +112,7 @@ class _Rules:
                                                                              outputs, or a
                                                                              recurrent state
         one line's tensors of three or more passes hold half of the memory   kept tensors
-        the free reserved memory is at least the request                     fragmentation
+        a tenth of the reserved memory is free, at least the request         fragmentation
         an optimizer step was running                                        optimizer state
         a module in evaluation mode was running, recorded by autograd        evaluation
         a copy to the device was running, and batches are the largest kind   the batch
@@ -131,7 +132,7 @@ class _Rules:
         for block in self._blocks:
             self._kinds[self._kind(block)] += block.bytes
         self._reserved = timeline.reserved_at(refusal.position)
-        self._cached = self._reserved - timeline.allocated_at(refusal.position)
+        self._free = timeline.free_at(refusal)
         last = max(timeline.origins, default=0)
         self._origin = timeline.origins.get(last, Origin(None, None, None, False))
         self._requested = format_bytes(refusal.requested_bytes)
@@ -142,7 +143,7 @@ class _Rules:
             self._fragmentation(least=1 / 3),
             self._kept_graphs(),
             self._kept_tensors(),
-            self._fragmentation(least=0),
+            self._fragmentation(least=FRAGMENTED_SHARE),
             self._optimizer_state(),
             self._evaluation(),
             self._batch(),
@@ -168,13 +169,13 @@ class _Rules:
         )
 
     def _fragmentation(self, least: float) -> Reason | None:
-        if self._cached < max(self._refusal.requested_bytes, least * self._reserved):
+        if not self._free.would_suffice or self._free.share < least:
             return None
         return Reason(
             Cause.FRAGMENTATION,
-            f"{format_bytes(self._cached)} are free, but no free block has {self._requested}",
+            self._free.describe_fragmentation(),
             self._origin.line,
-            self._cached,
+            self._free.cached_bytes,
         )
 
     def _kept_graphs(self) -> Reason | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..units import format_bytes
+from .free_memory import FreeMemory
 from .kinds import Kind
 from .moment import Moment
 from .reason import Cause, Reason
@@ -47,6 +48,7 @@ def find_remedies(
     *,
     can_halve: bool = True,
     tensors: Iterable[Tensor] = (),
+    free: FreeMemory | None = None,
 ) -> tuple[Remedy, ...]:
     """Return the remedies that apply to an out-of-memory error, largest saving first.
 
@@ -61,6 +63,7 @@ def find_remedies(
         can_halve: whether the batch has two halves; see `batch_tensors`.
         tensors: the tensors that the program holds. If one was computed in half precision, mixed
             precision is in use.
+        free: what was free when the request was refused; None if unknown.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"
@@ -72,9 +75,9 @@ def find_remedies(
         *_of_precision(moment, [*_parameters(models), *(each for each in tensors if each.grad_fn)]),
         *_of_steps(moment, models, gpu_count),
     ]
-    if reason.cause is Cause.FRAGMENTATION:
+    if free is not None and free.would_suffice:
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        found.append(Remedy("expandable segments", advice, reason.bytes))
+        found.append(Remedy("expandable segments", advice, free.cached_bytes))
     least = max(1, _LEAST_FRACTION * max(moment.allocated_bytes, reason.bytes))
     listed = [remedy for remedy in found if remedy.most_bytes >= least]
     return tuple(sorted(listed, key=lambda remedy: -remedy.most_bytes))

@@ -82,6 +82,10 @@ class Segments:
         if before is not None and self._merge(before, part):
             self._remove(part)
 
+    def largest_free(self) -> int:
+        """Return the bytes of the largest free block; 0 if there is none."""
+        return max((part.bytes for part in self._parts.values() if part.free), default=0)
+
     @staticmethod
     def _merge(first: _Part, second: _Part) -> bool:
         merged = first.free and second.free and first.segment == second.segment

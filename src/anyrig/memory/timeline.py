@@ -12,6 +12,7 @@ import torch
 
 from .block import Block, Origin
 from .event import Event
+from .free_memory import FreeMemory
 from .kinds import Kind
 from .operator_log import OperatorLog, Role
 from .segments import Segments
@@ -25,11 +26,13 @@ class Refusal:
         position: the position of the event.
         requested_bytes: the size of the request, rounded up to whole blocks.
         free_bytes: the device's free memory, outside the caching allocator.
+        largest_cached_bytes: the largest free block of the caching allocator; None if unknown.
     """
 
     position: int
     requested_bytes: int
     free_bytes: int
+    largest_cached_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,17 @@ class Timeline:
     def allocated_at(self, position: int) -> int:
         """Return the allocated bytes after the event at a position."""
         return self.start_allocated_bytes if position < 0 else self.allocated_bytes[position]
+
+    def free_at(self, refusal: Refusal) -> FreeMemory:
+        """Return what was free when a request was refused."""
+        reserved = self.reserved_at(refusal.position)
+        return FreeMemory(
+            refusal.requested_bytes,
+            reserved - self.allocated_at(refusal.position),
+            refusal.largest_cached_bytes,
+            refusal.free_bytes,
+            reserved,
+        )
 
     def reserved_at(self, position: int) -> int:
         """Return the reserved bytes after the event at a position."""
@@ -195,7 +209,8 @@ class _TimelineBuilder:
             self._segments.remove_segment(event.address)
             reserved -= event.bytes
         elif event.action == "refuse":
-            self.refusals.append(Refusal(position, event.bytes, event.address))
+            largest = self._segments.largest_free()
+            self.refusals.append(Refusal(position, event.bytes, event.address, largest))
         self.allocated.append(allocated)
         self.reserved.append(reserved)
         self.operators.append(operator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
@@ -11,11 +10,11 @@ import torch
 
 from ..observe.census import take_census
 from ..observe.source_line import current_line
-from ..units import parse_bytes
 from .batch_tensors import can_be_halved, find_batch
 from .block import Origin
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
+from .free_memory import FreeMemory
 from .kept_variables import KeptVariable, find_kept_variables
 from .kinds import Kind
 from .moment import Moment
@@ -29,15 +28,9 @@ from .reason import (
     find_reason,
 )
 from .recording import Recording
+from .refusal_message import RefusalMessage, read_refusal
 from .remedies import find_remedies
 from .timeline import Refusal
-
-# PyTorch's message; the format of its sizes is that of c10::CachingAllocator::format_size.
-# tests/memory/test_untracked.py fails if the message changes.
-_MESSAGE = re.compile(
-    r"Tried to allocate (?P<requested>[\d.]+ \w+)\. GPU (?P<device>\d+) has a total capacity of .* "
-    r"and (?P<cached>[\d.]+ \w+) is reserved by PyTorch but unallocated"
-)
 
 # Sizes in the message are rounded to two decimal places.
 _ROUNDING = 0.01
@@ -58,20 +51,21 @@ def report_untracked(error: BaseException, stacks: Sequence[FrameType]) -> OutOf
         The report, with the line that ran out of memory, but without the lines that allocated the
         rest; None if the message of the error is not that of CUDA's caching allocator.
     """
-    message = _MESSAGE.search(str(error))
+    message = read_refusal(str(error))
     if message is None:
         return None
-    device = torch.device("cuda", int(message["device"]))
+    device = torch.device("cuda", message.device)
     recording = Recording()
     recording.start(None)
     records = recording.stop(*stacks)
     record = next(each for each in records if each.timeline.device == device)
-    return _report(record, _read(message["requested"]), _read(message["cached"]), stacks)
+    return _report(record, message, stacks)
 
 
 def _report(
-    record: DeviceRecord, requested: int, cached: int, stacks: Sequence[FrameType]
+    record: DeviceRecord, message: RefusalMessage, stacks: Sequence[FrameType]
 ) -> OutOfMemoryReport:
+    requested, cached = message.requested_bytes, message.cached_bytes
     timeline, total = record.timeline, record.total_bytes
     reserved = timeline.reserved_at(timeline.end)
     free = torch.cuda.mem_get_info(timeline.device)[0]
@@ -92,12 +86,13 @@ def _report(
         )
     freed = reserved - cached - moment.allocated_bytes
     census = take_census()
+    held = FreeMemory(requested, cached, None, free, reserved)
     return OutOfMemoryReport(
         timeline.device,
-        requested,
         moment,
         reason,
         total,
+        held,
         freed if freed > _ROUNDING * reserved else 0,
         find_remedies(
             moment,
@@ -106,6 +101,7 @@ def _report(
             torch.cuda.device_count(),
             can_halve=can_be_halved(find_batch(record, timeline.end, stacks, census)),
             tensors=census.tensors,
+            free=held,
         ),
         None if total is None else total - free - reserved,
     )
@@ -149,7 +145,3 @@ def _ran_optimizer(stacks: Sequence[FrameType]) -> bool:
                 return True
             above = above.f_back
     return False
-
-
-def _read(size: str) -> int:
-    return parse_bytes(size.removesuffix("ytes"))  # c10 writes "512 bytes"

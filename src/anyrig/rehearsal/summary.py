@@ -18,6 +18,7 @@ from .facts import (
     TypicalStep,
 )
 from .failing.description import describe_fault
+from .refused_moment import describe_refused_moment
 
 _WIDTH = 11  # of the first column
 _MOST_FINDINGS = 3
@@ -39,7 +40,11 @@ def describe(facts: Facts) -> str:
     lines += row("step", _describe_steps(facts))
     for device in facts.devices:
         rank = f"rank {device.rank}, " if has_ranks(facts) else ""
-        texts = [*_describe_device(device), *_describe_tensors(facts, device)]
+        texts = [
+            *_describe_device(device),
+            *describe_refused_moment(facts, device),
+            *_describe_tensors(facts, device),
+        ]
         lines += row(f"cuda:{device.index}", [rank + text for text in texts])
     lines += _describe_findings(facts)
     return "\n".join(lines)
