@@ -37,8 +37,9 @@ def test_a_taken_port_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
         port = taken.getsockname()[1]
         met = LoopbackRendezvous(port).next_rendezvous()
     assert capsys.readouterr().err == (
-        f"anyrig: port {port} is not free (Address already in use), so MASTER_PORT is "
-        f"{met.bootstrap_store_info.master_port}\n"
+        f"anyrig: port {port} of --master-port or --rdzv-endpoint is not free (Address already in "
+        f"use), so MASTER_PORT is {met.bootstrap_store_info.master_port}; without these flags, any "
+        "free port is taken\n"
     )
 
 

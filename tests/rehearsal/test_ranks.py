@@ -120,6 +120,13 @@ def test_torchruns_flags_place_ranks_on_every_node(
     assert own == [gpus[owner].uuid for owner in owners]
 
 
+@pytest.mark.parametrize(("flags", "port"), [({}, 0), ({"master_port": 7}, 7)])
+@pytest.mark.parametrize("rig", ["2xT4", "2x(2xT4)"])
+def test_no_port_is_chosen_that_no_flag_names(flags: dict[str, int], port: int, rig: str) -> None:
+    options = plan_ranks(VirtualRig.parse(rig), GroupFlags(processes_per_node="2", **flags))[1]
+    assert options.master_port == (port if rig == "2xT4" else 0)
+
+
 def test_flags_of_local_ranks_hide_streams_on_every_node() -> None:
     flags = GroupFlags(local_ranks_filter="1", redirects="1:2", node_rank=1)
     placement, options = plan_ranks(VirtualRig.parse("(2xT4)+(3xT4)"), flags)

@@ -49,8 +49,8 @@ def plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOption
             min(most, rig.node_count),
         )
     endpoint = flags.rdzv_endpoint
-    if endpoint is None and flags.master_address is None:
-        endpoint = "node0:29400"
+    if endpoint is None and flags.master_address is None and most > 1:
+        endpoint = "node0:29400"  # of a single node, it would be a wish for this port
     elif endpoint == "localhost:0":  # valid here for several nodes too: all are on this computer
         endpoint = "localhost"
     options = run_options(replace(flags, nodes=nodes, rdzv_endpoint=endpoint), placement.processes)

@@ -34,8 +34,9 @@ class LoopbackRendezvous(StaticTCPRendezvous):
         except OSError as error:
             store = open_store(ADDRESS)
             sys.stderr.write(
-                f"anyrig: port {port} is not free ({os.strerror(error.errno or 0)}), so "
-                f"MASTER_PORT is {store.port}\n"
+                f"anyrig: port {port} of --master-port or --rdzv-endpoint is not free "
+                f"({os.strerror(error.errno or 0)}), so MASTER_PORT is {store.port}; without these "
+                "flags, any free port is taken\n"
             )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
