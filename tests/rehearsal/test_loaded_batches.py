@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from anyrig import prefetch
 from anyrig.rehearsal.loaded_batches import LoaderWatch, count_samples
+from anyrig.rehearsal.step_ends import samples_of_steps
 
 X = torch.ones(6, 2)
 
@@ -57,3 +59,34 @@ def test_batches_and_waits_add_up_until_they_are_taken() -> None:
     for _ in DataLoader(TensorDataset(X)):
         pass
     assert watch.take() == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "computed"),
+    [
+        ([96, 32, 32, 32, 16, None, None], [32, 32, 32, 32, 32, 32, 16]),
+        ([64, 32, None] * 2, [32] * 6),  # two epochs
+        ([96, 32, 32], None),  # the program ends before its loader
+        ([32, None, 32, None], None),  # two steps with each batch
+        ([256, None, None], None),  # all data before the first step
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_batches_that_are_loaded_ahead_count_where_they_are_used(
+    loaded: list[int | None], computed: list[int] | None
+) -> None:
+    assert samples_of_steps(loaded) == (loaded if computed is None else computed)
+
+
+@pytest.mark.gpus(1)
+def test_prefetched_batches_count_once_each() -> None:
+    watch = LoaderWatch()
+    watch.start()
+    try:
+        loader = prefetch(DataLoader(TensorDataset(torch.ones(30, 2)), batch_size=4), "cuda")
+        loaded = [watch.take()[0] for _ in loader]
+    finally:
+        watch.stop()
+    assert None in loaded
+    assert samples_of_steps(loaded) == [4] * 7 + [2]

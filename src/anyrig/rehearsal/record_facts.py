@@ -18,7 +18,7 @@ from .critical_path import Piece
 from .facts import Facts, Intervals, PathPiece, StepFacts, Track, TypicalStep
 from .occupation import occupation_of
 from .process_record import ProcessRecord
-from .step_ends import StepEnd, count_first_steps
+from .step_ends import count_first_steps, samples_of_steps
 from .texts import Texts, name_lines
 
 # Returns the critical path from a moment to another one.
@@ -163,13 +163,14 @@ def _steps_of(
     begins = [min(process.begin for process in processes), *moments]
     first = count_first_steps([end - begins[i] for i, end in enumerate(moments)])
     waits = [_count_waits(process) for process in processes]
+    samples = [samples_of_steps([end.samples for end in each.ends]) for each in processes]
     return tuple(
         StepFacts(
             number=i + first_step,
             is_first=i < first,
             begin_seconds=begins[i],
             end_seconds=moments[i],
-            samples=_sum_samples(ends, alike),
+            samples=_sum_samples([each[i] for each in samples], alike),
             waits=max(found[i] for found in waits),
             loader_wall_seconds=max(end.loader_wall_seconds for end in ends),
             path=path(begins[i], moments[i]),
@@ -194,9 +195,9 @@ def _count_waits(process: ProcessRecord) -> list[int]:
     return [until - since for since, until in pairwise(before)]
 
 
-def _sum_samples(ends: Sequence[StepEnd], alike: int) -> int | None:
-    samples = [end.samples for end in ends if end.samples is not None]
-    return alike * sum(samples) if len(samples) == len(ends) else None
+def _sum_samples(samples: Sequence[int | None], alike: int) -> int | None:
+    known = [count for count in samples if count is not None]
+    return alike * sum(known) if len(known) == len(samples) else None
 
 
 def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:

@@ -40,3 +40,28 @@ def count_first_steps(seconds: Sequence[float]) -> int:
             break
         count += 1
     return count
+
+
+def samples_of_steps(loaded: Sequence[int | None]) -> list[int | None]:
+    """Return the samples that each step computes with, from those that were loaded in it.
+
+    A loader that is read ahead, as by `anyrig.prefetch`, gives several batches before the first
+    step and none in the last steps of an epoch. There, each step takes what most steps load, as
+    long as there is some left::
+
+        loaded       96    32    32    32    16  None  None
+        computed     32    32    32    32    32    32    16
+
+    If a step would be left with nothing, `loaded` is returned as it is: the program does something
+    else, such as several steps with one batch.
+    """
+    known = [count for count in loaded[1:] if count]
+    if None not in loaded or not known:
+        return list(loaded)
+    usual, waiting = round(statistics.median(known)), 0
+    computed: list[int | None] = []
+    for count in loaded:
+        waiting += count or 0
+        computed.append(min(usual, waiting))
+        waiting -= min(usual, waiting)
+    return computed if all(computed) else list(loaded)
