@@ -212,7 +212,11 @@ def test_many_small_kernels() -> None:
 def test_memory_for_a_larger_batch() -> None:
     before, after = (rehearse(training(Layers(), on_gpu(n, 4096))) for n in (512, 1024))
     (finding,) = before.findings
-    assert (finding.code, finding.line) == ("R14", line_of(Layers, "layer(x)"))
+    assert (finding.code, finding.line) == ("R14", None)
+    assert f"; the kernels of {line_of(Layers, 'layer(x)')} gain most." in finding.text
+    assert finding.remedy.startswith(
+        "Where the program makes its batches, make them twice as large"
+    )
     saved = seconds_of(before) - seconds_of(after) / 2
     assert finding.saved_seconds == pytest.approx(saved, abs=0.02 * seconds_of(before))
 

@@ -31,6 +31,9 @@ def reads_a_loss() -> Callable[[], object]:
 def test_reading_a_loss() -> None:
     finding = check_promise("R04", reads_a_loss(), quiet(), line_of(reads_a_loss, "# the line"))
     assert "once in a step" in finding.text
+    line = line_of(reads_a_loss, "# the line")
+    assert finding.remedy.startswith(f"At {line}, keep the value on the GPU, as in total += loss.d")
+    assert "synchronize" not in finding.remedy
 
 
 def waits_twice() -> Callable[[], object]:
@@ -46,6 +49,9 @@ def waits_twice() -> Callable[[], object]:
 
 def test_waits_on_several_lines_are_one_finding() -> None:
     finding = check_promise("R04", waits_twice(), quiet(), line_of(waits_twice, "# the longer"))
+    longer, other = (line_of(waits_twice, f"# the {which}") for which in ("longer", "other"))
+    assert finding.remedy.startswith(f"At {other}, keep the value on the GPU, ")
+    assert finding.remedy.endswith(f"; at {longer}, remove torch.cuda.synchronize().")
     assert f"2 times in a step, also at {line_of(waits_twice, '# the other')}" in finding.text
 
 

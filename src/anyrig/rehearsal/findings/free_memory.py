@@ -57,16 +57,28 @@ def find(analysis: Analysis) -> Iterator[Finding]:
     saved = analysis.step_seconds - twice / 2
     if not analysis.matters(saved):
         return
+    line = _line_of_gain(analysis, kernels)
+    gain = "" if line is None else f"; the kernels of {line} gain most"
     yield Finding(
         CODE,
         "Memory would allow a larger batch",
-        _line_of_gain(analysis, kernels),
+        None,  # no line of a kernel is the one to change
         saved,
         None,
         f"{format_bytes(device.peak.headroom_bytes)} are free at the peak. A batch twice as large "
-        f"takes {twice / analysis.step_seconds:.2f} times as long.",
-        "Double the batch size, and adapt the learning rate. The saving is for as many samples as "
-        "now.",
+        f"takes {twice / analysis.step_seconds:.2f} times as long{gain}.",
+        f"{_remedy(analysis.samples)}, and adapt the learning rate. The saving is for as many "
+        "samples as now.",
+    )
+
+
+def _remedy(samples: int | None) -> str:
+    """Return what to write where the program sets its batch size."""
+    if samples is None:
+        return "Where the program makes its batches, make them twice as large"
+    return (
+        f"Where the program makes its DataLoader, double batch_size (a step has {samples} samples, "
+        f"and would have {2 * samples})"
     )
 
 

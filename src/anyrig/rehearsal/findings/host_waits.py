@@ -16,6 +16,9 @@ from .change import Change
 
 CODE = "R04"
 
+_SYNCHRONIZE = "synchronize"
+_MOST_LINES = 4
+
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield the finding if the steps would be shorter without the waits."""
@@ -40,9 +43,32 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         None,
         f"The host reads a value or synchronizes {_times(count)} in a step{also}. Meanwhile it "
         "launches nothing, and afterwards the GPU waits for the next launches.",
-        "Keep values on the GPU, for example a sum of loss.detach(), and read or print them once "
-        "in many steps; remove torch.cuda.synchronize().",
+        _remedy(analysis, waits, longest),
     )
+
+
+def _remedy(analysis: Analysis, waits: list[int], lines: list[str | None]) -> str:
+    """Return what to change at each line, the longest wait first."""
+    calls = {analysis.line(place) for place in waits if analysis.name(place) == _SYNCHRONIZE}
+    reads = {analysis.line(place) for place in waits if analysis.name(place) != _SYNCHRONIZE}
+    parts = []
+    if reads:
+        parts.append(
+            f"{_at(lines, reads)}, keep the value on the GPU, as in total += loss.detach() in "
+            "place of loss.item(), and read or print it once in many steps"
+        )
+    if calls:
+        parts.append(f"{_at(lines, calls)}, remove torch.cuda.synchronize()")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _at(lines: list[str | None], chosen: set[str | None]) -> str:
+    named = [line for line in lines if line in chosen and line is not None]
+    if not named:
+        return "where the host waits"
+    more = len(named) - _MOST_LINES
+    return f"at {', '.join(named[:_MOST_LINES])}{f' and {more} more lines' if more > 0 else ''}"
 
 
 def without_waits(analysis: Analysis) -> Change:
@@ -67,7 +93,7 @@ def _reads(analysis: Analysis, place: int) -> bool:
     return (
         "(Device ->" in name
         or name == "aten::_local_scalar_dense"
-        or (name == "synchronize" and analysis.schedule.tasks[place].kind == IntervalKind.WAIT)
+        or (name == _SYNCHRONIZE and analysis.schedule.tasks[place].kind == IntervalKind.WAIT)
     )
 
 
