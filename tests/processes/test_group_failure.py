@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 from dataclasses import replace
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from anyrig.cli.group_end import error_of_group
 from anyrig.errors import OtherRankError, RankWaitError
 from anyrig.processes.failure import GroupFailure, explain_failure
+from anyrig.processes.launcher import GroupResult
 from anyrig.processes.rank_end import Ending, RankEnd, note_exception, read_end
 
 GLOO = "RuntimeError: [gloo/transport/tcp/"
@@ -171,6 +174,44 @@ def test_the_last_line_of_a_progress_bar(tmp_path: Path) -> None:
     (tmp_path / "stdout.log").write_bytes(b"begin\n 10 %|#   |\r 20 %|##  |\r\n\n")
     end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
     assert end.last_output == "20 %|##  |"
+
+
+WARNED = "/a b/train.py:3: UserWarning: Error: old\n  warnings.warn('Error: old')\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        (f"no data\n{WARNED}{WARNED}", "no data"),
+        (f"no data\ntrain.py:3: FutureWarning: old\n{WARNED}", "no data"),  # without its source
+        (f"{WARNED}no data\n", "no data"),
+        (f"{WARNED}  no data\n  at all\n", "at all"),
+        (WARNED, None),
+    ],
+)
+def test_a_warning_is_no_error(written: str, line: str | None, tmp_path: Path) -> None:
+    (tmp_path / "stderr.log").write_text(written)
+    assert read_end(0, tmp_path, 1, was_stopped=False, suspended=False).last_error == line
+
+
+def test_a_rank_that_ends_itself_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    (tmp_path / "stderr.log").write_text(f"loading\n{WARNED}")
+    with pytest.raises(SystemExit) as raised:
+        argparse.ArgumentParser("train.py").parse_args(["--no-such-flag"])
+    note_exception(raised.value)
+    end = read_end(0, tmp_path, 2, was_stopped=False, suspended=False)
+    where = "in test_a_rank_that_ends_itself_says_where: sys.exit(2)"
+    first, second, third = end.describe(names_host=False).splitlines()
+    assert first == "rank 0 failed (exit code 2)"
+    assert second.startswith("  it ended itself at ")
+    assert second.endswith(where)
+    assert third == "  last line of standard error: loading"
+    error = error_of_group(GroupResult(explain_failure([end])))
+    assert error is not None
+    assert (error.kind, error.text) == ("SystemExit", "sys.exit(2)")
 
 
 def test_a_lost_node_comes_before_its_consequences(ended) -> None:

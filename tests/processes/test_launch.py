@@ -99,7 +99,10 @@ def test_sys_exit_with_a_message(tmp_path: Path) -> None:
     def leave() -> None:
         sys.exit("there is no data")
 
-    with pytest.raises(LaunchError, match=r"failed \(exit code 1\)\n.*: there is no data"):
+    said = (
+        r"failed \(exit code 1\)\n.* in leave: sys.exit\('there is no data'\)\n.*: there is no data"
+    )
+    with pytest.raises(LaunchError, match=said):
         launch(leave, rig="cpu", log_dir=tmp_path / "logs")
     assert [file.name for file in tmp_path.iterdir()] == ["logs"]
 

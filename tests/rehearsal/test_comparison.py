@@ -147,6 +147,11 @@ def test_a_rehearsal_that_wrote_no_facts_fails_with_its_last_line() -> None:
     assert describe_fit(compare_rig(VirtualRig.parse("T4"), 3, {}, None, None)) == (
         "failed: exit status 3"
     )
+    error = {"kind": "SystemExit", "text": "sys.exit(2)", "line": "train.py:9"}
+    said = "train.py: error: no such flag"
+    assert describe_fit(compare_rig(VirtualRig.parse("T4"), 2, {"error": error}, said, None)) == (
+        f"failed: sys.exit(2) at train.py:9; its last line: {said}"
+    )
     unused = compare_rig(VirtualRig.parse("T4"), 0, {"devices": []}, None, None)
     assert describe_fit(unused) == "no GPU used"
 

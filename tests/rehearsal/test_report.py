@@ -218,6 +218,19 @@ dist.destroy_process_group()
 """
 
 
+def test_a_script_that_leaves_a_gpu_alone_and_ends_itself(tmp_path: Path) -> None:
+    script, file = tmp_path / "one.py", tmp_path / "facts.json"
+    script.write_text("import sys, torch\ntorch.ones(3, device='cuda')\nsys.exit(3)\n")
+    status, _, err = rehearse("--json", str(file), program=[str(script)], rig="2xT4")
+    assert status == 3
+    assert "  ended by   sys.exit(3) at one.py:3\n" in err
+    assert (
+        "  cuda:1     not used: the script computes on cuda:0 only. Rehearse it with --rig T4"
+        in err
+    )
+    assert json.loads(file.read_text())["unused_devices"] == [1]
+
+
 def test_the_report_of_ranks_is_one(tmp_path: Path) -> None:
     script, file = tmp_path / "ranks.py", tmp_path / "facts.json"
     script.write_text(RANKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from anyrig.rehearsal.facts import (
 )
 from anyrig.rehearsal.fault_facts import FaultFacts
 from anyrig.rehearsal.summary import describe
+from anyrig.rehearsal.watching import program_error_of
 from anyrig.virtual.clock_settings import ClockSettings
 from anyrig.virtual.rig import VirtualRig
 
@@ -161,6 +163,17 @@ def test_the_most_memory_is_stated_where_it_is_known() -> None:
     assert text.endswith("may add, which is more than the GPU has")
 
 
+@pytest.mark.parametrize(
+    ("unused", "name"), [((1,), "cuda:1"), ((1, 2, 3), "cuda:1-3"), ((1, 3), "cuda:1,3")]
+)
+def test_gpus_that_were_not_used_are_named(unused: tuple[int, ...], name: str) -> None:
+    lines = rows(replace(ABOUT, devices=(device(),), unused_devices=unused))[name]
+    assert lines[0].startswith("not used: the script computes on cuda:0 only. Rehearse it with --r")
+    assert "--rig T4, or spread" in lines[0]
+    assert "anyrig.spread(model)" in lines[1]
+    assert "not used" not in describe(replace(ABOUT, devices=(device(),)))
+
+
 def refused(index: int, allocated: str, cached: str) -> ProgramError:
     text = (
         f"CUDA out of memory. Tried to allocate 20.00 MiB. GPU {index} has a total capacity of "
@@ -199,6 +212,26 @@ def test_an_error_without_a_line_and_a_rehearsal_without_data() -> None:
         "anyrig: train.py on virtual GPUs T4, without data",
         "  ended by   KeyError",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1, "sys.exit(1) at test_summary.py:"),
+        ("no data", "sys.exit('no data') at test_summary.py:"),
+        ("no data " * 99, f"sys.exit('{'no data ' * 11}no … at test_summary.py:"),
+        (0, None),
+        (None, None),
+    ],
+)
+def test_a_program_that_ends_itself_with_an_error_says_so(code: Any, text: str | None) -> None:
+    with pytest.raises(SystemExit) as raised:
+        sys.exit(code)
+    error = program_error_of(raised.value)
+    if text is None:
+        assert error is None
+    else:
+        assert rows(replace(ABOUT, error=error))["ended by"][0].startswith(text)
 
 
 def finding(code: str, saved: float | None, line: str | None = "train.py:3") -> Finding:

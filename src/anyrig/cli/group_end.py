@@ -28,11 +28,15 @@ def error_of_group(result: GroupResult) -> ProgramError | None:
     first = None if result.failure is None else result.failure.first
     if first is not None and first.ending is Ending.KILLED and first.exit_code == -signal.SIGKILL:
         return ProgramError(KILLED_RANK, f"rank {first.rank} was killed", None)
-    if first is None or first.traceback is None or first.last_error is None:
+    if first is None:
         return None
-    kind, _, text = first.last_error.partition(": ")
     place = first.place
     line = None if place is None else Path(place.partition(" in ")[0]).name
+    if first.exit_words is not None:
+        return ProgramError(SystemExit.__name__, first.exit_words, line)
+    if first.traceback is None or first.last_error is None:
+        return None
+    kind, _, text = first.last_error.partition(": ")
     return ProgramError(kind.rpartition(".")[2], text, line)
 
 

@@ -37,7 +37,7 @@ _TORCH = str(Path(importlib.util.find_spec("torch").origin).parent)  # type: ign
 # Frames that are not the program's own.
 _NOT_THE_PROGRAM = (
     *(f"{_TORCH}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen "),
-    *("/threading.py", "/runpy.py", "/contextlib.py"),
+    *("/threading.py", "/runpy.py", "/contextlib.py", "/argparse.py"),
 )
 
 # A rank that waits for others has a frame of these files inside the program's own frames. In a

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from ..errors import OtherRankError, RankWaitError
+from .last_line import last_line, last_line_before_warnings
 from .places import ERROR_FILE, place_of, read_place
 
 # The file, next to its log, in which a rank notes the exception that ends it.
@@ -64,6 +65,8 @@ class _Note:
     error: str | None = None
     traceback: str | None = None
     explanation: str | None = None
+    exit_place: str | None = None  # of a `SystemExit` other than of success
+    exit_words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ class RankEnd:
         exit_code: the exit code of the process; the negative number of a signal that ended it.
         ending: the kind of ending.
         last_output: the last line of standard output, or None.
-        last_error: the exception that ended the rank, else the last line of standard error, or
+        last_error: the exception that ended the rank, else the last line of standard error that is
+            no warning of Python, or
             None.
         traceback: the traceback of that exception, or None.
         place: the line of the program at which the rank was stopped or raised, or None.
@@ -88,6 +92,8 @@ class RankEnd:
         absent: the ranks that this rank waited for until its time limit, if known.
         explanation: several lines of text about the exception, such as what filled the memory of a
             device; None if there is none.
+        exit_words: the call by which the rank ended itself, such as ``sys.exit(1)``; None if it
+            ended otherwise.
     """
 
     rank: int
@@ -105,6 +111,7 @@ class RankEnd:
     wrote_unix_seconds: float = 0.0
     absent: tuple[int, ...] = ()
     explanation: str | None = None
+    exit_words: str | None = None
 
     def describe(self, *, names_host: bool, explains: bool = False) -> str:
         """Return some lines of text: how the rank ended, where, its last output and error.
@@ -115,10 +122,14 @@ class RankEnd:
         code = "" if self.ending is Ending.DONE else _format_code(self.exit_code)
         host = f" on {self.host}" if names_host else ""
         lines = [f"rank {self.rank}{host} {self.ending.value}{code}{suspended}"]
+        if self.exit_words is not None:
+            at = f" at {self.place}" if self.place else ""
+            lines += [f"  it ended itself{at}: {_shorten(self.exit_words)}"]
         inside = f", inside {self.inside}" if self.inside else ""
-        lines += [f"  it was at {self.place}{inside}"] if self.place else []
+        lines += [f"  it was at {self.place}{inside}"] if self.place and not self.exit_words else []
         lines += [f"  last output: {_shorten(self.last_output)}"] if self.last_output else []
-        lines += [f"  last error: {_shorten(self.last_error)}"] if self.last_error else []
+        title = "last error" if self.exit_words is None else "last line of standard error"
+        lines += [f"  {title}: {_shorten(self.last_error)}"] if self.last_error else []
         if explains and self.explanation is not None:
             lines += [f"  {line}".rstrip() for line in self.explanation.splitlines()]
         return "\n".join(lines)
@@ -142,6 +153,10 @@ def note_exception(error: BaseException, explanation: str | None = None) -> bool
     note = _Note(explanation=None if explanation is None else explanation[:_TAIL_BYTES])
     if isinstance(error, SystemExit):
         cause = error.__context__ if error.code else None  # the exception that the program handled
+        if error.code:
+            left = place_of("".join(traceback.format_exception(error)))
+            note.exit_place = None if left is None else left.line
+            note.exit_words = f"sys.exit({error.code!r})"[:_TAIL_BYTES]
     else:
         lines = traceback.TracebackException.from_exception(error).format_exception_only()
         # A SyntaxError begins with indented lines of the program.
@@ -181,7 +196,8 @@ def read_end(
     log, note = folder / "stderr.log", _read_note(folder)
     errors = _tail(log)
     aborted = _ABORTED.findall(errors)
-    last_error = aborted[-1] if aborted else note.error or _last_line(errors)
+    written = last_line_before_warnings(errors)
+    last_error = aborted[-1] if aborted else note.error or written
     stopped = read_place(folder) if was_stopped else None
     # If the rank raised while it waited for others, its traceback is more exact than its stack.
     raised = None if note.traceback is None else place_of(note.traceback)
@@ -196,10 +212,10 @@ def read_end(
         host=socket.gethostname(),
         exit_code=exit_code,
         ending=ending,
-        last_output=_last_line(_tail(folder / "stdout.log")),
+        last_output=last_line(_tail(folder / "stdout.log")),
         last_error=last_error,
         traceback=note.traceback,
-        place=None if place is None else place.line,
+        place=note.exit_place if place is None else place.line,
         inside=None if place is None else place.inside,
         waits=None if stopped is None else stopped.waits,
         suspended=suspended,
@@ -207,6 +223,7 @@ def read_end(
         wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
         absent=absent,
         explanation=note.explanation,
+        exit_words=note.exit_words if stopped is None else None,
     )
 
 
@@ -236,13 +253,6 @@ def _shorten(text: str) -> str:
     if len(text) <= _SHOWN_CHARACTERS:
         return text.removesuffix(":")  # the lines that follow are not shown
     return f"{text[:_SHOWN_CHARACTERS].rstrip()} …"
-
-
-def _last_line(text: str) -> str | None:
-    lines = text.split("\n")
-    # A progress bar rewrites its line: only the text after the last carriage return is visible.
-    seen = [line.rstrip("\r").rpartition("\r")[2].strip() for line in lines if line.strip()]
-    return seen[-1] if seen else None
 
 
 def _tail(file: Path) -> str:

@@ -31,7 +31,7 @@ class ProgramError:
 
     Attributes:
         kind: the name of the exception's class; `KILLED_RANK` if a rank was killed.
-        text: its message.
+        text: its message; for a `SystemExit`, the call, such as ``sys.exit(1)``.
         line: the innermost line of the program in the traceback, such as ``train.py:31``.
     """
 
@@ -307,6 +307,8 @@ class Facts:
         status: the program's exit status.
         error: the error that ended it.
         devices: the devices that were used.
+        unused_devices: the CUDA indices of the GPUs that a program of one process could use and did
+            not.
         steps: the steps in order.
         typical_step: the typical step; None without steps.
         step_interval: the interval of its time on real GPUs; None without steps or GPUs, and
@@ -345,6 +347,7 @@ class Facts:
     assumed_ranks: AssumedRanks | None = None
     measurement: Measurement | None = None
     clock: ClockSettings = field(default_factory=ClockSettings)
+    unused_devices: tuple[int, ...] = ()
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

@@ -148,8 +148,8 @@ class Rehearsal:
 
         def explain(error: BaseException) -> str | None:
             watching.stop()
-            if not isinstance(error, SystemExit | KeyboardInterrupt):
-                errors.append(program_error_of(error))
+            if (ended := program_error_of(error)) is not None:
+                errors.append(ended)
             return watch.explain(error)
 
         if not self.reporting.is_wanted:
@@ -163,7 +163,8 @@ class Rehearsal:
                     folder.await_others(_MOST_SECONDS if status == 0 else _LEAST_SECONDS)
                     with without_collections():
                         own = [] if watching.steps is None else [watching.record()]
-                    self._report([*own, *folder.read_all()], status, next(iter(errors), None))
+                    records = [*own, *folder.read_all()]
+                    self._report(records, status, next(iter(errors), None), is_one_process=True)
         if refusals:
             raise refusals[0]
         if self.remedies and watch.has_seen_error:
@@ -177,13 +178,19 @@ class Rehearsal:
         status: int,
         error: ProgramError | None = None,
         account: Callable[[Sequence[StepFacts]], FaultFacts] | None = None,
+        *,
+        is_one_process: bool = False,
     ) -> None:
-        """Report what the processes that used a GPU did."""
+        """Report what the processes that used a GPU did.
+
+        If `is_one_process`, no launcher started ranks.
+        """
         about = facts_about(self.program.name, self.program.arguments, self._installation)
         facts = replace(about, status=status, error=error)
         used = [process for process in processes if process.devices]
         if used:
             from .read_facts import read_facts
+            from .unused_gpus import find_unused
 
             facts = read_facts(
                 facts,
@@ -192,6 +199,9 @@ class Rehearsal:
                 with_timelines=self.reporting.has_files and not self.reporting.is_brief,
                 with_findings=not self.reporting.is_brief,
             )
+            if is_one_process and not self.lone_rank:
+                unused = find_unused(self.rig, used, os.environ)
+                facts = replace(facts, unused_devices=unused)
         if account is not None:
             facts = replace(facts, fault=account(facts.steps))
         self.reporting.write(facts)

@@ -13,15 +13,18 @@ from .facts import (
     Facts,
     Finding,
     PeakMemory,
+    ProgramError,
     StepFacts,
     StepInterval,
     TypicalStep,
 )
 from .failing.description import describe_fault
 from .refused_moment import describe_refused_moment
+from .unused_gpus import describe_unused, name_unused
 
 _WIDTH = 11  # of the first column
 _MOST_FINDINGS = 3
+_MOST_WORDS = 100  # of `sys.exit`
 
 
 def describe(facts: Facts) -> str:
@@ -29,8 +32,7 @@ def describe(facts: Facts) -> str:
     mode = ", without data" if facts.shape_only else ""
     lines = [f"anyrig: {facts.program} on virtual GPUs {facts.rig}{mode}"]
     if facts.error is not None:
-        where = "" if facts.error.line is None else f" at {facts.error.line}"
-        lines += row("ended by", [f"{facts.error.kind}{where}"])
+        lines += row("ended by", [describe_error(facts.error)])
     if facts.fault is not None:
         lines += row("failure", describe_fault(facts.fault))
         if not facts.devices:  # the ranks were ended before they could leave their records
@@ -46,8 +48,18 @@ def describe(facts: Facts) -> str:
             *_describe_tensors(facts, device),
         ]
         lines += row(f"cuda:{device.index}", [rank + text for text in texts])
+    if facts.unused_devices:
+        lines += row(name_unused(facts), describe_unused(facts))
     lines += _describe_findings(facts)
     return "\n".join(lines)
+
+
+def describe_error(error: ProgramError) -> str:
+    """Return what ended the program, and where."""
+    what = error.kind
+    if what == SystemExit.__name__:
+        what = error.text if len(error.text) <= _MOST_WORDS else f"{error.text[:_MOST_WORDS]} …"
+    return what if error.line is None else f"{what} at {error.line}"
 
 
 def _describe_findings(facts: Facts) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -196,11 +197,26 @@ def facts_about(program: str, arguments: Sequence[str], installed: Installation)
     )
 
 
-def program_error_of(error: BaseException) -> ProgramError:
-    """Return an exception as a fact, with the innermost line of the program."""
+def program_error_of(error: BaseException) -> ProgramError | None:
+    """Return the exception that ends a program as a fact, with the innermost line of the program.
+
+    None if it is no error: an interruption, or `sys.exit` with success.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return None
+    if not isinstance(error, SystemExit):
+        return ProgramError(type(error).__name__, str(error), _line_of(error))
+    if not error.code:
+        return None
+    return ProgramError(type(error).__name__, f"sys.exit({error.code!r})", _line_of(error))
+
+
+def _line_of(error: BaseException) -> str | None:
     from .texts import name_lines
 
     def is_library(code: CodeType) -> bool:
+        if isinstance(error, SystemExit) and code.co_filename == argparse.__file__:
+            return True
         if "torch" not in sys.modules:
             return False
         from ..observe.source_line import is_library_code
@@ -213,4 +229,4 @@ def program_error_of(error: BaseException) -> ProgramError:
         if not is_library(code):
             (line,) = name_lines([(code.co_filename, frames.tb_lineno)])
         frames = frames.tb_next
-    return ProgramError(type(error).__name__, str(error), line)
+    return line

@@ -147,6 +147,9 @@ def _describe_error(
         return last_line or f"exit status {status}"
     first = error["text"].partition("\n")[0]
     where = "" if error["line"] is None else f" at {error['line']}"
+    if error["kind"] == SystemExit.__name__:
+        said = "" if last_line is None else f"; its last line: {last_line}"
+        return f"{first}{where}{said}"
     return f"{error['kind']}{where}: {first}"
 
 

@@ -7,6 +7,7 @@ from ..facts import DeviceFacts, Facts
 from ..measurement import Measurement
 from ..summary import (
     describe_activity,
+    describe_error,
     describe_rate,
     describe_shares,
     has_ranks,
@@ -21,8 +22,7 @@ def describe_measured(facts: Facts) -> str:
     assert measurement is not None
     lines = [f"anyrig: {facts.program} on {facts.rig}, measured"]
     if facts.error is not None:
-        where = "" if facts.error.line is None else f" at {facts.error.line}"
-        lines += row("ended by", [f"{facts.error.kind}{where}"])
+        lines += row("ended by", [describe_error(facts.error)])
     lines += row("step", _describe_steps(facts, measurement))
     for device in facts.devices:
         rank = f"rank {device.rank}, " if has_ranks(facts) else ""

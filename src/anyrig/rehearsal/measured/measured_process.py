@@ -42,8 +42,7 @@ class MeasuredProcess(Watcher):
         """Note the exception that ends the program."""
         if self._window is not None:
             self._window.stop()
-        if not isinstance(error, SystemExit | KeyboardInterrupt):
-            self._error = program_error_of(error)
+        self._error = program_error_of(error)
 
     def finish(self, program: Program, status: int) -> int:
         """Write the report, or leave the record in the folder.
