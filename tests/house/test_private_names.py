@@ -30,6 +30,7 @@ OTHERS = {
     "_operator": "Python's operators",
     "_replace": "named tuples, documented",
     "_run_exitfuncs": "atexit: the end of a process whose threads would hang it",
+    "_saved_": "nodes of autograd: the prefix of what they have saved, documented",
     "_thread": "Python's threads",
     # threading; SimpleElasticAgent's method of this name is listed.
     "_shutdown": "threading: the end of a process whose threads would hang it",

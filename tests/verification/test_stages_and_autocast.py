@@ -1,4 +1,4 @@
-"""PyTorch's pipelines, whose ranks have different parameters, and training runs with autocast."""
+"""Runs of PyTorch's pipelines, with autocast, and with sequences that are padded differently."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import autocast_runs
+import padded_runs
 import pipelined_runs
 import pytest
 import torch
@@ -19,6 +20,7 @@ CASES = {
         for name, found in pipelined_runs.EXPECTED.items()
     },
     **{("autocast_runs", name, "float64"): found for name, found in autocast_runs.EXPECTED.items()},
+    **{("padded_runs", name, "float64"): found for name, found in padded_runs.EXPECTED.items()},
     **{
         ("autocast_runs", name, "float32"): found
         for name, found in autocast_runs.IN_OWN_TYPES.items()

@@ -125,7 +125,7 @@ def record_this_process() -> None:
     owner = os.getpid()
 
     def leave() -> None:
-        if os.getpid() == owner and recorder.step_count:
+        if os.getpid() == owner and recorder.has_record:
             recorder.stop()
             channel.write_record(recorder.record(*recorder.place))
 

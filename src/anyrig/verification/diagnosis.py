@@ -19,7 +19,12 @@ from .causes.ranks import (
     ranks_disagree,
     scaled_by_each_rank,
 )
-from .causes.samples import repeated_or_missed, same_samples_everywhere, unequal_counts
+from .causes.samples import (
+    padding,
+    repeated_or_missed,
+    same_samples_everywhere,
+    unequal_counts,
+)
 from .comparison import PARAMETER, Comparison, compare
 from .evidence import Evidence, sample_facts
 from .pipeline_stages import ranks_of_first_stage
@@ -38,6 +43,7 @@ _CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     learning_rate,
     unequal_counts,
     batch_norm_by_rank,
+    padding,
     ranks_disagree,
 )
 
@@ -218,6 +224,11 @@ def _notes(rig: Sequence[RankRecord], one: RankRecord) -> tuple[str, ...]:
     notes = []
     if any(record.has_dropout for record in rig):
         notes.append("dropout was off in both runs; only its random states were compared")
+    if any(batch.is_recollated for batch in one.batches):
+        notes.append(
+            "the ranks' batches have different shapes, so on one device the loader's collate "
+            "function made its batches from the same samples"
+        )
     counts = {len(record.steps) for record in (*rig, one)}
     if len(counts) > 1:
         notes.append("the runs have different numbers of steps; the first ones were compared")

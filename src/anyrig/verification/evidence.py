@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .bounds import allowed, norm, norm_of_all
 from .comparison import Comparison, Difference, Tensors
-from .records import RankRecord, StepRecord
+from .records import LoadedBatch, RankRecord, StepRecord
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class Evidence:
     def one_step(self) -> StepRecord:
         """The step that differs, on one device."""
         return self.one.steps[self.difference.step - 1]
+
+    def batches_of(self, record: RankRecord) -> list[LoadedBatch]:
+        """Return the batches that a process loaded in the step that differs."""
+        step = self.difference.step - 1
+        return [one for one in record.batches if one.step == step and one.batch is not None]
+
+    @cached_property
+    def is_recollated(self) -> bool:
+        """Whether a collate function made batches of the step anew on one device."""
+        return any(one.is_recollated for one in self.batches_of(self.one))
 
     @cached_property
     def micro_batches(self) -> int:

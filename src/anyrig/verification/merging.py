@@ -6,9 +6,10 @@
     rank 1: [e f] [g h]
 
 The batches that the ranks loaded at the same time are put together, in the order of ranks; equal
-batches, such as those of the ranks of tensor parallelism, are used once. Then the samples of a step
-with several equal micro-batches are redistributed over them: the gradient of a correct program does
-not depend on this, whereas a mean of means over unequal numbers of tokens does.
+batches, such as those of the ranks of tensor parallelism, are used once. Batches that cannot be
+joined, such as those padded to different widths, are left to `Recollation`. Then the samples of a
+step with several equal micro-batches are redistributed over them: the gradient of a correct program
+does not depend on this, whereas a mean of means over unequal numbers of tokens does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..errors import VerificationError
+from .recollation import REMEDY, Recollation, has_samples_first
 from .records import LoadedBatch, RankRecord
 from .samples import digest_of, hash_samples
 
@@ -89,11 +91,22 @@ def deal_anew(batches: Sequence[LoadedBatch]) -> list[LoadedBatch]:
 
 def _merge_ranks(batches: Sequence[LoadedBatch]) -> LoadedBatch:
     first = batches[0]
-    present = {digest_of(one.batch): one.batch for one in batches if one.batch is not None}
+    present = [*{digest_of(one.batch): one for one in batches if one.batch is not None}.values()]
     if not present:
         return first
-    values = join_values([*present.values()])
-    return replace(first, batch=values)
+    parts = tuple(one.batch for one in present)
+    indices = [one.indices for one in present if one.indices is not None]
+    if len(present) > 1 and len(indices) == len(present) and not _can_be_joined(parts, indices):
+        return replace(first, batch=Recollation(parts, tuple(indices)), indices=None)
+    return replace(first, batch=join_values(parts), indices=None)
+
+
+def _can_be_joined(parts: Sequence[Any], indices: Sequence[Sequence[Any]]) -> bool:
+    try:
+        join_values(parts)
+    except VerificationError:
+        return False
+    return all(map(has_samples_first, parts, map(len, indices)))
 
 
 def join_values(values: Sequence[Any]) -> Any:
@@ -114,7 +127,8 @@ def join_values(values: Sequence[Any]) -> Any:
             shapes = ", ".join(str(tuple(one.shape)) for one in values)
             raise VerificationError(
                 f"the ranks loaded batches of the shapes {shapes}, which cannot be put together "
-                "for one device; pad all samples to one length"
+                "for one device, and their loader has no indices by which its collate function "
+                f"could make one batch of their samples; {REMEDY}"
             )
         return torch.cat([*values])
     if isinstance(first, tuple | list) and all(isinstance(one, str) for one in first):
@@ -126,6 +140,12 @@ def _rebuild(first: Any, values: Sequence[Any], join: Callable[[Sequence[Any]], 
     """Join containers part by part; other objects must be equal."""
     if isinstance(first, Mapping):
         return {key: join([one[key] for one in values]) for key in first}
+    if isinstance(first, tuple | list) and any(len(one) != len(first) for one in values):
+        lengths = ", ".join(str(len(one)) for one in values)
+        raise VerificationError(
+            f"the ranks loaded batches with lists of the lengths {lengths}, which cannot be put "
+            "together for one device; return tensors from the data set"
+        )
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(join([*parts]) for parts in zip(*values, strict=True)))
     if isinstance(first, tuple | list):

@@ -35,6 +35,7 @@ from ..observe.events import Events
 from ..observe.hooks import Observer
 from ..observe.source_line import current_line, is_library_code
 from ..private_names import refuse_missing
+from .divisors import divisors_of
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
 from .label_counts import LabelCounts
@@ -128,9 +129,9 @@ class Recorder:
         self._loaders.stop()
 
     @property
-    def step_count(self) -> int:
-        """How many steps were recorded."""
-        return len(self._steps)
+    def has_record(self) -> bool:
+        """Whether there are steps, or a reason why there are none."""
+        return bool(self._steps) or self._loaders.failure is not None
 
     def record(self, rank: int, world_size: int) -> RankRecord:
         """Return what was recorded."""
@@ -146,6 +147,7 @@ class Recorder:
             self._draws,
             self._dropout.was_called,
             tuple(self._loaders.batches),
+            self._loaders.failure,
         )
 
     def _to_float(
@@ -172,7 +174,7 @@ class Recorder:
             return
         if not self._steps and not self._losses:
             self._dtypes |= dtypes_of(loss)
-        self._losses.append(LossRecord(float(loss.detach()), _line()))
+        self._losses.append(LossRecord(float(loss.detach()), _line(), divisors_of(loss)))
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> Any:
         if not self._is_recording or is_exporting():

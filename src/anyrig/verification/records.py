@@ -19,10 +19,12 @@ class LossRecord:
     Attributes:
         value: its value.
         line: where it was called, such as ``train.py:31``; None if unknown.
+        divisors: the divisors of the terms that it adds up; empty if unknown.
     """
 
     value: float
     line: str | None = None
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,19 @@ class LoadedBatch:
         iteration: which iteration over a loader of the program it belongs to, from 0.
         number: the number of the batch in that iteration.
         step: the step in which it was loaded.
-        batch: the batch, on the CPU; None for the end of the iteration.
+        batch: the batch, on the CPU; None for the end of the iteration. In what one device is to
+            load, a `Recollation` for a batch that the loader's collate function has to make.
+        indices: the indices of its samples in the data set; None if the loader has no lists of
+            indices.
+        is_recollated: whether a `Recollation` made the batch.
     """
 
     iteration: int
     number: int
     step: int
     batch: Any
+    indices: tuple[Any, ...] | None = None
+    is_recollated: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class RankRecord:
         draws_random_numbers: whether a forward pass drew random numbers other than for dropout.
         has_dropout: whether a forward pass had dropout, which verification turns off.
         batches: what data loaders delivered.
+        failure: why the run ended before its steps, if verification itself ended it; else None.
     """
 
     rank: int
@@ -117,3 +126,4 @@ class RankRecord:
     draws_random_numbers: bool = False
     has_dropout: bool = False
     batches: tuple[LoadedBatch, ...] = ()
+    failure: str | None = None

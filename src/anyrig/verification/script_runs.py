@@ -100,6 +100,9 @@ class ScriptRuns:
         with channel.open():
             ended = start()
         records = channel.read_records()
+        for record in records:
+            if record.failure is not None:
+                raise VerificationError(record.failure)
         is_complete = bool(records) and all(len(one.steps) == self.steps for one in records)
         if ended.status != 0 and not is_complete:
             tail = "\n".join(ended.output.strip().splitlines()[-_MOST_LINES:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -99,16 +99,14 @@ def _compare_with_one(
     ranks: Sequence[RankRecord],
     group: dist.ProcessGroup | None,
 ) -> Verdict:
-    try:
-        batches = merge_batches(ranks)
-    except VerificationError as error:
-        return Verdict(2, reason=str(error), world_size=len(ranks))
     first = Rig((rig.lead,), rig.reason)
     start = initial_values(ranks)
-    if group is None:
-        return judge(ranks, _record(train, first, steps, dtype, 0, batches, start))
-    with alone_in(group):
-        one = _record(train, first, steps, dtype, 0, batches, start)
+    try:
+        batches = merge_batches(ranks)
+        with nullcontext() if group is None else alone_in(group):
+            one = _record(train, first, steps, dtype, 0, batches, start)
+    except VerificationError as error:
+        return Verdict(2, reason=str(error), world_size=len(ranks))
     return judge(ranks, one)
 
 

@@ -6,6 +6,7 @@ from ..name import Needs, PrivateName
 
 _FLAT = "verify: the parameters of FSDP's flat shards"
 _NAMES = "verify: the names of parameters in wrapped models"
+_PADDED = "verify: batches that are padded to different widths"
 
 VERIFICATION = (
     PrivateName("torch._dynamo.eval_frame.OptimizedModule._orig_mod", _NAMES),
@@ -73,4 +74,7 @@ VERIFICATION = (
         needs=Needs.DISTRIBUTED,
     ),
     PrivateName("torch.nn.modules.batchnorm._BatchNorm", "verify: batch norm"),
+    PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter", _PADDED),
+    PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", _PADDED),
+    PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter._reset", _PADDED),
 )
