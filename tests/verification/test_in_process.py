@@ -152,3 +152,48 @@ def test_random_numbers_in_a_forward_pass_cannot_be_compared() -> None:
     verdict = verify(train, "cpu")
     assert verdict.exit_code == 2
     assert "draws random numbers in its forward pass" in str(verdict)
+
+
+def adversaries(rig: Rig) -> None:
+    """Two models of one class, whose parameters have the same names and partly the same shapes."""
+    device = rig.lead.torch_device
+    maker, judge = (
+        nn.Sequential(nn.Linear(first, 8), nn.Tanh(), nn.Linear(8, last)).to(device)
+        for first, last in ((4, FEATURES), (FEATURES, 1))
+    )
+    makes, judges = anyrig.spread(maker, rig), anyrig.spread(judge, rig)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (judge, maker)]
+    data = TensorDataset(torch.randn(32, FEATURES), torch.randn(32, 4))
+    criterion = nn.BCEWithLogitsLoss()
+    for real, noise in DataLoader(data, 16):
+        made = makes(noise.to(device))
+        for optimizer, samples, kind in (
+            (optimizers[0], real.to(device), 1.0),
+            (optimizers[0], made.detach(), 0.0),
+            (optimizers[1], made, 1.0),
+        ):
+            optimizer.zero_grad()
+            scores = judges(samples)
+            criterion(scores, torch.full_like(scores, kind)).backward()
+            optimizer.step()
+
+
+def student(rig: Rig) -> None:
+    """A model that learns from another of the same class, which no optimizer has."""
+    device = rig.lead.torch_device
+    teacher, net = nn.Linear(FEATURES, 3).to(device), nn.Linear(FEATURES, 3).to(device)
+    model = anyrig.spread(net, rig)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.randn(32, FEATURES), 16):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            wanted = teacher(x.to(device))
+        nn.functional.mse_loss(model(x.to(device)), wanted).backward()
+        optimizer.step()
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("run", [adversaries, student])
+def test_models_with_the_same_names_keep_their_own_values(run: Callable[[Rig], None]) -> None:
+    verdict = verify(run, "cuda:0,1")
+    assert verdict, str(verdict)

@@ -17,7 +17,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ class Recorder:
         )
         self._stages: weakref.WeakKeyDictionary[nn.Module, int | None] = weakref.WeakKeyDictionary()
         self._begun: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Outermost modules, in the order of their first calls.
+        self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._depth = 0
         self.place = int(os.environ.get("RANK") or "0"), int(os.environ.get("WORLD_SIZE") or "1")
         self._gradients: dict[str, Piece] = {}
@@ -182,6 +185,7 @@ class Recorder:
         if not self._running:
             self._running.append(module)
             self._random_before = _random_states()
+            self._called.setdefault(module, len(self._called))
             self._begin_module(module)
             changed = widen(inputs) if self._widens else inputs
         else:
@@ -217,19 +221,28 @@ class Recorder:
             return
         self._begun.add(module)
         kind = type(unwrap(module)).__name__
-        of_optimizers = {
-            id(one.parameter): one.name
-            for optimizer in find_instances(Optimizer)[Optimizer]
-            for one in name_parameters(parameters_of(optimizer))
-        }
+        has_optimizer = bool(find_instances(Optimizer)[Optimizer])
+        trained = {id(one.parameter): one.name for one in self._name_all()}
         with torch.no_grad():
             for long_name, parameter in module.named_parameters():
                 name = clean_name(long_name)
-                value = self._initial.get(of_optimizers.get(id(parameter), name))
-                if value is None:
-                    value = self._initial.get(f"{kind}.{name}")
+                if has_optimizer:  # others, such as a teacher's, may have the names of trained ones
+                    value = self._initial.get(trained.get(id(parameter), ""))
+                else:
+                    value = self._initial.get(name, self._initial.get(f"{kind}.{name}"))
                 if value is not None and value.shape == parameter.shape:
                     write_whole(parameter, value)
+
+    def _name_all(self, more: Sequence[Tensor] = ()) -> list[NamedParameter]:
+        """Return the parameters of all optimizers in the models called so far, and `more`.
+
+        Models are in the order of their first calls, so that names are the same in both runs.
+        """
+        optimizers = find_instances(Optimizer)[Optimizer]
+        trained = {id(one) for optimizer in optimizers for one in parameters_of(optimizer)}
+        called = (one for module in self._called for one in module.parameters())
+        ordered = [one for one in called if id(one) in trained]
+        return name_parameters([*{id(one): one for one in (*ordered, *more)}.values()])
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._depth += 1
@@ -283,7 +296,11 @@ class Recorder:
         parameters = parameters_of(optimizer)
         flat: dict[int, tuple[FlatPart, ...]] = {}
         stages = stages_of_parameters()
-        for one in name_parameters(parameters):
+        named = {id(one.parameter): one for one in self._name_all(parameters)}
+        for number, parameter in enumerate(parameters):
+            one = named[id(parameter)]
+            if one.owner is None:
+                one = replace(one, name=f"parameter {number}")
             if one.root is not None and id(one.root) not in flat:
                 flat |= {id(one.root): (), **find_flat_parts(one.root)}
             gradient = one.parameter.grad

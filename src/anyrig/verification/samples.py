@@ -28,13 +28,15 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 def hash_samples(values: Any) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
     """Return a hash of each sample of the first tensor with dimensions, and a sample's shape.
 
-    None if there is no such tensor.
+    None if there is no such tensor, or a model has computed it, as what a criterion gets.
     """
     from torch.distributed.tensor import DTensor
 
     for tensor in tensors_in(values):
         if tensor.dim() == 0 or isinstance(tensor, DTensor):
             continue
+        if tensor.grad_fn is not None:
+            return None
         host = tensor.detach().cpu()
         if host.is_floating_point():
             host = host.double()
