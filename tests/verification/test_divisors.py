@@ -34,6 +34,8 @@ def scores(x: Tensor) -> Tensor:
         (lambda x: functional.cross_entropy(scores(x), LABELS), [3]),
         (lambda x: functional.cross_entropy(scores(x), LABELS, MASK[:2].add(1)), [4]),
         (lambda x: (x * MASK).sum() / COUNT + 0.5 * x.square().sum(), [3, 2]),
+        (lambda x: (x * MASK).sum() / COUNT - 0.5 * x.square().sum(), [3, 2]),
+        (lambda x: 1 - (x * MASK).sum() / COUNT, [3]),
         (lambda x: x.sum() / x.norm(), [1]),
         (lambda x: x.sum(), [1]),
     ],

@@ -16,7 +16,7 @@ from torch import Tensor
 
 _MOST = 8
 # Operations of which the gradient of a mean passes unchanged, or to each summand.
-_PASS = ("Add", "Sub", "RSub", "Neg", "ToCopy", "View", "Reshape", "Squeeze", "Unsqueeze", "Expand")
+_PASS = ("Add", "Sub", "Rsub", "Neg", "ToCopy", "View", "Reshape", "Squeeze", "Unsqueeze", "Expand")
 
 
 def divisors_of(loss: Tensor) -> tuple[float, ...]:
