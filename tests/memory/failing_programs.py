@@ -79,8 +79,8 @@ def kept_outputs() -> None:
 
 
 def fragmentation() -> None:
-    pieces = [megabytes(5) for _ in range(180)]
-    del pieces[::2]
+    pieces = [megabytes(20), *(megabytes(5) for _ in range(180))]
+    del pieces[1::2]
     large = torch.empty(300 * MIB // 4, device=GPU)  # HERE
     del large
 

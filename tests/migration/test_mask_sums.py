@@ -33,6 +33,7 @@ TENSORS = "a, b, x = torch.ones(3), torch.ones(3), torch.ones(3)\nm, n = a > 0, 
         ("x[m + n]", None),
         ("(m + n) > 0", None),
         ("(m + n) >= 1", None),
+        ("m + n == 3", None),  # of two masks, never true
         ("(m + n) != 0", None),
         ("(m + n) == 1", None),
         ("(m + n).sum()", None),
@@ -77,6 +78,7 @@ def test_masks_are_counted(before: str, after: str | None) -> None:
         ("y = (m + n) == x", False),
         ("y = ((a == 1) + (a == 2)).sum()", False),
         ("y = (m | n).sum()", False),
+        ("def f():\n    y = m + n\n    return x[y]\ndef g(y):\n    return y.sum()", False),
         ("def f():\n    return m + n", False),
     ],
 )

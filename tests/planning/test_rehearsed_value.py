@@ -44,6 +44,15 @@ def test_a_brief_rehearsal_finds_the_same_steps_and_memory(tmp_path: Path) -> No
     assert (brief["intervals"]["kind"], brief["findings"]) == ([], [])
 
 
+def test_the_command_of_an_order_rehearses_the_same() -> None:
+    program = {"name": "train.py", "arguments": ["a b"], "is_module": False}
+    order = Order(program, "2xT4", 3, "step", {"PLAN": "Replicas()"}, 2)
+    assert order.command == (
+        "PLAN='Replicas()' anyrig rehearse --assume-values --rig 2xT4 --nproc-per-node 2 "
+        "--step-marker step train.py 'a b'"
+    )
+
+
 def test_a_rig_that_cannot_be_rehearsed_gives_no_facts(tmp_path: Path) -> None:
     file = tmp_path / "none.json"
     program = {"name": "nowhere.py", "arguments": [], "is_module": False}

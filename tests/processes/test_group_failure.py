@@ -212,6 +212,8 @@ def test_a_rank_that_ends_itself_says_where(
     error = error_of_group(GroupResult(explain_failure([end])))
     assert error is not None
     assert (error.kind, error.text) == ("SystemExit", "sys.exit(2)")
+    assert error.line is not None
+    assert error.line.startswith("test_group_failure.py:")
 
 
 def test_a_lost_node_comes_before_its_consequences(ended) -> None:

@@ -28,6 +28,7 @@ from anyrig.rehearsal.read_facts import read_facts
 from anyrig.rehearsal.record_facts import RecordTexts, read_record_facts
 from anyrig.rehearsal.step_ends import StepEnd
 from anyrig.rehearsal.trace import trace_events
+from anyrig.rehearsal.unused_gpus import find_unused
 from anyrig.rehearsal.used_device import UsedDevice
 from anyrig.virtual.record_reading import (
     Cause,
@@ -78,6 +79,14 @@ def test_of_steps_whose_samples_are_not_all_known_there_is_no_rate() -> None:
     typical = facts_of(process(*ends_of((9.0, 8), (10.0, None), (11.0, 8)))).typical_step
     assert typical is not None
     assert typical.samples_per_second is None
+
+
+def test_of_batches_that_are_loaded_ahead_there_is_a_rate() -> None:
+    ahead = process(*ends_of((9.0, 16), (10.0, 8), (11.0, 8), (12.0, None)))
+    facts = facts_of(ahead)
+    assert [step.samples for step in facts.steps] == [8, 8, 8, 8]
+    assert facts.typical_step is not None
+    assert facts.typical_step.samples_per_second == pytest.approx(8.0)
 
 
 def test_each_process_stands_for_the_ranks_that_are_alike() -> None:
@@ -238,6 +247,15 @@ def test_what_a_device_does_in_no_time_and_in_a_collective() -> None:
     assert occupation_of(record, 0, 0, 2.0, 2.0) == Occupation(0.0, 0.0, 1.0)
     assert occupation_of(record, 0, 0, 0.0, 4.0) == Occupation(0.0, 0.5, 0.5)
     assert union_seconds([(0, 2), (1, 3), (5, 6), (5, 5)]) == 4
+
+
+def test_gpus_are_unused_if_one_process_could_use_them() -> None:
+    curve = MemoryCurve(MemorySample(0.0, 0, 0, 0, 0, 0, 0), (), {})
+    alone = replace(process(), devices=(UsedDevice(1, "T4", 1000, curve),))
+    rig = VirtualRig.parse("3xT4")
+    assert find_unused(rig, [alone], {}) == (0, 2)
+    assert find_unused(rig, [alone, alone], {}) == ()
+    assert find_unused(rig, [alone], {"CUDA_VISIBLE_DEVICES": "1"}) == ()  # the user hides others
 
 
 def test_the_memory_of_a_device_in_its_facts() -> None:

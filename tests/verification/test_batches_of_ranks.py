@@ -87,6 +87,8 @@ def test_batches_of_any_structure(one: Any, other: Any, whole: Any) -> None:
         (ONE, torch.ones(2, 3), r"shapes \(2, 1\), \(2, 3\), which cannot be put together"),
         (torch.tensor(1), torch.tensor(2), r"shapes \(\), \(\), which cannot"),
         ((ONE, 3), (OTHER, 4), "parts of the type int, which cannot"),
+        ([ONE, ONE], [OTHER], "lists of the lengths 2, 1, which cannot"),
+        ([ONE], [OTHER, OTHER], "lists of the lengths 1, 2, which cannot"),
     ],
 )
 def test_batches_that_do_not_fit_are_named(one: Any, other: Any, reason: str) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 import torch
+from made_records import finding_of
 
 from anyrig.verification.causes.factors import _lone_stage
 from anyrig.verification.diagnosis import judge
@@ -53,3 +54,21 @@ def test_losses_prove_unequal_counts_even_if_a_rank_has_no_labels() -> None:
     assert finding is not None
     assert finding.cause.code == "unequal-counts"
     assert finding.cause.is_certain
+
+
+def divided(rank: int, *divisors: float) -> RankRecord:
+    """A record whose loss proves nothing, and has terms that are divided by these numbers."""
+    made = record(rank, [2.0 if rank == 2 else 1.0, 1.0], 1.0, 0)
+    (step,) = made.steps
+    step.losses[:] = [LossRecord(1.0, divisors=divisors)]
+    step.labels.clear()
+    return made
+
+
+def test_divisors_count_only_if_all_losses_have_as_many_terms() -> None:
+    one = divided(2, 8)
+    cause = finding_of(judge([divided(0, 3), divided(1, 5)], one)).cause
+    assert (cause.code, cause.is_certain) == ("unequal-counts", False)
+    assert "by unequal numbers (3, 5)" in cause.text
+    for unlike in ([divided(0, 3), divided(1, 5, 2)], [divided(0, 3), divided(1)]):
+        assert finding_of(judge(unlike, one)).cause.code != "unequal-counts"

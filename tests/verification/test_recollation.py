@@ -64,7 +64,11 @@ def test_batches_of_one_shape_are_joined() -> None:
     assert of_ranks(to_five).tolist() == to_five([SAMPLES[k] for k in (0, 2, 1, 3)]).tolist()
 
 
-@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: x[:3], Tensor.float, lambda x: [x]])
+@pytest.mark.parametrize(
+    "change",
+    # x[2:] is the batch of one rank alone
+    [lambda x: x + 1, lambda x: x[:3], lambda x: x[2:], Tensor.float, lambda x: [x]],
+)
 def test_other_values_than_those_of_the_ranks_are_refused(change: Callable[[Tensor], Any]) -> None:
     parts = of_ranks(in_rows)
     batch = change(parts.collate(SAMPLES, in_rows))
@@ -100,6 +104,20 @@ def test_the_indices_of_batches_are_recorded(workers: int) -> None:
         recorded.stop()
     found = [one.indices for one in recorded.batches]
     assert found == [(0,), (0,), (1,), (2,), (3,), None]
+
+
+def test_the_batch_is_widened_like_those_of_the_ranks() -> None:
+    samples = [sample.float() for sample in SAMPLES]
+    parts = tuple(in_rows(samples[rank::2]).double() for rank in range(2))
+    replayed = {(0, 0): LoadedBatch(0, 0, 0, Recollation(parts, ((0, 2), (1, 3))))}
+    recorded = RecordedLoaders(lambda: 0, True, replayed)
+    recorded.start()
+    try:
+        batch = next(iter(DataLoader(samples, 4, collate_fn=in_rows)))
+    finally:
+        recorded.stop()
+    assert batch.dtype == torch.float64
+    assert recorded.batches[0].is_recollated
 
 
 def test_a_data_set_that_loads_several_samples_at_once_does_so() -> None:

@@ -29,7 +29,8 @@ drawn.append(torch.rand(()).item())
 nn.init.uniform_(nn.Parameter(torch.empty(2**24 + 7, dtype=torch.bfloat16)))
 drawn.append(torch.randn(20).sum().item())
 small = nn.Linear(1024, 1024)
-nn.init.trunc_normal_(large.weight)  # which draws again what is out of bounds
+drawn_again = nn.init.trunc_normal_(large.weight)  # what is out of bounds
+assert drawn_again is large.weight  # a module would not have another as its parameter
 drawn += [torch.randn(20).sum().item(), small.weight.sum().item()]
 drawn.append(torch.empty(2900, 2900).normal_().sum().item())  # no parameter
 large.cuda() if torch.cuda.is_available() else None
