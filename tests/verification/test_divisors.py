@@ -36,6 +36,8 @@ def scores(x: Tensor) -> Tensor:
         (lambda x: (x * MASK).sum() / COUNT + 0.5 * x.square().sum(), [3, 2]),
         (lambda x: (x * MASK).sum() / COUNT - 0.5 * x.square().sum(), [3, 2]),
         (lambda x: 1 - (x * MASK).sum() / COUNT, [3]),
+        (lambda x: functional.cross_entropy(scores(x), LABELS, label_smoothing=0.5), [6, 12]),
+        (lambda x: torch.ops.aten.mul.Scalar(x.sum(), 0.25), [4]),
         (lambda x: x.sum() / x.norm(), [1]),
         (lambda x: x.sum(), [1]),
     ],

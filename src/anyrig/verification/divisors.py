@@ -62,7 +62,7 @@ def _scaled(node: Any, kind: str) -> tuple[Any, float] | None:
     """
     if kind not in ("Div", "Mul"):
         return None
-    (first, _), (second, _) = node.next_functions
+    first, second = [*(one for one, _ in node.next_functions), None][:2]  # of a scalar, none
     if second is None and (number := _number(node, "other")):
         return first, number if kind == "Div" else 1 / number
     if first is None and kind == "Mul" and (number := _number(node, "self")):
