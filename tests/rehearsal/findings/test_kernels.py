@@ -75,6 +75,18 @@ def test_convolutions_with_the_channels_first() -> None:
     )
 
 
+def test_no_promise_where_a_group_norm_puts_the_channels_first() -> None:
+    def step(layout: torch.memory_format) -> Callable[[], Tensor]:
+        model = Convolutions(BF16)
+        model.norm = nn.GroupNorm(8, 128, dtype=BF16)  # type: ignore[assignment]
+        batch = on_gpu(64, 64, 56, 56)().to(memory_format=layout)
+        return training(model.to(memory_format=layout), lambda: batch)  # type: ignore[call-overload]
+
+    first, last = rehearse(step(torch.contiguous_format)), rehearse(step(torch.channels_last))
+    assert seconds_of(last) > 0.98 * seconds_of(first)
+    assert "R10" not in {finding.code for finding in (*first.findings, *last.findings)}
+
+
 def test_convolutions_in_float32() -> None:
     last = torch.channels_last
     finding = check_promise(

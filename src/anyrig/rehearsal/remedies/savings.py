@@ -78,9 +78,9 @@ class Savings:
             lines = [f"{head} No remedy that was rehearsed saves 1 % of it."]
         if not any(saving.is_enough for saving in self.of_remedies):
             lines.append(
-                "  none is enough alone: try several together; anyrig fit --rig all finds GPUs that "
-                "are large enough; anyrig.spread(model, plan=anyrig.Shards()) divides parameters, "
-                "gradients and the optimizer's state among several"
+                "  none is enough alone: try several together; anyrig fit --rig all finds GPUs "
+                "that are large enough; anyrig.spread(model, plan=anyrig.Shards()) divides "
+                "parameters, gradients and the optimizer's state among several"
             )
         names_by_reason: dict[str, list[str]] = {}
         for name, why in self.left_out.items():
