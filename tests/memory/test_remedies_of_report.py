@@ -78,7 +78,7 @@ def test_each_saves_a_part_of_what_is_held() -> None:
 
 
 def test_the_blocks_to_recompute_are_named() -> None:
-    remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model()], 1)
+    remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model(), Model()], 1)
     (advice,) = (each.advice for each in remedies if each.name == "recomputation")
     assert advice == 'anyrig.memory.recompute_blocks(model, [f"layers.{i}" for i in range(11)])'
 

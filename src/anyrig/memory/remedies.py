@@ -79,7 +79,8 @@ def find_remedies(
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         found.append(Remedy("expandable segments", advice, free.cached_bytes))
     least = max(1, _LEAST_FRACTION * max(moment.allocated_bytes, reason.bytes))
-    listed = [remedy for remedy in found if remedy.most_bytes >= least]
+    # Two models with the same blocks, such as a module and its wrapper, have one remedy.
+    listed = dict.fromkeys(remedy for remedy in found if remedy.most_bytes >= least)
     return tuple(sorted(listed, key=lambda remedy: -remedy.most_bytes))
 
 
