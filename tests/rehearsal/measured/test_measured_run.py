@@ -156,11 +156,14 @@ def test_programs_that_end_early(
         )
         assert "ended by   ZeroDivisionError at train.py:12" in done.stderr
         assert done.returncode == facts["status"] == 1
+    elif in_step.startswith("sys.exit"):
+        assert (facts["error"]["kind"], facts["error"]["line"]) == ("SystemExit", "train.py:12")
+        assert "ended by   sys.exit(3) at train.py:12" in done.stderr
+        assert done.returncode == facts["status"] == 3
     else:
         assert facts["error"] is None
         assert "ended by" not in done.stderr
-        exits = {"sys": (3, 3), "if": (130, -signal.SIGINT)}
-        own = exits.get(in_step.partition(" ")[0].partition(".")[0], (0, 0))
+        own = (130, -signal.SIGINT) if "Interrupt" in in_step else (0, 0)
         assert (facts["status"], done.returncode) == own
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
