@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..units import format_bytes
 
-# Of what PyTorch holds. A training step whose batch is too large leaves 3 to 6 % in pieces: next to
-# the largest batch that fits, expandable segments make room with them, and otherwise they do not.
+# Of what PyTorch holds. A training step whose batch is too large leaves 3 to 6 % in pieces.
+# Expandable segments can use these pieces, which helps only if the batch is barely too large.
 FRAGMENTED_SHARE = 0.1
 
 

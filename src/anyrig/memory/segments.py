@@ -83,7 +83,7 @@ class Segments:
             self._remove(part)
 
     def largest_free(self) -> int:
-        """Return the bytes of the largest free block; 0 if there is none."""
+        """Return the size of the largest free block in bytes, or 0 if no block is free."""
         return max((part.bytes for part in self._parts.values() if part.free), default=0)
 
     @staticmethod

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 _MOST = 8
-# Operations of which the gradient of a mean passes unchanged, or to each summand.
+# Operations that pass a gradient on to each of their terms, unchanged or with its sign reversed.
 _PASS = ("Add", "Sub", "Rsub", "Neg", "ToCopy", "View", "Reshape", "Squeeze", "Unsqueeze", "Expand")
 
 
@@ -62,7 +62,7 @@ def _scaled(node: Any, kind: str) -> tuple[Any, float] | None:
     """
     if kind not in ("Div", "Mul"):
         return None
-    first, second = [*(one for one, _ in node.next_functions), None][:2]  # of a scalar, none
+    first, second = [*(one for one, _ in node.next_functions), None][:2]  # a scalar has no node
     if second is None and (number := _number(node, "other")):
         return first, number if kind == "Div" else 1 / number
     if first is None and kind == "Mul" and (number := _number(node, "self")):

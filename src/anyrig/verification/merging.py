@@ -96,17 +96,17 @@ def _merge_ranks(batches: Sequence[LoadedBatch]) -> LoadedBatch:
         return first
     parts = tuple(one.batch for one in present)
     indices = [one.indices for one in present if one.indices is not None]
-    if len(present) > 1 and len(indices) == len(present) and not _can_be_joined(parts, indices):
-        return replace(first, batch=Recollation(parts, tuple(indices)), indices=None)
-    return replace(first, batch=join_values(parts), indices=None)
-
-
-def _can_be_joined(parts: Sequence[Any], indices: Sequence[Sequence[Any]]) -> bool:
+    anew = Recollation(parts, tuple(indices))
+    can_be_anew = len(present) > 1 and len(indices) == len(present)
+    if can_be_anew and not all(map(has_samples_first, parts, map(len, indices))):
+        return replace(first, batch=anew, indices=None)
     try:
-        join_values(parts)
+        batch = join_values(parts)
     except VerificationError:
-        return False
-    return all(map(has_samples_first, parts, map(len, indices)))
+        if not can_be_anew:
+            raise
+        batch = anew
+    return replace(first, batch=batch, indices=None)
 
 
 def join_values(values: Sequence[Any]) -> Any:

@@ -1,11 +1,11 @@
 """Large parameters that the host draws at random: in shape-only mode, nobody reads their values.
 
 A model is mostly built on the host, and copied to a GPU. `torch.nn.init` would write all of it
-before, and a rehearsal need not: 1.3 billion parameters are 5 GiB of the host's memory, which cost
-more time than the numbers do. So the numbers are drawn into a small tensor, again and again, which
-leaves the host's generator as a program finds it without a rehearsal. The parameters keep what
-`torch.empty` gave them: zeros that take no memory, since the C library takes blocks of this size
-from the kernel.
+before, which a rehearsal can save: 1.3 billion parameters take 5 GiB of the host's memory, and
+writing to new memory takes longer than drawing the numbers. The numbers are drawn into one small
+tensor again and again, so that the host's generator ends in the same state as without a rehearsal.
+The parameters keep what `torch.empty` gave them: zeros that take no memory, because the C library
+gets blocks of this size from the kernel.
 """
 
 from __future__ import annotations

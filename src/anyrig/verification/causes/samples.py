@@ -15,7 +15,6 @@ SAMPLER = (
     "give the DataLoader a DistributedSampler, or use anyrig.distribute(loader); slice a batch by "
     "samples[rank::world_size]"
 )
-_DIVISORS = "divisors"
 
 
 def same_samples_everywhere(step: int, ranks: int, which: str = "") -> Cause:
@@ -52,12 +51,12 @@ class _Counts:
     """Numbers by which the losses of a step may have been divided.
 
     Attributes:
-        noun: what they count, such as "tokens".
+        noun: what they count, such as "tokens"; None for divisors that were read from the losses.
         of_ranks: one for each loss of the ranks.
         of_one: one for each loss on one device.
     """
 
-    noun: str
+    noun: str | None
     of_ranks: Sequence[float]
     of_one: Sequence[float]
 
@@ -97,7 +96,7 @@ def _cause_of(evidence: Evidence, counts: _Counts, *, is_certain: bool) -> Cause
     shown = ", ".join(numbers[:8]) + (", …" if len(numbers) > 8 else "")
     where = "ranks" if evidence.micro_batches == 1 else "ranks and micro-batches"
     noun = counts.noun
-    if noun == _DIVISORS:
+    if noun is None:
         return Cause(
             "unequal-counts",
             f"the {where} divide the sums of their losses by unequal numbers ({shown}), and the "
@@ -139,7 +138,7 @@ def _divisors(evidence: Evidence) -> list[_Counts]:
         return []
     return [
         _Counts(
-            _DIVISORS,
+            None,
             [_rounded(loss.divisors[term]) for loss in losses],
             [_rounded(loss.divisors[term]) for loss in evidence.one_step.losses],
         )
@@ -148,7 +147,7 @@ def _divisors(evidence: Evidence) -> list[_Counts]:
 
 
 def _rounded(divisor: float) -> float:
-    """Return a whole number if the divisor is its inverse's inverse."""
+    """Return the nearest whole number if the divisor differs from it by rounding only."""
     return round(divisor) if abs(divisor - round(divisor)) <= 1e-6 * abs(divisor) else divisor
 
 
