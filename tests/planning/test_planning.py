@@ -77,8 +77,11 @@ def test_few_rehearsals_find_a_plan_within_two_percent_of_the_best(
 
 
 def test_a_program_that_fits_with_no_plan_ends_soon() -> None:
-    with pytest.raises(PlanningError, match="runs with none of 10 plans on 8xA100-80GB: OutOfMem"):
+    said = "runs with none of 10 plans on 8xA100-80GB: OutOfMem"
+    with pytest.raises(PlanningError, match=said) as caught:
         planned(replace(CLUSTER, state_gib=1000.0))
+    # Of the first plan in their order, whichever rehearsal ended first.
+    assert "; ANYRIG_PLAN='Replicas()' anyrig rehearse --assume-values" in str(caught.value)
 
 
 def test_plans_that_take_more_memory_than_there_is_are_not_rehearsed() -> None:

@@ -39,6 +39,7 @@ def scores(x: Tensor) -> Tensor:
         (lambda x: functional.cross_entropy(scores(x), LABELS, label_smoothing=0.5), [6, 12]),
         (lambda x: torch.ops.aten.mul.Scalar(x.sum(), 0.25), [4]),
         (lambda x: x.sum() / x.norm(), [1]),
+        (lambda x: COUNT / (x * MASK).sum(), [1]),
         (lambda x: x.sum(), [1]),
     ],
 )
