@@ -25,9 +25,7 @@ def find_unused(
 
 
 def describe_unused(facts: Facts) -> list[str]:
-    """Return that GPUs were not used, and what to do; empty if all were used."""
-    if not facts.unused_devices:
-        return []
+    """Return that the unused GPUs were not used, and what to do."""
     used = ", ".join(f"cuda:{device.index}" for device in facts.devices)
     rig = VirtualRig.parse("+".join(device.gpu for device in facts.devices))
     return [
