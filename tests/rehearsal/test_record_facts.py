@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -73,6 +74,37 @@ def test_the_typical_step_is_the_median_of_those_after_the_first_ones() -> None:
     assert only is not None
     assert (only.seconds, only.samples_per_second, only.of_steps) == (9.0, 8 / 9, (1,))
     assert facts_of(process()).typical_step is None
+
+
+def typical_numbers(*seconds: float) -> tuple[int, ...]:
+    ends = accumulate((9.0, *seconds))
+    typical = facts_of(process(*ends_of(*((end, 8) for end in ends)))).typical_step
+    assert typical is not None
+    return typical.of_steps
+
+
+def test_steps_that_evaluate_or_save_are_not_typical() -> None:
+    assert typical_numbers(1.0, 1.0, 3.0, 1.0, 1.5, 0.75) == (5, 6, 7)
+    assert typical_numbers(1.0, 1.0, 1.0, 3.0, 1.0, 1.0) == (2, 3, 4)
+    assert typical_numbers(1.0, 1.0, 3.0, 1.0, 1.0) == (5, 6)
+    assert typical_numbers(1.0, 1.0, 1.0, 0.25) == (2, 3, 4)
+    assert typical_numbers(1.0, 1.0, 3.0) == (2, 3)
+    assert typical_numbers(1.0, 2.0, 0.5, 1.0) == (2, 3, 4, 5)
+
+
+def test_of_steps_that_differ_by_nature_all_are_typical() -> None:
+    assert typical_numbers(1.0, 3.0, 1.0, 3.0, 1.0) == (2, 3, 4, 5, 6)
+    assert typical_numbers(1.0, 3.0) == (2, 3)
+
+
+def test_the_busy_share_is_that_of_typical_steps() -> None:
+    kernels = [work(GPU, begin, begin + 0.5, Cause.LAUNCH, -1) for begin in (9.0, 10.0)]
+    curve = MemoryCurve(MemorySample(0.0, 0, 0, 0, 0, 0, 0), (), {})
+    ends = ends_of((9.0, 8), (10.0, 8), (11.0, 8), (14.0, 8))
+    run = replace(
+        process(*ends, record=record_of(*kernels)), devices=(UsedDevice(0, "T4", 1000, curve),)
+    )
+    assert facts_of(run).devices[0].busy_share == pytest.approx(0.5)
 
 
 def test_of_steps_whose_samples_are_not_all_known_there_is_no_rate() -> None:

@@ -149,12 +149,12 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The median of the steps after the first ones, which are similar.
+    """The median of similar steps: after the first ones, without those that evaluate or save.
 
     Attributes:
         seconds: the median of their times.
         samples_per_second: the median of their rates; None if the samples are unknown.
-        of_steps: the numbers of those steps.
+        of_steps: the numbers of those steps, which follow each other.
     """
 
     seconds: float

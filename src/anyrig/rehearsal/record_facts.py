@@ -201,9 +201,10 @@ def _sum_samples(samples: Sequence[int | None], alike: int) -> int | None:
 
 
 def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
-    typical = [step for step in steps if not step.is_first] or list(steps)
-    if not typical:
+    later = [step for step in steps if not step.is_first] or list(steps)
+    if not later:
         return None
+    typical = _similar_steps(later)
     seconds = statistics.median(step.seconds for step in typical)
     rates = [
         step.samples / step.seconds
@@ -212,6 +213,25 @@ def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
     ]
     rate = statistics.median(rates) if rates and len(rates) == len(typical) else None
     return TypicalStep(seconds, rate, tuple(step.number for step in typical))
+
+
+def _similar_steps(steps: list[StepFacts]) -> list[StepFacts]:
+    """Return the longest run of steps without those that evaluate or save, which take longer.
+
+    Return all if more than a third take over twice, or less than half of, the median time: then
+    the steps differ by nature, and no run of them stands for the others.
+    """
+    median = statistics.median(step.seconds for step in steps)
+    is_similar = [median / 2 <= step.seconds <= 2 * median for step in steps]
+    if 3 * sum(is_similar) < 2 * len(steps):
+        return steps
+    runs: list[list[StepFacts]] = [[]]
+    for step, similar in zip(steps, is_similar, strict=True):
+        if similar:
+            runs[-1].append(step)
+        else:
+            runs.append([])
+    return max(reversed(runs), key=len)
 
 
 def _window_of(
