@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from anyrig.memory.free_memory import FreeMemory
 from anyrig.memory.kinds import Kind
 from anyrig.memory.moment import Holding, Moment
 from anyrig.memory.reason import Cause, Reason
 from anyrig.memory.recompute.blocks import write_names
+from anyrig.memory.recompute.forward import recompute_blocks
 from anyrig.memory.remedies import find_remedies
 
 ACTIVATIONS = Reason(Cause.ACTIVATIONS, "", None, 0)
@@ -81,6 +83,24 @@ def test_the_blocks_to_recompute_are_named() -> None:
     remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model(), Model()], 1)
     (advice,) = (each.advice for each in remedies if each.name == "recomputation")
     assert advice == 'anyrig.memory.recompute_blocks(model, [f"layers.{i}" for i in range(11)])'
+
+
+@pytest.mark.parametrize("means", ["anyrig", "transformers", "torch"])
+def test_blocks_that_are_recomputed_are_not_proposed(means: str) -> None:
+    model = Model()
+    for place, block in enumerate(model.layers):
+        if place == 9:  # the last two are not recomputed yet
+            last = find_remedies(moment(*FULL), ACTIVATIONS, [model], 1)
+        if means == "anyrig":
+            recompute_blocks(model, [f"layers.{index}" for index in range(place + 1)])
+        elif means == "transformers":
+            block.gradient_checkpointing = True  # type: ignore[assignment]
+        else:
+            model.layers[place] = checkpoint_wrapper(block)
+    assert "recomputation" in {each.name for each in last}
+    names = {each.name for each in find_remedies(moment(*FULL), ACTIVATIONS, [model], 1)}
+    assert "recomputation" not in names
+    assert "offload" in names
 
 
 def test_a_batch_that_is_being_copied_counts() -> None:

@@ -270,7 +270,7 @@ def test_remedies_are_those_that_are_enough_the_fastest_first() -> None:
     small, *_ = rows_of(replace(FORMULA, base=14.2))
 
     def saving(name: str, time: float | None, *, enough: bool) -> Saving:
-        return Saving(name, f"do {name}", GIB, GIB, time, False, enough)
+        return Saving((name,), (f"do {name}",), GIB, GIB, time, False, enough)
 
     savings = [saving("a", 1.5, enough=True), saving("b", 1.1, enough=True)]
     savings.append(saving("c", 1.0, enough=False))
@@ -283,7 +283,21 @@ def test_remedies_are_those_that_are_enough_the_fastest_first() -> None:
     none = replace(found, of_remedies=tuple(savings[2:]))
     text = describe_remedies(replace(small, remedies=none), BATCH)
     assert text is not None
-    assert "no remedy alone saves enough; the most is:\n  saves 1.00 GiB, not enough" in text
+    most = "no remedy saves enough, nor do several together; the most is:\n  saves 1.00 GiB, not"
+    assert f"{most} enough, time +0 %: c: do c" in text
+    together = Saving(("c", "d"), ("do c", "do d"), 2 * GIB, GIB, None, False)
+    text = describe_remedies(replace(small, remedies=replace(none, together=together)), BATCH)
+    assert text is not None
+    assert text.endswith("the most is:\n  saves 2.00 GiB, not enough:\n    c: do c\n    d: do d")
+    fits = replace(none, together=replace(together, is_enough=True))
+    text = describe_remedies(replace(small, remedies=fits), BATCH)
+    assert text is not None
+    assert [*map(str.strip, text.splitlines())] == [
+        "T4 with --batch-size=1 runs with one of:",
+        "saves 2.00 GiB, enough:",
+        "c: do c",
+        "d: do d",
+    ]
     failed = describe_remedies(replace(small, remedies="it failed"), None)
     assert failed == "T4: it failed"
     assert describe_remedies(small, BATCH) is None

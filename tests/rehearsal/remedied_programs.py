@@ -212,9 +212,10 @@ def compare(
     before = measure_by_hand(training, None, savings.calls, folder)
     found = []
     for saving in savings.of_remedies:
-        after = measure_by_hand(training, saving.remedy, savings.calls, folder)
-        kind = int(saving.remedy == "expandable segments")
-        found.append((saving.remedy, saving.saved_bytes, before[kind] - after[kind]))
+        (name,) = saving.remedies
+        after = measure_by_hand(training, name, savings.calls, folder)
+        kind = int(name == "expandable segments")
+        found.append((name, saving.saved_bytes, before[kind] - after[kind]))
     return found
 
 

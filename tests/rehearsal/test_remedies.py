@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
     assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
     # The optimizer needs less than 1 %, and the program does not run without its gradients.
     (saving,) = savings.of_remedies
-    assert saving.advice.endswith('recompute_blocks(model, [f"{i}" for i in range(4)])')
+    (advice,) = saving.advice
+    assert advice == 'anyrig.memory.recompute_blocks(model, [f"{i}" for i in range(4)])'
     assert savings.needed_bytes - saving.saved_bytes == saving.needed_bytes
     assert saving.saved_bytes > 100 * MIB
     assert saving.time_fraction is not None
@@ -101,7 +103,15 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
             "import torch\nif torch.ones(1, device='cuda').item() == 1: raise KeyError('label')",
             "without data it ends with KeyError: 'label'",
         ),
-        ("import os, torch; os._exit(0)", "ended without a result"),
+        (
+            "import os, torch; os._exit(0)",
+            "a trial of the unchanged program ended without a result; the program may end its",
+        ),
+        (
+            "import os, torch; os.kill(os.getpid(), 9)",
+            "ended without a result: the system killed its process, as it does when the host's",
+        ),
+        ("import os, torch; os.kill(os.getpid(), 15)", "its process was ended by signal 15"),
         (
             "import torch\n"
             "while True: keep = torch.empty(torch.cuda.memory_reserved() + 2**28, device='cuda')",
@@ -121,7 +131,7 @@ def test_what_a_backward_pass_calls_is_no_call_of_the_model(tmp_path: Path) -> N
     checked = f"import os\nassert 'PYTORCH_CUDA_ALLOC_CONF' not in os.environ\n{without_steps}"
     savings = rehearse(checked, tmp_path, "expandable segments", "recomputation")
     assert savings.calls == 6
-    assert [each.remedy for each in savings.of_remedies] == ["recomputation"]
+    assert [each.remedies for each in savings.of_remedies] == [("recomputation",)]
     assert "ends with AssertionError" in savings.left_out["expandable segments"]
 
 
@@ -166,15 +176,19 @@ def test_a_step_has_its_gradients_until_it_ends() -> None:
 def test_expandable_segments_save_reserved_bytes() -> None:
     def outcome(allocated_bytes: int, reserved_bytes: int, seconds: float) -> Outcome:
         peaks = (9, allocated_bytes), (9, reserved_bytes)
-        return Outcome(None, False, 1, 1, *peaks, (9, 9), seconds, "[]")
+        return Outcome(None, False, 1, 1, *peaks, (9, 9), seconds, {})
 
     before, after = outcome(100, 200, 2.0), outcome(90, 120, 3.0)
-    found = compare_outcomes("expandable segments", before, after, 1)
+    found = compare_outcomes(["expandable segments"], before, after, 1)
     assert (found.saved_bytes, found.needed_bytes, found.time_fraction) == (80, 120, 1.5)
     assert found.is_of_reserved
-    found = compare_outcomes("offload", before, after, 1)
+    found = compare_outcomes(["offload"], before, after, 1)
     assert (found.saved_bytes, found.needed_bytes) == (10, 90)
-    assert compare_outcomes("half the batch", before, after, 1).time_fraction is None
+    both = compare_outcomes(["offload", "expandable segments"], before, after, 1)
+    assert both == replace(found, remedies=both.remedies, advice=both.advice)
+    both = compare_outcomes(["offload", "half the batch"], before, after, 1)
+    assert both.time_fraction is None
+    assert compare_outcomes(["half the batch"], before, after, 1).time_fraction is None
 
 
 def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
@@ -225,8 +239,8 @@ def test_the_report_has_a_line_for_each_remedy() -> None:
         4 * MIB,
         2 * MIB,
         (
-            Saving("offload", "with save_on_cpu()", 2 * MIB, MIB, 3.5, False, True),
-            Saving("expandable segments", "SET=1", MIB, 3 * MIB, None, True, False),
+            Saving(("offload",), ("with save_on_cpu()",), 2 * MIB, MIB, 3.5, False, True),
+            Saving(("expandable segments",), ("SET=1",), MIB, 3 * MIB, None, True, False),
         ),
         {"a": "too small", "b": "not there", "c": "too small"},
     )
@@ -238,6 +252,15 @@ def test_the_report_has_a_line_for_each_remedy() -> None:
         "  left out: a, c: too small",
         "  left out: b: not there",
     ]
+    both = Saving(("a", "b"), ("do a", "do b"), MIB, MIB, 1.5, False, True)
+    assert str(Savings(1, 0, MIB, MIB, MIB, (), {}, both)).splitlines()[1:] == [
+        "  none is enough alone; together:",
+        "  saves 1.00 MiB, enough, time +50 %:",
+        "    a: do a",
+        "    b: do b",
+    ]
+    short = replace(both, is_enough=False)
+    assert "nothing here is enough" in str(Savings(1, 0, MIB, MIB, MIB, (), {}, short))
     head, advice = str(Savings(1, 0, MIB, MIB, MIB, (), {})).splitlines()
     assert head.endswith("reserves 1.00 MiB. No remedy that was rehearsed saves 1 % of it.")
     assert "anyrig fit --rig all" in advice
@@ -261,6 +284,48 @@ def test_a_remedy_may_not_be_enough(tmp_path: Path) -> None:
     assert not saving.is_enough
     assert savings.left_out == {
         "half the batch": "the program makes no DataLoader with a batch_size above 1"
+    }
+
+
+TOO_MUCH = (
+    BLOCKS.partition("for number")[0]
+    + """
+samples = torch.utils.data.TensorDataset(torch.zeros(64_000, 8))
+for (x,) in torch.utils.data.DataLoader(samples, batch_size=16_000):
+    model(x.to("cuda:1")).sum().backward()  # the blocks keep 500 MiB
+    optimizer.step()
+"""
+)
+
+
+def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
+    names = "parameters updated one by one", "half the batch", "recomputation"
+    savings = rehearse(TOO_MUCH, tmp_path, *names)
+    assert {each.remedies for each in savings.of_remedies} == {(names[1],), (names[2],)}
+    assert not any(each.is_enough for each in savings.of_remedies)
+    together = savings.together
+    assert together is not None
+    assert together.is_enough
+    assert savings.enough == (together,)
+    assert {*together.remedies} == {*names[1:]}
+    assert "DataLoader(…, batch_size=8000), and accumulate" in together.advice
+    assert together.saved_bytes > max(each.saved_bytes for each in savings.of_remedies) + 50 * MIB
+    assert together.needed_bytes < 320 * MIB
+
+
+RECOMPUTED = """
+from anyrig.memory import recompute_blocks
+recompute_blocks(model, ["0", "1", "2", "3"])
+"""
+
+
+def test_what_is_recomputed_already_is_no_remedy(tmp_path: Path) -> None:
+    before, loop, after = TOO_MUCH.partition("\nsamples =")
+    savings = rehearse(before + RECOMPUTED + loop + after, tmp_path, "recomputation")
+    assert savings.of_remedies == ()
+    assert savings.together is None
+    assert savings.left_out == {
+        "recomputation": "the model has no repeated blocks that are not recomputed yet"
     }
 
 

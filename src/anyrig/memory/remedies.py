@@ -14,6 +14,7 @@ from .kinds import Kind
 from .moment import Moment
 from .reason import Cause, Reason
 from .recompute.blocks import find_blocks, write_names
+from .recompute.forward import is_recomputed
 
 # A smaller saving is not listed.
 _LEAST_FRACTION = 0.01
@@ -101,10 +102,10 @@ def _of_calls(
     yield Remedy("offload", offload, activations)
     by_module = moment.by_module(Kind.ACTIVATIONS)
     for model in models:
-        names = [*find_blocks(model)]
-        held = [_sum_within(name, by_module) for name in names]
-        if held:  # the backward pass needs one block at a time
-            advice = f"anyrig.memory.recompute_blocks(model, {write_names(names)})"
+        blocks = find_blocks(model)
+        held = [_sum_within(name, by_module) for name in blocks]
+        if not all(map(is_recomputed, blocks.values())):  # backward needs one block at a time
+            advice = f"anyrig.memory.recompute_blocks(model, {write_names([*blocks])})"
             yield Remedy("recomputation", advice, sum(held) - max(held))
 
 

@@ -121,9 +121,9 @@ def describe_remedies(row: FittedRig, variation: Variation | None) -> str | None
         given = f" with {variation.describe(best.value)}"
     if isinstance(remedies, str):
         return f"{row.rig}{given}: {remedies}"
-    enough = [one for one in remedies.of_remedies if one.is_enough]
+    enough = sorted(remedies.enough, key=lambda one: one.time_fraction or 1.0)
     if not enough:
-        most = next((f"; the most is:\n{one}" for one in remedies.of_remedies), "")
-        return f"{row.rig}{given}: no remedy alone saves enough{most}"
-    enough.sort(key=lambda one: one.time_fraction or 1.0)
+        found = [one for one in (remedies.together, *remedies.of_remedies) if one is not None]
+        most = f"; the most is:\n{found[0]}" if found else ""
+        return f"{row.rig}{given}: no remedy saves enough, nor do several together{most}"
     return "\n".join([f"{row.rig}{given} runs with one of:", *map(str, enough)])

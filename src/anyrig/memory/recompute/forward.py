@@ -48,6 +48,20 @@ def recompute_blocks(model: nn.Module, names: Iterable[str]) -> None:
             RecomputedForward(block).install()
 
 
+def is_recomputed(block: nn.Module) -> bool:
+    """Return whether a block recomputes its activations, by this module or another's means.
+
+    Those are PyTorch's ``checkpoint_wrapper`` and the attribute ``gradient_checkpointing``, which
+    Transformers sets in the blocks of a model. A call of ``checkpoint`` in the model's own forward
+    leaves no trace in its modules.
+    """
+    return (
+        isinstance(vars(block).get("forward"), RecomputedForward)
+        or getattr(block, "gradient_checkpointing", False) is True
+        or type(block).__name__ == "CheckpointWrapper"
+    )
+
+
 class RecomputedForward:
     """A module's replacement of `forward`: keeps the inputs, and recomputes the rest for backward.
 

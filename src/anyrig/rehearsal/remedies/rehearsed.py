@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...errors import RemedyError
 from ...programs.program import Program
@@ -52,7 +52,7 @@ def rehearse_remedies(
 def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> Savings:
     from .remedy import REMEDIES
 
-    point = trials.run(None, memory_factor=1)
+    point = trials.run(memory_factor=1)
     if not point.out_of_memory:
         why = "it runs to its end" if point.error is None else f"it ends with {point.error}"
         raise RemedyError(
@@ -60,7 +60,7 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         )
     trials.most_calls, trials.most_steps = point.calls, point.steps + 1
     started = time.monotonic()
-    before = trials.run(None)
+    before = trials.run()
     seconds = time.monotonic() - started
     if before.error is not None:
         raise RemedyError(
@@ -69,30 +69,16 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         )
     totals = [device.memory_bytes for device in rig.devices if device.node == 0]
     lack = [needed / total for needed, total in zip(before.allocated_bytes, totals, strict=False)]
-    index = lack.index(max(lack))
+    comparison = _Comparison(trials, before, point.usable_bytes, lack.index(max(lack)))
     savings: list[Saving] = []
     left_out: dict[str, str] = {}
-    least_bytes = _LEAST_FRACTION * before.allocated_bytes[index]
     for name in _show_progress([*REMEDIES] if names is None else names, seconds):
-        remedy = REMEDIES[name]
         try:
-            after = trials.run(name)
-            if after.error is not None:
-                left_out[name] = f"with it, the program ends with {_shorten(after.error)}"
-                continue
-            if remedy.if_not_applied is not None and after.detail is None:
-                left_out[name] = remedy.if_not_applied
-                continue
-            saving = compare_outcomes(name, before, after, index)
-            if saving.saved_bytes < least_bytes:
-                left_out[name] = "saves less than 1 %"
-                continue
-            saving = replace(saving, is_enough=trials.fits(name, after, point.usable_bytes))
+            savings.append(comparison.saving_of([name]))
         except RemedyError as error:
             left_out[name] = str(error)
-            continue
-        savings.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
+    index = comparison.index
     return Savings(
         point.calls,
         index,
@@ -101,7 +87,76 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         totals[index],
         tuple(savings),
         left_out,
+        None if any(one.is_enough for one in savings) else _join(comparison, savings),
     )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares trials with remedies to the one without.
+
+    Attributes:
+        trials: runs the program.
+        before: the outcome of the unchanged program on GPUs with more memory.
+        usable_bytes: what each GPU of the rig has for tensors.
+        index: the GPU with the least memory for what the program needs.
+    """
+
+    trials: Trials
+    before: Outcome
+    usable_bytes: tuple[int, ...]
+    index: int
+
+    @property
+    def least_bytes(self) -> float:
+        """A smaller saving is not reported."""
+        return _LEAST_FRACTION * self.before.allocated_bytes[self.index]
+
+    def saving_of(self, names: Sequence[str]) -> Saving:
+        """Run the program with all of these remedies, and return what they save together.
+
+        Raises:
+            RemedyError: the program fails with them, or they save nothing to speak of.
+        """
+        from .remedy import REMEDIES
+
+        after = self.trials.run(*names)
+        if after.error is not None:
+            raise RemedyError(f"with it, the program ends with {_shorten(after.error)}")
+        for name in names:
+            why_not = REMEDIES[name].if_not_applied
+            if why_not is not None and name not in after.details:
+                raise RemedyError(why_not)
+        saving = compare_outcomes(names, self.before, after, self.index)
+        if saving.saved_bytes < self.least_bytes:
+            raise RemedyError("saves less than 1 %")
+        return replace(saving, is_enough=self.trials.fits(names, after, self.usable_bytes))
+
+
+def _join(comparison: _Comparison, savings: Sequence[Saving]) -> Saving | None:
+    """Add one remedy after the other, the largest saving first, until together they are enough.
+
+    A remedy that adds less than 1 % to the others is left out. Offloading is the last one, because
+    it takes the most time. Return what those that were joined save; None if there are no two.
+    """
+    joined: Saving | None = None
+    names: list[str] = []
+    for each in sorted(savings, key=lambda one: (one.remedies == ("offload",), -one.saved_bytes)):
+        if not names:
+            names, joined = [*each.remedies], each
+            continue
+        tried = [*names, *each.remedies]
+        sys.stderr.write(f"Rehearsing together: {', '.join(tried)}\n")
+        try:
+            saving = comparison.saving_of(tried)
+        except RemedyError:
+            continue
+        assert joined is not None
+        if saving.is_enough or saving.saved_bytes - joined.saved_bytes >= comparison.least_bytes:
+            names, joined = tried, saving
+        if saving.is_enough:
+            break
+    return joined if len(names) > 1 else None
 
 
 def _shorten(error: str) -> str:
@@ -126,18 +181,26 @@ def _show_progress(names: Sequence[str], trial_seconds: float) -> Iterator[str]:
         yield name
 
 
-def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> Saving:
-    """Return what a remedy saves on one GPU, from a trial without it and one with it."""
+def compare_outcomes(names: Sequence[str], before: Outcome, after: Outcome, index: int) -> Saving:
+    """Return what remedies save on one GPU, from a trial without them and one with them.
+
+    Where each of them applies to the allocator, the saving is of the bytes that it reserves.
+    """
     from .remedy import REMEDIES
 
-    remedy = REMEDIES[name]
-    kind = "reserved_bytes" if remedy.environment else "allocated_bytes"
+    remedies = [REMEDIES[name] for name in names]
+    is_of_reserved = all(remedy.environment for remedy in remedies)
+    kind = "reserved_bytes" if is_of_reserved else "allocated_bytes"
     needed = getattr(after, kind)[index]
+    is_same_work = before.seconds and not any(remedy.changes_work for remedy in remedies)
     return Saving(
-        name,
-        remedy.advice.format(after.detail),
+        tuple(names),
+        tuple(
+            remedy.advice.format(after.details.get(name))
+            for name, remedy in zip(names, remedies, strict=True)
+        ),
         getattr(before, kind)[index] - needed,
         needed,
-        None if remedy.changes_work or not before.seconds else after.seconds / before.seconds,
-        bool(remedy.environment),
+        after.seconds / before.seconds if is_same_work else None,
+        is_of_reserved,
     )

@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ...memory.recompute.blocks import find_blocks, write_names
-from ...memory.recompute.forward import recompute_blocks
+from ...memory.recompute.forward import is_recomputed, recompute_blocks
 from ...observe.events import Events
 from ...observe.hooks import Observer, Replacements
 from .calls import OutermostCalls
 
-Note = Callable[[str], None]
+Note = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def _recompute(calls: OutermostCalls, note: Note) -> None:
         if id(module) in seen:
             return
         seen.add(id(module))
-        names = [*find_blocks(module)]
-        if names:
-            recompute_blocks(module, names)
-            note(write_names(names))
+        blocks = find_blocks(module)
+        if not all(map(is_recomputed, blocks.values())):
+            recompute_blocks(module, blocks)
+            note(write_names([*blocks]))
 
     calls.at_begin.append(begin)
 
@@ -125,7 +125,7 @@ REMEDIES: dict[str, Remedy] = {
     "recomputation": Remedy(
         "anyrig.memory.recompute_blocks(model, {})",
         _recompute,
-        if_not_applied="the model has no repeated blocks",
+        if_not_applied="the model has no repeated blocks that are not recomputed yet",
     ),
     "mixed precision": Remedy(
         'with torch.autocast("cuda", torch.bfloat16): output = model(…)', _autocast

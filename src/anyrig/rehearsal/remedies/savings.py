@@ -9,23 +9,24 @@ from ...units import format_bytes
 
 @dataclass(frozen=True)
 class Saving:
-    """What a remedy saves, measured without data on a GPU with more memory.
+    """What a remedy saves, or several together, measured without data on a GPU with more memory.
 
     Attributes:
-        remedy: the key of the remedy in `REMEDIES`.
-        advice: how to change the program by hand, in one line.
+        remedies: the keys of the remedies in `REMEDIES`.
+        advice: how to change the program by hand, in one line for each.
         saved_bytes: by how many bytes the peak falls.
-        needed_bytes: the peak with the remedy.
-        time_fraction: the time with the remedy as a fraction of the time without it, on the virtual
-            clock; None if the remedy computes less with each call, or nothing was computed.
+        needed_bytes: the peak with the remedies.
+        time_fraction: the time with the remedies as a fraction of the time without them, on the
+            virtual clock; None if one of them computes less with each call, or nothing was
+            computed.
         is_of_reserved: whether the bytes are those that the allocator reserves, rather than those
             of tensors.
         is_enough: whether the call or the step that failed then fits in the memory of all GPUs;
             after a failure in the first step, the second step must fit, too.
     """
 
-    remedy: str
-    advice: str
+    remedies: tuple[str, ...]
+    advice: tuple[str, ...]
     saved_bytes: int
     needed_bytes: int
     time_fraction: float | None
@@ -33,14 +34,15 @@ class Saving:
     is_enough: bool = False
 
     def __str__(self) -> str:
-        """Return the saving in one line."""
+        """Return the saving in one line; of several remedies, with a line for each."""
         kind = " of reserved memory" if self.is_of_reserved else ""
         enough = "enough" if self.is_enough else "not enough"
         time = (
             "" if self.time_fraction is None else f", time {100 * (self.time_fraction - 1):+.0f} %"
         )
         saved = f"saves {format_bytes(self.saved_bytes)}{kind}, {enough}{time}"
-        return f"  {saved}: {self.remedy}: {self.advice}"
+        each = [f"{name}: {how}" for name, how in zip(self.remedies, self.advice, strict=True)]
+        return f"  {saved}: {each[0]}" if len(each) == 1 else "\n    ".join([f"  {saved}:", *each])
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Savings:
         total_bytes: the memory of the GPU.
         of_remedies: the remedies that save at least 1 %.
         left_out: why each of the other remedies is not among them, by name.
+        together: what several save together, as many as it takes; None if one is enough, or if
+            there are no two.
     """
 
     calls: int
@@ -65,6 +69,15 @@ class Savings:
     total_bytes: int
     of_remedies: tuple[Saving, ...]
     left_out: dict[str, str]
+    together: Saving | None = None
+
+    @property
+    def enough(self) -> tuple[Saving, ...]:
+        """What is enough: one of several remedies, or else several together."""
+        alone = tuple(saving for saving in self.of_remedies if saving.is_enough)
+        if alone or self.together is None or not self.together.is_enough:
+            return alone
+        return (self.together,)
 
     def __str__(self) -> str:
         """Return a text with a line for each remedy."""
@@ -76,11 +89,13 @@ class Savings:
         lines = [f"{head} Rehearsed remedies:", *map(str, self.of_remedies)]
         if not self.of_remedies:
             lines = [f"{head} No remedy that was rehearsed saves 1 % of it."]
-        if not any(saving.is_enough for saving in self.of_remedies):
+        if self.together is not None:
+            lines += ["  none is enough alone; together:", str(self.together)]
+        if not self.enough:
             lines.append(
-                "  none is enough alone: try several together; anyrig fit --rig all finds GPUs "
-                "that are large enough; anyrig.spread(model, plan=anyrig.Shards()) divides "
-                "parameters, gradients and the optimizer's state among several"
+                "  nothing here is enough: anyrig fit --rig all finds GPUs that are large enough; "
+                "anyrig.spread(model, plan=anyrig.Shards()) divides parameters, gradients and the "
+                "optimizer's state among several"
             )
         names_by_reason: dict[str, list[str]] = {}
         for name, why in self.left_out.items():

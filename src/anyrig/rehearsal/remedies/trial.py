@@ -2,8 +2,8 @@
 
 ``python -m anyrig.rehearsal.remedies.trial`` reads lines from its standard input, each an `Order`
 in JSON. For each, it forks a process that runs the program up to a point and writes an `Outcome` in
-JSON to the order's file. It answers with a line that has the process's id, and with an empty line
-when the process has ended.
+JSON to the order's file. It answers with a line that has the process's id, and with one that has
+its exit status when it has ended; that is negative after a signal, as in `subprocess`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Order:
         program: the attributes of the `Program`.
         rig: the text of the rig.
         memory_factor: the factor by which the memory of the rig's GPUs is multiplied.
-        remedy: a key of `REMEDIES`; None for the unchanged program.
+        remedies: keys of `REMEDIES`; none for the unchanged program.
         environment: the environment variables to add.
         most_calls: end before the next call of an outermost module; None for no limit.
         most_steps: end after this step of an optimizer; None for no limit.
@@ -46,7 +47,7 @@ class Order:
     program: Mapping[str, Any]
     rig: str
     memory_factor: int
-    remedy: str | None
+    remedies: Sequence[str]
     environment: Mapping[str, str]
     most_calls: int | None
     most_steps: int | None
@@ -66,7 +67,7 @@ class Outcome:
         reserved_bytes: the peak of each GPU's reserved bytes, by index.
         usable_bytes: what each GPU has for tensors of this process, by index.
         seconds: when all GPUs were done, on the virtual clock.
-        detail: what the remedy has noted; None if it noted nothing.
+        details: what remedies have noted, by the remedy's key.
     """
 
     error: str | None
@@ -77,7 +78,7 @@ class Outcome:
     reserved_bytes: tuple[int, ...]
     usable_bytes: tuple[int, ...]
     seconds: float
-    detail: str | None
+    details: Mapping[str, str]
 
     @classmethod
     def read(cls, path: Path) -> Outcome:
@@ -102,8 +103,8 @@ def main() -> None:
             run_trial(Order(**json.loads(line)))
             end_process(0, leave_gpus)
         os.write(1, f"{child}\n".encode())
-        os.waitpid(child, 0)
-        os.write(1, b"\n")
+        _, status = os.waitpid(child, 0)
+        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def run_trial(order: Order) -> None:
@@ -119,11 +120,11 @@ class _Trial:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._error: BaseException | None = None
-        self._detail: str | None = None
+        self._details: dict[str, str] = {}
         self._calls: OutermostCalls | None = None
 
     def begin(self) -> None:
-        """Install the rig, and apply the remedy. The program has just imported torch."""
+        """Install the rig, and apply the remedies. The program has just imported torch."""
         from ...virtual.installed import install
         from .calls import OutermostCalls
         from .remedy import REMEDIES
@@ -139,11 +140,8 @@ class _Trial:
             without_kernels=True,  # or the rehearsal before the trials had been refused
         )
         self._calls = OutermostCalls(order.most_calls, order.most_steps)
-        if order.remedy is not None:
-            REMEDIES[order.remedy].apply(self._calls, self._note_detail)
-
-    def _note_detail(self, detail: str) -> None:
-        self._detail = self._detail or detail
+        for name in order.remedies:
+            REMEDIES[name].apply(self._calls, partial(self._details.setdefault, name))
 
     def note(self, error: BaseException) -> None:
         """Note the exception that ends the program."""
@@ -171,7 +169,7 @@ class _Trial:
                 for index in devices
             ),
             clock().done_seconds,
-            self._detail,
+            self._details,
         )
 
 

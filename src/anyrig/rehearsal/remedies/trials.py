@@ -19,8 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from ...errors import RemedyError
 from ...programs.program import Program
+from ...units import format_bytes
 from ...virtual.rig import VirtualRig
 from . import trial
 from .trial import Order, Outcome
@@ -69,9 +72,9 @@ class Trials:
         self._process.communicate()
 
     def run(
-        self, remedy: str | None, memory_factor: int = MEMORY_FACTOR, more_steps: int = 0
+        self, *remedies: str, memory_factor: int = MEMORY_FACTOR, more_steps: int = 0
     ) -> Outcome:
-        """Run the program with a remedy, up to the point that the attributes give, or further.
+        """Run the program with remedies, up to the point that the attributes give, or further.
 
         Raises:
             RemedyError: the process ended without an outcome, or took too long.
@@ -84,43 +87,44 @@ class Trials:
                 asdict(self._program),
                 str(self._rig),
                 memory_factor,
-                remedy,
-                {} if remedy is None else REMEDIES[remedy].environment,
+                remedies,
+                {
+                    key: text
+                    for name in remedies
+                    for key, text in REMEDIES[name].environment.items()
+                },
                 _times(self.most_calls, 1 + more_steps),
                 None if self.most_steps is None else self.most_steps + more_steps,
                 str(path),
             )
             started = time.monotonic()
-            self._await(order)
+            status = self._await(order)
             if self._limit_seconds is None:
                 seconds = time.monotonic() - started
                 self._limit_seconds = max(_MOST_TIMES * seconds, _LEAST_SECONDS)
             if not path.exists():
-                raise RemedyError(
-                    f"a trial with the remedy {remedy!r} ended without a result; the program may "
-                    "end its process itself, as os._exit does"
-                )
+                raise RemedyError(f"{_describe(order)} ended without a result{_explain(status)}")
             return Outcome.read(path)
 
-    def fits(self, remedy: str, after: Outcome, usable_bytes: Sequence[int]) -> bool:
-        """Return whether the program with a remedy fits in the memory of the rig.
+    def fits(self, remedies: Sequence[str], after: Outcome, usable_bytes: Sequence[int]) -> bool:
+        """Return whether the program with remedies fits in the memory of the rig.
 
         Args:
-            remedy: the remedy.
-            after: the outcome with it on GPUs with more memory.
+            remedies: the remedies.
+            after: the outcome with them on GPUs with more memory.
             usable_bytes: what each GPU of the rig has for tensors.
         """
         if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
             return False
         if self.most_steps == 1:  # in which an optimizer makes its state, needed from then on
-            return self.run(remedy, memory_factor=1, more_steps=1).error is None
+            return self.run(*remedies, memory_factor=1, more_steps=1).error is None
         if all(map(operator.le, after.reserved_bytes, usable_bytes)):
             return True
         # With less memory, the allocator releases what it has cached before it gives up.
-        return self.run(remedy, memory_factor=1).error is None
+        return self.run(*remedies, memory_factor=1).error is None
 
-    def _await(self, order: Order) -> None:
-        """Run a trial to its end, within the limit."""
+    def _await(self, order: Order) -> int:
+        """Run a trial to its end, within the limit, and return its exit status."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None
         assert answers is not None
@@ -134,13 +138,34 @@ class Trials:
         in_time = bool(select.select([answers], [], [], self._limit_seconds)[0])
         if not in_time:
             os.kill(child, signal.SIGKILL)
-        answers.readline()
+        status = answers.readline()
         if not in_time:
             raise RemedyError(
-                f"a trial with the remedy {order.remedy!r} took longer than "
-                f"{self._limit_seconds:.0f} s; the first trial took a tenth of this at most"
+                f"{_describe(order)} took longer than {self._limit_seconds:.0f} s; the first trial "
+                "took a tenth of this at most"
             )
+        return int(status or -signal.SIGKILL)  # no answer: the process that forks has ended, too
 
 
 def _times(calls: int | None, steps: int) -> int | None:
     return None if calls is None else calls * steps
+
+
+def _describe(order: Order) -> str:
+    if not order.remedies:
+        return "a trial of the unchanged program"
+    names = " and ".join(map(repr, order.remedies))
+    return f"a trial with the remedy {names}"
+
+
+def _explain(status: int) -> str:
+    """Return what may have ended a process without a result."""
+    if status == -signal.SIGKILL:
+        free = format_bytes(psutil.virtual_memory().available)
+        return (
+            ": the system killed its process, as it does when the host's memory is full; now "
+            f"{free} of it is available"
+        )
+    if status < 0:
+        return f": its process was ended by signal {-status}"
+    return "; the program may end its process itself, as os._exit does"
