@@ -30,6 +30,16 @@ class TestShow:
         assert lines[4].startswith("000003-step-300  300   ?")
         assert lines[4].endswith("latest")
 
+    def test_there_is_no_column_of_metrics_without_any(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        save_step(tmp_path, 100)
+        _, text, _ = anyrig(capsys, "show", tmp_path)
+        heads, row = text.splitlines()[1:]
+        assert heads.split() == ["checkpoint", "step", "size", "saved"]
+        assert row.startswith("000001-step-100  100   ")
+        assert "?" not in row
+
     def test_a_damaged_one_is_marked(
         self, series: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -55,7 +55,8 @@ def comparison_facts(found: Comparison) -> dict[str, Any]:
 
 
 def _format_series(series: SeriesDescription) -> str:
-    rows = [("checkpoint", "step", "metric", "size", "saved", "")]
+    has_metrics = any(each.metric is not None for each in series.checkpoints)
+    rows = [("checkpoint", "step", *["metric"] * has_metrics, "size", "saved", "")]
     for each in series.checkpoints:
         named = (("latest", series.latest), ("best", series.best))
         marks = ", ".join(word for word, name in named if name == each.name)
@@ -63,7 +64,7 @@ def _format_series(series: SeriesDescription) -> str:
             (
                 each.name,
                 _text(each.step),
-                _text(each.metric),
+                *[_text(each.metric)] * has_metrics,
                 format_bytes(each.bytes),
                 _time(each.saved_at),
                 f"damaged: {each.problem}" if each.problem else marks,
