@@ -45,7 +45,9 @@ def case_estimates_are_what_the_clock_charges(world: Any) -> None:
     gathered.zero_()
     with time_estimator() as estimate:
         assert charged_seconds(call) == 0
-    assert estimate.estimated_time == pytest.approx(charged * MICROSECONDS, rel=1e-5)
+    assert estimate.estimated_time == pytest.approx(charged * MICROSECONDS, rel=1e-5), (
+        f"{estimate.estimated_time} us estimated, {charged * MICROSECONDS} us charged"
+    )
     assert data.unique().tolist() == [1.0]  # nothing was done
     assert gathered.unique().tolist() == [0.0]
     dist.all_reduce(data)
