@@ -101,7 +101,7 @@ def test_the_exit_status_is_the_verdicts_and_one_gpu_is_the_first_of_the_rig(
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (["9"], 0, "3 steps of 1 rank, in float32"),
+        (["9"], 0, "3 steps of one process, in float32"),
         (["nine"], 2, "ValueError: invalid literal"),
         (["0"], 2, "no optimizer's step was seen on the rig"),
     ],

@@ -27,7 +27,15 @@ MAY_IMPORT = {
     },
     "migration": set(),
 }
-OPEN_TO_ALL = {"errors", "late_names", "private_names", "process_end", "regular_file", "units"}
+OPEN_TO_ALL = {
+    "errors",
+    "late_names",
+    "numbered_names",
+    "private_names",
+    "process_end",
+    "regular_file",
+    "units",
+}
 # These stand on top and may import everything.
 ON_TOP = {"cli", "testing"}
 

@@ -17,6 +17,7 @@ from trainings import prepare
 from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Footprint, Kind, SourceLine, track
 from anyrig.memory.moment import Holding, Moment
+from anyrig.memory.table import format_moment
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -92,6 +93,27 @@ def test_table_json_and_page_agree(device: str, tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["footprint.html", "footprint.txt"]
     with pytest.raises(MemoryTrackingError, match=r"'footprint\.doc'"):
         footprint.save(tmp_path / "footprint.doc")
+
+
+def rows_of(*names: str | None) -> list[list[str]]:
+    holdings = [
+        Holding(2**20 * (number + 1), Kind.ACTIVATIONS, None, name, None, "forward")
+        for number, name in enumerate(names)
+    ]
+    count = sum(each.bytes for each in holdings)
+    text = format_moment(Moment(count, count, None, "forward", None, None, tuple(holdings)))
+    lines = [line.split(maxsplit=2) for line in text.partition("module\n")[2].splitlines()]
+    return [[f"{size} {unit}", name] for size, unit, name in lines[: len(names)] if unit == "MiB"]
+
+
+def test_equal_layers_are_one_row_where_not_all_would_be_listed() -> None:
+    layers = [f"layers.{number}.up" for number in range(8)]
+    assert rows_of("head", *layers, None) == [
+        ["44.00 MiB", "layers.*.up (8 of them)"],
+        ["10.00 MiB", "(no module)"],
+        ["1.00 MiB", "head"],
+    ]
+    assert rows_of(*layers)[0] == ["8.00 MiB", "layers.7.up"]
 
 
 @pytest.mark.gpus(1)

@@ -57,8 +57,8 @@ def test_agreement_that_tells_nothing_has_a_head_of_its_own() -> None:
 def test_runs_that_are_the_same_and_runs_that_cannot_be_compared() -> None:
     assert str(Verdict(0, steps=1, world_size=1, dtype="float32", bound=1e-4)).splitlines() == [
         "anyrig verify: the same on the rig and on one device",
-        "  compared: 1 step of 1 rank, in float32; differences up to 1e-04 of a tensor's norm per "
-        "step count as rounding",
+        "  compared: 1 step of one process, in float32; differences up to 1e-04 of a tensor's norm "
+        "per step count as rounding",
     ]
     assert str(Verdict(2, reason="why")) == "anyrig verify: could not be compared\n  why"
 

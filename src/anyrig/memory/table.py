@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..numbered_names import join_numbered
 from ..units import format_bytes
 from .device_footprint import DeviceFootprint
 from .kinds import Kind
@@ -94,14 +96,36 @@ def _names(moment: Moment) -> dict[str | None, int]:
     return {name: count for name, count in moment.by_name().items() if name is not None}
 
 
+def _join(counts: Mapping[Any, int], unknown: str) -> list[tuple[str, int]]:
+    """Return texts with their bytes, the most first.
+
+    If there are more than are listed, those that differ by a number are one.
+    """
+    texts = {
+        key: unknown if key is None else "(the model itself)" if key == "" else str(key)
+        for key in counts
+    }
+    joined = join_numbered(texts.values()) if len(texts) > _LONGEST_LIST else {}
+    bytes_of: Counter[str] = Counter()
+    number_of: Counter[str] = Counter()
+    for key, count in counts.items():
+        text = joined.get(texts[key], texts[key])
+        bytes_of[text] += count
+        number_of[text] += 1
+    return [
+        (f"{text} ({number_of[text]} of them)" if number_of[text] > 1 else text, count)
+        for text, count in bytes_of.most_common()
+    ]
+
+
 def _largest(title: str, counts: Mapping[Any, int], unknown: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", min_width=20, justify="right")
     table.add_column(title, overflow="fold")
-    for key, count in list(counts.items())[:_LONGEST_LIST]:
-        name = unknown if key is None else "(the model itself)" if key == "" else str(key)
+    joined = _join(counts, unknown)
+    for name, count in joined[:_LONGEST_LIST]:
         table.add_row(format_bytes(count), name)
-    rest = list(counts.values())[_LONGEST_LIST:]
+    rest = [count for _, count in joined[_LONGEST_LIST:]]
     if rest:
         table.add_row(format_bytes(sum(rest)), f"({len(rest)} others)")
     return table

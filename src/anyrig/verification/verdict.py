@@ -104,10 +104,11 @@ class Verdict:
         if self.finding is not None:
             lines += _finding_lines(self.finding)
         if self.steps and self.bound is not None:
+            many = self.world_size > 1
+            ranks = format_count(self.world_size, "rank") if many else "one process"
             lines.append(
-                f"  compared: {format_count(self.steps, 'step')} of "
-                f"{format_count(self.world_size, 'rank')}, in {self.dtype}; differences up to "
-                f"{self.bound:.0e} of a tensor's norm per step count as rounding"
+                f"  compared: {format_count(self.steps, 'step')} of {ranks}, in {self.dtype}; "
+                f"differences up to {self.bound:.0e} of a tensor's norm per step count as rounding"
             )
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)

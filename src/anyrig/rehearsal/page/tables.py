@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...numbered_names import join_numbered
 from ...units import format_bytes
 from .kinds import KINDS, LABELS
 from .quantities import device_title, format_number, format_seconds, format_share
@@ -13,7 +13,6 @@ from .table import Cell, format_table
 from .totals import Total
 
 _LONGEST = 40
-_NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 _PEAK_PARTS = ("most", "tensor", "workspace", "context", "collective", "cached", "headroom")
 
 
@@ -52,15 +51,13 @@ def list_steps(facts: Mapping[str, Any]) -> str:
 
 def list_path(facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     """Return what the critical path of the given steps passes through, by module and line."""
+    path = [segment for step in steps for segment in step["path"]]
+    joined = join_numbered(_text(facts, segment["module"]) for segment in path)
     seconds_of: dict[tuple[str, str, str], float] = {}
-    for step in steps:
-        for segment in step["path"]:
-            key = (
-                segment["kind"],
-                _join_numbers(_text(facts, segment["module"])),
-                _text(facts, segment["line"]),
-            )
-            seconds_of[key] = seconds_of.get(key, 0.0) + segment["seconds"]
+    for segment in path:
+        module = joined[_text(facts, segment["module"])]
+        key = (segment["kind"], module, _text(facts, segment["line"]))
+        seconds_of[key] = seconds_of.get(key, 0.0) + segment["seconds"]
     whole = sum(seconds_of.values())
     largest = sorted(seconds_of.items(), key=lambda item: -item[1])
     rows = [
@@ -87,8 +84,9 @@ def list_path(facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> s
 def list_totals(facts: Mapping[str, Any], totals: Sequence[Total]) -> str:
     """Return the operators, modules and lines with the most time."""
     grouped: dict[tuple[str, str, str, str], Total] = {}
+    joined = join_numbered(_text(facts, total.module) for total in totals)
     for total in totals:
-        module = _join_numbers(_text(facts, total.module))
+        module = joined[_text(facts, total.module)]
         key = (total.kind, _text(facts, total.name), module, _text(facts, total.line))
         sums = grouped.setdefault(key, Total(total.kind, total.name, total.module, total.line))
         sums.add(total)
@@ -149,11 +147,6 @@ def _bytes(count: int | None) -> Cell:
 
 def _text(facts: Mapping[str, Any], index: int | None) -> str:
     return "" if index is None or index < 0 else str(facts["texts"][index])
-
-
-def _join_numbers(module: str) -> str:
-    """Return the module's name with stars for numbers, so that equal layers count together."""
-    return _NUMBER.sub("*", module)
 
 
 def _star(modules: Iterable[str]) -> str:

@@ -1,0 +1,31 @@
+"""Names that differ by a number, such as those of equal layers, as one."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain, zip_longest
+
+_NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+
+
+def join_numbered(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name a joint one, with stars for the numbers in which equal names differ.
+
+    ::
+
+        1.layers.0.up ──┐
+        1.layers.1.up ──┴▶ 1.layers.*.up
+        1.head ──────────▶ 1.head
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        alike[_NUMBER.sub("*", name)].append(name)
+    joined = {}
+    for group in alike.values():
+        columns = zip(*(_NUMBER.findall(name) for name in group), strict=True)
+        numbers = [column[0] if len({*column}) == 1 else "*" for column in columns]
+        between = zip_longest(_NUMBER.split(group[0]), numbers, fillvalue="")
+        joined |= dict.fromkeys(group, "".join(chain.from_iterable(between)))
+    return joined
