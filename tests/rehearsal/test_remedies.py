@@ -313,6 +313,22 @@ def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
     assert together.needed_bytes < 320 * MIB
 
 
+def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    larger = TOO_MUCH.replace("16_000", "60_000").replace("64_000", "240_000")
+    assert larger != TOO_MUCH
+    savings = rehearse(larger, tmp_path, "recomputation", "half the batch", "mixed precision")
+    assert savings.together is not None
+    assert len(savings.together.remedies) == 3
+    assert not savings.together.is_enough
+    assert savings.enough == ()
+    assert capsys.readouterr().err.count("together") == 1
+    text = str(savings)
+    assert "none is enough alone; together:\n  saves" in text
+    assert "nothing here is enough" in text
+
+
 RECOMPUTED = """
 from anyrig.memory import recompute_blocks
 recompute_blocks(model, ["0", "1", "2", "3"])

@@ -134,29 +134,35 @@ class _Comparison:
 
 
 def _join(comparison: _Comparison, savings: Sequence[Saving]) -> Saving | None:
-    """Add one remedy after the other, the largest saving first, until together they are enough.
+    """Return the first remedies, the largest saving first, that together are enough; else all.
 
     A remedy that adds less than 1 % to the others is left out. Offloading is the last one, because
-    it takes the most time. Return what those that were joined save; None if there are no two.
+    it takes the most time. Return None if there are no two, or all fail together.
     """
-    joined: Saving | None = None
-    names: list[str] = []
-    for each in sorted(savings, key=lambda one: (one.remedies == ("offload",), -one.saved_bytes)):
-        if not names:
-            names, joined = [*each.remedies], each
-            continue
-        tried = [*names, *each.remedies]
+    ordered = sorted(savings, key=lambda one: (one.remedies == ("offload",), -one.saved_bytes))
+    names = [name for each in ordered for name in each.remedies]
+    if len(names) < 2:
+        return None
+    sys.stderr.write("Rehearsing all of these remedies together\n")
+    try:
+        whole = comparison.saving_of(names)
+    except RemedyError:
+        return None
+    if not whole.is_enough:
+        return whole
+    joined = ordered[0]
+    for name in names[1:-1]:
+        tried = [*joined.remedies, name]
         sys.stderr.write(f"Rehearsing together: {', '.join(tried)}\n")
         try:
             saving = comparison.saving_of(tried)
         except RemedyError:
             continue
-        assert joined is not None
-        if saving.is_enough or saving.saved_bytes - joined.saved_bytes >= comparison.least_bytes:
-            names, joined = tried, saving
         if saving.is_enough:
-            break
-    return joined if len(names) > 1 else None
+            return saving
+        if saving.saved_bytes - joined.saved_bytes >= comparison.least_bytes:
+            joined = saving
+    return whole
 
 
 def _shorten(error: str) -> str:
