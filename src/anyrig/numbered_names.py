@@ -22,7 +22,7 @@ def join_numbered(names: Iterable[str]) -> dict[str, str]:
     alike: dict[str, list[str]] = defaultdict(list)
     for name in dict.fromkeys(names):
         alike[_NUMBER.sub("*", name)].append(name)
-    joined = {}
+    joined: dict[str, str] = {}
     for group in alike.values():
         columns = zip(*(_NUMBER.findall(name) for name in group), strict=True)
         numbers = [column[0] if len({*column}) == 1 else "*" for column in columns]

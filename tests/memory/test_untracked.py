@@ -55,6 +55,8 @@ def test_kinds_and_names_of_what_the_functions_hold() -> None:
     free, total = torch.cuda.mem_get_info()
     assert report.outside_bytes == total - free - torch.cuda.memory_reserved()
     assert "offload" in {remedy.name for remedy in report.remedies}
+    assert report.lasting is not None
+    assert report.lasting.parameter_bytes > 0
     assert "line" not in {row.split()[0] for row in str(report).splitlines() if row.strip()}
 
 

@@ -284,3 +284,27 @@ def test_more_memory_has_a_limit() -> None:
     most = VirtualRig.parse("T4")
     most = replace(most, devices=(replace(most.devices[0], memory_bytes=LARGEST_GPU_BYTES),))
     assert with_more_memory(most).devices[0].memory_bytes == LARGEST_GPU_BYTES
+
+
+FIRST_FORWARD = """
+import torch
+net = torch.nn.Linear(4096, 4096, bias=False).cuda()  # 64 MiB
+optimizer = torch.optim.{optimizer}(net.parameters(), lr=0.1)
+for _ in range({steps}):
+    net(torch.zeros(2**16, 4096, device="cuda")).sum().backward()  # 2 GiB in all
+    optimizer.step()
+"""
+
+
+def test_what_fails_in_the_first_step_lacks_the_optimizers_state_too(tmp_path: Path) -> None:
+    def missing_bytes_of(optimizer: str, steps: int = 3) -> int:
+        script = tmp_path / f"{optimizer}.py"
+        script.write_text(FIRST_FORWARD.format(optimizer=optimizer, steps=steps))
+        comparison = Comparison(("--shape-only",), (str(script),), None, False)
+        found = comparison.rehearse_on(VirtualRig.parse("1GiB"))
+        assert found.missing_bytes is not None
+        return found.missing_bytes
+
+    without = missing_bytes_of("SGD")
+    assert missing_bytes_of("Adam") - without == 128 * 2**20
+    assert missing_bytes_of("Adam", steps=1) < without + 128 * 2**20

@@ -287,64 +287,6 @@ def test_a_remedy_may_not_be_enough(tmp_path: Path) -> None:
     }
 
 
-TOO_MUCH = (
-    BLOCKS.partition("for number")[0]
-    + """
-samples = torch.utils.data.TensorDataset(torch.zeros(64_000, 8))
-for (x,) in torch.utils.data.DataLoader(samples, batch_size=16_000):
-    model(x.to("cuda:1")).sum().backward()  # the blocks keep 500 MiB
-    optimizer.step()
-"""
-)
-
-
-def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
-    names = "parameters updated one by one", "half the batch", "recomputation"
-    savings = rehearse(TOO_MUCH, tmp_path, *names)
-    assert {each.remedies for each in savings.of_remedies} == {(names[1],), (names[2],)}
-    assert not any(each.is_enough for each in savings.of_remedies)
-    together = savings.together
-    assert together is not None
-    assert together.is_enough
-    assert savings.enough == (together,)
-    assert {*together.remedies} == {*names[1:]}
-    assert "DataLoader(…, batch_size=8000), and accumulate" in together.advice
-    assert together.saved_bytes > max(each.saved_bytes for each in savings.of_remedies) + 50 * MIB
-    assert together.needed_bytes < 320 * MIB
-
-
-def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    larger = TOO_MUCH.replace("16_000", "60_000").replace("64_000", "240_000")
-    assert larger != TOO_MUCH
-    savings = rehearse(larger, tmp_path, "recomputation", "half the batch", "mixed precision")
-    assert savings.together is not None
-    assert len(savings.together.remedies) == 3
-    assert not savings.together.is_enough
-    assert savings.enough == ()
-    assert capsys.readouterr().err.count("together") == 1
-    text = str(savings)
-    assert "none is enough alone; together:\n  saves" in text
-    assert "nothing here is enough" in text
-
-
-RECOMPUTED = """
-from anyrig.memory import recompute_blocks
-recompute_blocks(model, ["0", "1", "2", "3"])
-"""
-
-
-def test_what_is_recomputed_already_is_no_remedy(tmp_path: Path) -> None:
-    before, loop, after = TOO_MUCH.partition("\nsamples =")
-    savings = rehearse(before + RECOMPUTED + loop + after, tmp_path, "recomputation")
-    assert savings.of_remedies == ()
-    assert savings.together is None
-    assert savings.left_out == {
-        "recomputation": "the model has no repeated blocks that are not recomputed yet"
-    }
-
-
 FIRST_STEP = """
 import torch
 net = torch.nn.Linear(4096, 4096, bias=False).to("cuda:1")  # 64 MiB, and Adam's state 128 MiB
@@ -357,12 +299,14 @@ for _ in range(3):
 """
 
 
-def test_a_remedy_of_the_first_step_must_be_enough_for_the_second(tmp_path: Path) -> None:
+def test_a_remedy_of_the_first_step_must_save_in_the_second(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FIRST_STEP)
     rig = VirtualRig.parse("4GiB+320MiB")
     savings = rehearse_remedies(
         Program(str(tmp_path / "train.py"), ()), rig, os.environ, ["fused optimizer"]
     )
-    (saving,) = savings.of_remedies
-    assert saving.needed_bytes < 310 * MIB < savings.needed_bytes
-    assert not saving.is_enough  # in the second step, activations come to the optimizer's state
+    assert (
+        savings.of_remedies == ()
+    )  # in the second step, activations come to the optimizer's state
+    assert savings.left_out == {"fused optimizer": "saves less than 1 %"}
+    assert savings.needed_bytes > 320 * MIB

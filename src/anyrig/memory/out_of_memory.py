@@ -17,6 +17,7 @@ from .device_record import DeviceRecord
 from .failed_step import add_note
 from .free_memory import FreeMemory
 from .kept_variables import KeptVariable, find_kept_variables
+from .lasting_state import LastingState, lasting_state
 from .moment import Moment
 from .reason import Cause, Reason, find_reason
 from .recording import Recording, refuse_two_recordings
@@ -36,6 +37,7 @@ class OutOfMemoryReport:
         free: the size of the refused request, and what was free.
         freed_bytes: the memory that was freed between the error and `moment`: 0, unless the report
             was made without tracking, after the running functions had ended.
+        lasting: what the models and optimizers hold between steps; None if unknown.
     """
 
     device: torch.device
@@ -46,6 +48,7 @@ class OutOfMemoryReport:
     freed_bytes: int = 0
     remedies: tuple[Remedy, ...] = ()
     outside_bytes: int | None = None
+    lasting: LastingState | None = None
 
     @property
     def requested_bytes(self) -> int:
@@ -70,9 +73,15 @@ class OutOfMemoryReport:
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
             f"{format_bytes(self.requested_bytes)} were requested{where}, with {allocated} "
-            f"allocated{of_total} at that moment{freed}{outside}.\n{free}"
+            f"allocated{of_total} at that moment{freed}{outside}.\n{free}{self._describe_lasting()}"
             f"{format_moment(moment)}{self._list_remedies()}"
         )
+
+    def _describe_lasting(self) -> str:
+        if self.lasting is None or self.total_bytes is None:
+            return ""
+        excess = self.lasting.describe_excess(self.total_bytes)
+        return "" if excess is None else f"{excess}.\n"
 
     def _list_remedies(self) -> str:
         if not self.remedies:
@@ -199,4 +208,5 @@ def make_report(
             free=free,
         ),
         outside_bytes=outside,
+        lasting=lasting_state(record.timeline.device, census.own_models, census.optimizers),
     )

@@ -17,6 +17,7 @@ from .device_record import DeviceRecord
 from .free_memory import FreeMemory
 from .kept_variables import KeptVariable, find_kept_variables
 from .kinds import Kind
+from .lasting_state import lasting_state
 from .moment import Moment
 from .out_of_memory import OutOfMemoryReport
 from .reason import (
@@ -104,6 +105,7 @@ def _report(
             free=held,
         ),
         None if total is None else total - free - reserved,
+        lasting_state(timeline.device, census.own_models, census.optimizers),
     )
 
 

@@ -23,6 +23,15 @@ def with_more_memory(rig: VirtualRig) -> VirtualRig:
     )
 
 
+def steps_with_more_memory(before: dict[str, Any]) -> int:
+    """Return up to the end of which step to rehearse a program on a rig with more memory.
+
+    That is the step that ran out of memory; for the first one, whose end makes the optimizer's
+    state, the second, which needs it.
+    """
+    return max(len(before["steps"]) + 1, 2)
+
+
 def missing_bytes(before: dict[str, Any], after: dict[str, Any]) -> int | None:
     """Return how much more memory the most overfilled GPU would need.
 

@@ -19,6 +19,8 @@ from .trials import MEMORY_FACTOR, Trials
 _LEAST_FRACTION = 0.01
 # An error with which a trial ends is shown up to here.
 _MOST_LETTERS = 100
+# Up to the end of the second step: of a model and a loss, for a few micro-batches.
+_MOST_CALLS = 32
 # Of a remedy: with more memory, and then perhaps with the memory that the rig has.
 _MOST_TRIALS = 2
 
@@ -32,7 +34,8 @@ def rehearse_remedies(
     """Run a program that runs out of memory once with each remedy, and return what each saves.
 
     The program runs in processes of its own, without data, and up to the end of the call of the
-    model or the optimizer step that ran out of memory. Files that it saves go to a folder of the
+    model or the optimizer step that ran out of memory; if that is in the first step, to the end of
+    the second. Files that it saves go to a folder of the
     rehearsal; its other effects are not undone.
 
     Args:
@@ -58,10 +61,7 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         raise RemedyError(
             f"no remedy could be rehearsed: remedies are tried without data, and without data {why}"
         )
-    trials.most_calls, trials.most_steps = point.calls, point.steps + 1
-    started = time.monotonic()
-    before = trials.run()
-    seconds = time.monotonic() - started
+    before, seconds = _run_unchanged(trials, point)
     if before.error is not None:
         raise RemedyError(
             f"no remedy could be rehearsed: with {MEMORY_FACTOR} times the memory, the program "
@@ -89,6 +89,25 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         left_out,
         None if any(one.is_enough for one in savings) else _join(comparison, savings),
     )
+
+
+def _run_unchanged(trials: Trials, point: Outcome) -> tuple[Outcome, float]:
+    """Run the program with more memory; return the outcome, and how long that took.
+
+    Set the point up to which this and the other trials run: the end of the call or of the step that
+    failed. An optimizer makes its state at the end of the first step, and needs it from then on, so
+    what fails in the first step runs to the end of the second.
+    """
+    is_first = point.steps == 0
+    trials.most_steps = 2 if is_first else point.steps + 1
+    trials.most_calls = point.calls + (_MOST_CALLS if is_first else 0)
+    started = time.monotonic()
+    before = trials.run()
+    if is_first and (before.steps == 0 or before.error is not None):  # it has no such second step
+        trials.most_calls, trials.most_steps = point.calls, 1
+        started = time.monotonic()
+        before = trials.run()
+    return before, time.monotonic() - started
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ...memory.recompute.blocks import find_blocks, write_names
 from ...memory.recompute.forward import is_recomputed, recompute_blocks
 from ...observe.events import Events
 from ...observe.hooks import Observer, Replacements
+from ...units import format_bytes
 from .calls import OutermostCalls
 
 Note = Callable[[str], object]
@@ -72,7 +73,30 @@ def _autocast(calls: OutermostCalls, note: Note) -> None:
 
 
 def _offload(calls: OutermostCalls, note: Note) -> None:
-    _around_each_call(calls, torch.autograd.graph.save_on_cpu)
+    """Do what `torch.autograd.graph.save_on_cpu` does, with one tensor's memory on the host.
+
+    A trial has no values, and must not fill the memory of the host that it runs on.
+    """
+    scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
+    kept_bytes = 0
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        nonlocal scratch, kept_bytes
+        if tensor.device.type == "cpu":
+            return tensor.device, tensor
+        kept_bytes += tensor.nbytes
+        if scratch.numel() < tensor.nbytes:
+            scratch = scratch.new_empty(tensor.nbytes)
+        flat = scratch[: tensor.nbytes].view(tensor.dtype)
+        copy = flat.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride())
+        return tensor.device, copy.copy_(tensor)
+
+    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+        device, copy = packed
+        return copy.to(device)
+
+    _around_each_call(calls, lambda: torch.autograd.graph.saved_tensors_hooks(pack, unpack))
+    calls.at_end.append(lambda: note(format_bytes(kept_bytes)))  # of the first call
 
 
 def _observe(events: Events) -> Callable[[OutermostCalls, Note], Observer]:
@@ -130,7 +154,10 @@ REMEDIES: dict[str, Remedy] = {
     "mixed precision": Remedy(
         'with torch.autocast("cuda", torch.bfloat16): output = model(…)', _autocast
     ),
-    "offload": Remedy("with torch.autograd.graph.save_on_cpu(): output = model(…)", _offload),
+    "offload": Remedy(
+        "with torch.autograd.graph.save_on_cpu(): output = model(…), which keeps {} on the host",
+        _offload,
+    ),
     "gradients set to None": Remedy(
         "optimizer.zero_grad() right after optimizer.step()",
         _observe(Events(step_ended=lambda optimizer: optimizer.zero_grad())),

@@ -21,8 +21,7 @@ class Saving:
             computed.
         is_of_reserved: whether the bytes are those that the allocator reserves, rather than those
             of tensors.
-        is_enough: whether the call or the step that failed then fits in the memory of all GPUs;
-            after a failure in the first step, the second step must fit, too.
+        is_enough: whether all that was rehearsed then fits in the memory of all GPUs.
     """
 
     remedies: tuple[str, ...]
@@ -50,10 +49,11 @@ class Savings:
     """What each remedy saves, largest saving first.
 
     Attributes:
-        calls: the calls of the model up to the error; the rehearsals end with the last of them.
+        calls: the calls of outermost modules up to the error.
         device: the index of the GPU with the least memory for what the program needs.
         needed_bytes: the peak of the allocated bytes of the unchanged program, up to the end of the
-            call or optimizer step that ran out of memory.
+            call or optimizer step that ran out of memory; if that is in the first step, to the end
+            of the second, which has the optimizer's state.
         reserved_bytes: the peak of the bytes that the allocator reserves for them.
         total_bytes: the memory of the GPU.
         of_remedies: the remedies that save at least 1 %.

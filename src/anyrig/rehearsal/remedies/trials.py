@@ -71,10 +71,8 @@ class Trials:
         self._process.kill()  # which forks only; the last trial has ended
         self._process.communicate()
 
-    def run(
-        self, *remedies: str, memory_factor: int = MEMORY_FACTOR, more_steps: int = 0
-    ) -> Outcome:
-        """Run the program with remedies, up to the point that the attributes give, or further.
+    def run(self, *remedies: str, memory_factor: int = MEMORY_FACTOR) -> Outcome:
+        """Run the program with remedies, up to the point that the attributes give.
 
         Raises:
             RemedyError: the process ended without an outcome, or took too long.
@@ -93,8 +91,8 @@ class Trials:
                     for name in remedies
                     for key, text in REMEDIES[name].environment.items()
                 },
-                _times(self.most_calls, 1 + more_steps),
-                None if self.most_steps is None else self.most_steps + more_steps,
+                self.most_calls,
+                self.most_steps,
                 str(path),
             )
             started = time.monotonic()
@@ -116,8 +114,6 @@ class Trials:
         """
         if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
             return False
-        if self.most_steps == 1:  # in which an optimizer makes its state, needed from then on
-            return self.run(*remedies, memory_factor=1, more_steps=1).error is None
         if all(map(operator.le, after.reserved_bytes, usable_bytes)):
             return True
         # With less memory, the allocator releases what it has cached before it gives up.
@@ -145,10 +141,6 @@ class Trials:
                 "took a tenth of this at most"
             )
         return int(status or -signal.SIGKILL)  # no answer: the process that forks has ended, too
-
-
-def _times(calls: int | None, steps: int) -> int | None:
-    return None if calls is None else calls * steps
 
 
 def _describe(order: Order) -> str:

@@ -1,0 +1,112 @@
+"""Which programs and steps remedies are compared on, and remedies together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_remedies import BLOCKS, MIB, rehearse
+
+TOO_MUCH = (
+    BLOCKS.partition("for number")[0]
+    + """
+samples = torch.utils.data.TensorDataset(torch.zeros(64_000, 8))
+for (x,) in torch.utils.data.DataLoader(samples, batch_size=16_000):
+    model(x.to("cuda:1")).sum().backward()  # the blocks keep 500 MiB
+    optimizer.step()
+"""
+)
+
+
+def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
+    names = "parameters updated one by one", "half the batch", "recomputation"
+    savings = rehearse(TOO_MUCH, tmp_path, *names)
+    assert {each.remedies for each in savings.of_remedies} == {(names[1],), (names[2],)}
+    assert not any(each.is_enough for each in savings.of_remedies)
+    together = savings.together
+    assert together is not None
+    assert together.is_enough
+    assert savings.enough == (together,)
+    assert {*together.remedies} == {*names[1:]}
+    assert "DataLoader(…, batch_size=8000), and accumulate" in together.advice
+    assert together.saved_bytes > max(each.saved_bytes for each in savings.of_remedies) + 50 * MIB
+    assert together.needed_bytes < 320 * MIB
+
+
+def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    larger = TOO_MUCH.replace("16_000", "60_000").replace("64_000", "240_000")
+    assert larger != TOO_MUCH
+    savings = rehearse(larger, tmp_path, "recomputation", "half the batch", "mixed precision")
+    assert savings.together is not None
+    assert len(savings.together.remedies) == 3
+    assert not savings.together.is_enough
+    assert savings.enough == ()
+    assert capsys.readouterr().err.count("together") == 1
+    text = str(savings)
+    assert "none is enough alone; together:\n  saves" in text
+    assert "nothing here is enough" in text
+
+
+WITHIN = """
+import resource
+samples = torch.zeros(60_000, 8, device="cuda:1")
+for _ in range(2):
+    model(samples).sum().backward()  # the blocks keep 1.8 GiB
+    optimizer.step()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1.5 * 2**20  # KiB
+"""
+
+
+def test_offloading_is_rehearsed_without_the_hosts_memory(tmp_path: Path) -> None:
+    savings = rehearse(BLOCKS.partition("for number")[0] + WITHIN, tmp_path, "offload")
+    (saving,) = savings.of_remedies
+    assert savings.left_out == {}
+    (advice,) = saving.advice
+    kept = re.search(r"which keeps ([\d.]+) GiB on the host$", advice)
+    assert kept is not None, advice
+    assert float(kept[1]) > 1.8
+    assert saving.saved_bytes > 2**30
+    assert saving.time_fraction is not None
+    assert saving.time_fraction > 1.5
+
+
+def test_what_fails_in_the_first_step_is_compared_up_to_the_end_of_the_second(
+    tmp_path: Path,
+) -> None:
+    adam = TOO_MUCH.replace(
+        "for (x,)", "optimizer = torch.optim.Adam(model.parameters())\nfor (x,)"
+    )
+    assert adam != TOO_MUCH
+    first = rehearse(TOO_MUCH, tmp_path, "recomputation")
+    second = rehearse(adam, tmp_path, "recomputation")
+    state = 2 * 4 * (2 * 8 * 2048 + 2048 + 8) * 4  # of four blocks, in float32
+    assert second.needed_bytes - first.needed_bytes == pytest.approx(state, rel=0.1)
+    more = second.of_remedies[0].needed_bytes - first.of_remedies[0].needed_bytes
+    assert more == pytest.approx(state, rel=0.1)  # what is saved does not depend on the state
+
+
+def test_a_program_without_steps_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> None:
+    growing = TOO_MUCH.replace("    optimizer.step()\n", "    model = model[:2]\n")
+    assert growing != TOO_MUCH
+    savings = rehearse(growing, tmp_path, "offload")
+    assert savings.calls == 1
+    assert savings.needed_bytes > 480 * MIB
+
+
+RECOMPUTED = """
+from anyrig.memory import recompute_blocks
+recompute_blocks(model, ["0", "1", "2", "3"])
+"""
+
+
+def test_what_is_recomputed_already_is_no_remedy(tmp_path: Path) -> None:
+    before, loop, after = TOO_MUCH.partition("\nsamples =")
+    savings = rehearse(before + RECOMPUTED + loop + after, tmp_path, "recomputation")
+    assert savings.of_remedies == ()
+    assert savings.together is None
+    assert savings.left_out == {
+        "recomputation": "the model has no repeated blocks that are not recomputed yet"
+    }
