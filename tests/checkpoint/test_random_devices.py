@@ -37,7 +37,10 @@ def test_devices_that_the_saving_process_did_not_have_are_named() -> None:
     assert write_random_state({**state, "devices": odd}) == text(names[0])
     assert draw()[1:] == drawn[1:]
     assert write_random_state({**state, "devices": []}) == text(*names)
-    assert write_random_state({**state, "devices": [*devices, devices[0]]}) == ""
+    more = write_random_state({**state, "devices": [*devices, devices[0]]})
+    assert more.startswith("random numbers of 1 device that this process does not have; dropout")
+    both = write_random_state({**state, "devices": [odd[0], *devices[1:], *devices[:2]]})
+    assert both.startswith(f"{text(names[0])}; random numbers of 2 devices that")
 
 
 @pytest.mark.parametrize("bits", [torch.ones(3), torch.ones(3, 3, dtype=torch.uint8)])

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import CheckpointDamagedError
 from ..processes.group.membership import current_group
+from ..units import format_count
 
 # What generators raise for a state that is not theirs.
 _REFUSALS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
@@ -84,9 +85,17 @@ def _write(state: Mapping[str, Any]) -> str:
         else:
             left.append(str(device))
     left += map(str, devices[len(state["devices"]) :])
-    if not left:
-        return ""
-    return f"random numbers of {', '.join(left)}: the saving process did not have this device"
+    texts = []
+    if left:
+        names = ", ".join(left)
+        texts.append(f"random numbers of {names}: the saving process did not have this device")
+    more = len(state["devices"]) - len(devices)
+    if more > 0:
+        texts.append(
+            f"random numbers of {format_count(more, 'device')} that this process does not have; "
+            "dropout on other devices draws other masks"
+        )
+    return "; ".join(texts)
 
 
 def _devices() -> list[torch.device]:
