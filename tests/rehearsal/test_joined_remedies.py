@@ -20,15 +20,18 @@ for (x,) in torch.utils.data.DataLoader(samples, batch_size=16_000):
 
 
 def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
-    names = "parameters updated one by one", "half the batch", "recomputation"
+    names = "parameters updated one by one", "half the batch", "recomputation", "offload"
     savings = rehearse(TOO_MUCH, tmp_path, *names)
-    assert {each.remedies for each in savings.of_remedies} == {(names[1],), (names[2],)}
+    assert {each.remedies for each in savings.of_remedies} == {(name,) for name in names[1:]}
+    # Offloading would be the second one that is added, but for its time.
+    order = ["half the batch", "offload", "recomputation"]
+    assert [each.remedies[0] for each in savings.of_remedies] == order
     assert not any(each.is_enough for each in savings.of_remedies)
     together = savings.together
     assert together is not None
     assert together.is_enough
     assert savings.enough == (together,)
-    assert {*together.remedies} == {*names[1:]}
+    assert {*together.remedies} == {*names[1:3]}
     assert "DataLoader(…, batch_size=8000), and accumulate" in together.advice
     assert together.saved_bytes > max(each.saved_bytes for each in savings.of_remedies) + 50 * MIB
     assert together.needed_bytes < 320 * MIB
@@ -89,11 +92,14 @@ def test_what_fails_in_the_first_step_is_compared_up_to_the_end_of_the_second(
 
 
 def test_a_program_without_steps_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> None:
-    growing = TOO_MUCH.replace("    optimizer.step()\n", "    model = model[:2]\n")
-    assert growing != TOO_MUCH
-    savings = rehearse(growing, tmp_path, "offload")
+    growing = BLOCKS.partition("for number")[0] + (
+        "for times in (1, 4):\n"
+        "    model(torch.zeros(16_000 * times, 8, device='cuda:1')).sum().backward()\n"
+    )
+    savings = rehearse(growing, tmp_path, "recomputation")
     assert savings.calls == 1
-    assert savings.needed_bytes > 480 * MIB
+    assert 480 * MIB < savings.needed_bytes < 900 * MIB
+    assert savings.of_remedies[0].saved_bytes < 480 * MIB
 
 
 RECOMPUTED = """
