@@ -131,8 +131,21 @@ def takes_the_first_ranks_gradients(_: Rig) -> None:
     train(net(), send)
 
 
+def trains_a_parameter_of_no_module(_: Rig) -> None:
+    train(DistributedDataParallel(net()), more=lambda: nn.Parameter(torch.ones(FEATURES)))
+
+
+def trains_a_parameter_of_no_module_unwrapped(_: Rig) -> None:
+    train(net(), more=lambda: nn.Parameter(torch.ones(FEATURES)))
+
+
 SCALED = "    each rank multiplied its gradients by a number of its own before they were reduced: "
 UNKNOWN = "probably: the gradient differs, and by no constant factor"
+OF_NO_MODULE = (
+    f"    change: no module has parameter 4 of shape ({FEATURES},), and DistributedDataParallel "
+    "reduces only the parameters of its module: create such parameters in the model's __init__, "
+    "as self.name = nn.Parameter(...); "
+)
 
 # The exit status, and a part of the text.
 EXPECTED = {
@@ -147,4 +160,12 @@ EXPECTED = {
     "clips_far_above_every_norm": (0, "the same on the rig and on one device"),
     "clips_values": (1, UNKNOWN),
     "takes_the_first_ranks_gradients": (1, UNKNOWN),
+    "trains_a_parameter_of_no_module": (
+        1,
+        OF_NO_MODULE + "or all_reduce these gradients with the mean",
+    ),
+    "trains_a_parameter_of_no_module_unwrapped": (
+        1,
+        OF_NO_MODULE + "call the DistributedDataParallel module itself",
+    ),
 }
