@@ -8,7 +8,7 @@ from made_records import SAME, A, B, X, Y, finding_of, judged, record, sampled, 
 
 from anyrig.verification.bounds import BOUNDS, allowed, bound_of, differs, norm, norm_of_all
 from anyrig.verification.diagnosis import judge
-from anyrig.verification.records import ParameterFacts, StepRecord
+from anyrig.verification.records import NO_MODULE, ParameterFacts, StepRecord
 
 
 def test_bounds_are_those_of_the_documentation() -> None:
@@ -174,6 +174,32 @@ def test_many_parameters_are_named_in_part() -> None:
     ranks = [step({name: [k, 0.0] for name in names} | {"z": A}) for k in (1.0, 3.0)]
     cause = finding_of(judged(ranks, step({name: [2.0, 0.0] for name in names} | {"z": A}))).cause
     assert "the gradient of e, d, c and 2 more was never reduced" in cause.text
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "remedy"),
+    [
+        ("c", "gradient of c of shape (2,) was", "no module has c of shape (2,), and Distributed"),
+        ("bc", "gradient of c of shape (2,), b was", "no module has c of shape (2,), and"),
+        ("cd", "of d of shape (2,), c of shape (2,) was", "no module has d of shape (2,), c of"),
+        ("b", "gradient of b was", "call the DistributedDataParallel module itself"),
+    ],
+)
+def test_an_unreduced_parameter_of_no_module_is_named(names: str, text: str, remedy: str) -> None:
+    facts = {
+        name: ParameterFacts(NO_MODULE if name in "cd" else "Linear", order=at)
+        for at, name in enumerate("abcd")
+    }
+    right = dict.fromkeys("abcd", A)
+    steps = [step(right | {name: times(k, A) for name in names}) for k in (0.5, 1.5)]
+    ranks = [record(rank, each, parameters=facts) for rank, each in enumerate(steps)]
+    cause = finding_of(judge(ranks, record(0, step(right), parameters=facts))).cause
+    assert cause.code == "never-reduced"
+    assert text in cause.text
+    assert cause.remedy.startswith(remedy)
+    assert ("model.module" in cause.remedy) == ("b" in names)
+    assert ("__init__" in cause.remedy) == (names != "b")
+    assert cause.remedy.endswith("; or all_reduce these gradients with the mean")
 
 
 def test_ranks_that_disagree_without_a_pattern() -> None:

@@ -13,6 +13,7 @@ from .causes.modules import (
     same_dropout_on_all_ranks,
     unknown,
 )
+from .causes.own_gradients import scaled_before_reduction
 from .causes.ranks import (
     different_initial_values,
     never_reduced,
@@ -41,6 +42,7 @@ _CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     scaled_by_each_rank,
     constant_factor,
     learning_rate,
+    scaled_before_reduction,
     unequal_counts,
     batch_norm_by_rank,
     padding,

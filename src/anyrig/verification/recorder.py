@@ -36,6 +36,7 @@ from ..observe.events import Events
 from ..observe.hooks import Observer
 from ..observe.source_line import current_line, is_library_code
 from ..private_names import refuse_missing
+from .backward_gradients import BackwardGradients
 from .divisors import divisors_of
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
@@ -46,7 +47,7 @@ from .names import NamedParameter, clean_name, name_parameters, unwrap
 from .piece import Piece, piece_of, write_whole
 from .pipeline_stages import stage_of, stages_of_parameters
 from .precision import dtypes_of
-from .records import LossRecord, ParameterFacts, RankRecord, StepRecord
+from .records import NO_MODULE, LossRecord, ParameterFacts, RankRecord, StepRecord
 from .samples import count_labels, hash_samples
 
 
@@ -88,6 +89,7 @@ class Recorder:
                 module_called=self._before_forward,
                 module_finished=self._after_forward,
                 backward_begun=self._note_loss,
+                backward_ended=self._after_backward,
                 step_begun=self._before_step,
                 step_ended=self._after_step,
             )
@@ -111,7 +113,9 @@ class Recorder:
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._depth = 0
         self.place = int(os.environ.get("RANK") or "0"), int(os.environ.get("WORLD_SIZE") or "1")
+        self._backward_gradients = BackwardGradients()
         self._gradients: dict[str, Piece] = {}
+        self._changed_gradients: dict[str, Piece] = {}
         self._before: dict[str, Piece] = {}
         self._step_line: str | None = None
         self._parameters: dict[str, ParameterFacts] = {}
@@ -178,6 +182,10 @@ class Recorder:
         if not self._steps and not self._losses:
             self._dtypes |= dtypes_of(loss)
         self._losses.append(LossRecord(float(loss.detach()), _line(), divisors_of(loss)))
+
+    def _after_backward(self) -> None:
+        if self._is_recording:
+            self._backward_gradients.keep()
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> Any:
         if not self._is_recording or is_exporting():
@@ -249,11 +257,14 @@ class Recorder:
         if self._depth > 1 or not self._is_recording:
             return
         self._step_line = _line()
-        self._gradients, self._before = {}, {}
+        self._gradients, self._changed_gradients, self._before = {}, {}, {}
         known = self._steps[0].before if self._steps else {}
-        for name, piece, gradient in self._pieces(optimizer):
+        for name, piece, gradient, parameter in self._pieces(optimizer):
             if gradient is not None:
                 self._gradients[name] = gradient
+                changed = self._backward_gradients.changed(parameter, gradient)
+                if changed is not None:
+                    self._changed_gradients[name] = changed
             if name not in known:
                 self._before[name] = piece
 
@@ -263,7 +274,7 @@ class Recorder:
             return
         if dist.is_available() and dist.is_initialized():
             self.place = dist.get_rank(), dist.get_world_size()
-        after = {name: piece for name, piece, _ in self._pieces(optimizer)}
+        after = {name: piece for name, piece, *_ in self._pieces(optimizer)}
         labels = self._labels.take() or tuple(
             found
             for one in self._loaders.batches
@@ -280,8 +291,10 @@ class Recorder:
                 labels,
                 self._dropout.take_states(),
                 self._step_line,
+                self._changed_gradients,
             )
         )
+        self._backward_gradients.end_step()
         self._losses.clear()
         self._forwards.clear()
         if len(self._steps) == self._most_steps and self._ends_program:
@@ -291,8 +304,11 @@ class Recorder:
         self.stop()
         raise EnoughSteps(0)
 
-    def _pieces(self, optimizer: Optimizer) -> Iterator[tuple[str, Piece, Piece | None]]:
-        """Yield the name of each parameter, this rank's piece of it and of its gradient."""
+    def _pieces(self, optimizer: Optimizer) -> Iterator[tuple[str, Piece, Piece | None, Tensor]]:
+        """Yield for each parameter its name, this rank's pieces of it and of its gradient, and it.
+
+        The parameter of a part of FSDP's flat parameter is the flat one.
+        """
         parameters = parameters_of(optimizer)
         flat: dict[int, tuple[FlatPart, ...]] = {}
         stages = stages_of_parameters()
@@ -309,7 +325,8 @@ class Recorder:
                     self._note_facts(part.name, part.owner, shards_data=True)
                     piece = part.piece_of(one.parameter)
                     self._note_type(piece)
-                    yield part.name, piece, None if gradient is None else part.piece_of(gradient)
+                    flat_gradient = None if gradient is None else part.piece_of(gradient)
+                    yield part.name, piece, flat_gradient, one.parameter
                 continue
             whole = piece_of(one.parameter)
             if whole is not None:
@@ -318,7 +335,8 @@ class Recorder:
                     one.name, one.owner, shards_data=_is_sharded_data(one), stage=stage
                 )
                 self._note_type(whole)
-                yield one.name, whole, None if gradient is None else piece_of(gradient)
+                whole_gradient = None if gradient is None else piece_of(gradient)
+                yield one.name, whole, whole_gradient, one.parameter
 
     def _note_facts(
         self, name: str, owner: nn.Module | None, *, shards_data: bool, stage: int | None = None
@@ -327,7 +345,7 @@ class Recorder:
             return
         self._shards_data |= shards_data
         if owner is None:
-            self._parameters[name] = ParameterFacts("no module", stage=stage)
+            self._parameters[name] = ParameterFacts(NO_MODULE, stage=stage)
             return
         if isinstance(owner, _BatchNorm) and owner.training:
             self._has_batch_statistics = True

@@ -8,6 +8,9 @@ from typing import Any
 
 from .piece import Piece
 
+NO_MODULE = "no module"
+"""Takes the place of a module's class for a parameter that no module has."""
+
 Samples = tuple[str, ...]
 """The samples of a forward pass: a hash for each, in their order."""
 
@@ -42,6 +45,8 @@ class StepRecord:
         labels: for each batch of a loader, how many of its labels count.
         random_states: a hash of the random number generator before each dropout.
         line: where the optimizer's `step` was called.
+        after_backward: the gradients right after the last backward pass, of those parameters whose
+            gradients the program changed later, such as by a reduction or a clip.
     """
 
     gradients: Mapping[str, Piece]
@@ -53,6 +58,7 @@ class StepRecord:
     labels: Sequence[int] = ()
     random_states: Sequence[str] = ()
     line: str | None = None
+    after_backward: Mapping[str, Piece] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class ParameterFacts:
     """Where a parameter is in the program.
 
     Attributes:
-        module: the class of its module.
+        module: the class of its module; `NO_MODULE` if no module has it.
         line: the line that called the module; None if unknown.
         order: the place of the module in the order of the forward pass; -1 if it was not called.
         stage: the stage of `torch.distributed.pipelining` that has it; None outside of all stages.

@@ -11,6 +11,7 @@ from ..bounds import differs
 from ..comparison import GRADIENT, INITIAL, PARAMETER
 from ..evidence import Evidence
 from ..joining import Joined
+from ..records import NO_MODULE
 from ..verdict import Cause
 
 
@@ -80,9 +81,7 @@ def never_reduced(evidence: Evidence) -> Cause | None:
         "never-reduced",
         f"the gradient of {which} was never reduced: each rank has that of its own samples, and "
         f"the {operation} over the ranks is the gradient on one device",
-        "call the DistributedDataParallel module itself, not model.module and not model.forward; "
-        "wrap the model after the last change of its parameters; leave no_sync() for the last "
-        "micro-batch; or all_reduce these gradients with the mean",
+        _how_to_reduce(evidence, kept),
     )
 
 
@@ -167,11 +166,46 @@ def _is_equal(values: list[float]) -> bool:
     return max(values) - min(values) <= 1e-6 * max(abs(value) for value in values)
 
 
+def _how_to_reduce(evidence: Evidence, names: list[str]) -> str:
+    """Return what to change so that the gradients of these parameters are averaged."""
+    of_no_module = [name for name in names if _has_no_module(evidence, name)]
+    remedies = []
+    if of_no_module:
+        remedies.append(
+            f"no module has {_listed(evidence, of_no_module)}, and DistributedDataParallel reduces "
+            "only the parameters of its module: create such parameters in the model's __init__, "
+            "as self.name = nn.Parameter(...)"
+        )
+    if len(of_no_module) < len(names):
+        remedies.append(
+            "call the DistributedDataParallel module itself, not model.module and not "
+            "model.forward; wrap the model after the last change of its parameters; leave "
+            "no_sync() for the last micro-batch"
+        )
+    return "; ".join([*remedies, "or all_reduce these gradients with the mean"])
+
+
 def _which(evidence: Evidence, names: list[str]) -> str:
     if len(names) == len(evidence.tensors.joined):
         return "all parameters"
-    shown = ", ".join(names[:3])
+    return _listed(evidence, names)
+
+
+def _listed(evidence: Evidence, names: list[str]) -> str:
+    shown = ", ".join(_described(evidence, name) for name in names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def _described(evidence: Evidence, name: str) -> str:
+    """Return a parameter's name, with its shape if its name is a number only."""
+    if not _has_no_module(evidence, name):
+        return name
+    return f"{name} of shape {tuple(evidence.tensors.expected[name].shape)}"
+
+
+def _has_no_module(evidence: Evidence, name: str) -> bool:
+    facts = evidence.rig[0].parameters.get(name)
+    return facts is not None and facts.module == NO_MODULE
 
 
 def _pair(ranks: tuple[int, ...]) -> str:

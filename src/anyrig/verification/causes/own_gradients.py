@@ -1,0 +1,147 @@
+"""The cause in what ranks did to their own gradients before the gradients were reduced.
+
+::
+
+    g_r          rank r's gradient right after its last backward pass
+    one device   share * (g_0 + g_1 + ...)        right after its last backward pass
+    rig          a_0 * g_0 + a_1 * g_1 + ...      what the optimizer got
+
+If one share and one number a_r for each rank hold for all parameters, the ranks computed what one
+device computed, and rank r multiplied its gradients by a_r / share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..bounds import allowed, differs, norm_of_all
+from ..comparison import GRADIENT
+from ..evidence import Evidence
+from ..records import StepRecord
+from ..verdict import Cause
+
+# The least eigenvalue of the matrix of cosines between the ranks' gradients. With a smaller one,
+# the gradients are nearly dependent, so that other numbers of the ranks fit nearly as well.
+_LEAST_EIGENVALUE = 1e-6
+
+
+def scaled_before_reduction(evidence: Evidence) -> Cause | None:
+    """Each rank multiplied its gradients by its own number, and then they were reduced."""
+    difference = evidence.difference
+    if difference.kind != GRADIENT or difference.ranks or evidence.world_size < 2:
+        return None
+    own = _own_gradients(evidence)
+    alone = _gradients_of(evidence.one_step, evidence)
+    if own is None or alone is None:
+        return None
+    bound = evidence.comparison.bound * difference.step
+    share = own.share_of(alone, bound)
+    factors = None if share is None else own.factors_of(_reduced(evidence), bound, share)
+    # Ranks whose gradients are left out of the sum, or subtracted, are another mistake.
+    if factors is None or min(factors) <= 1e-6 * max(factors):
+        return None
+    shown = ", ".join(f"rank {rank} by {factor:.4g}" for rank, factor in enumerate(factors))
+    return Cause(
+        "local-norm",
+        "each rank multiplied its gradients by a number of its own before they were reduced: "
+        f"{shown}. Clipping by the norm of a rank's own gradients does this, and so does a weight "
+        "for each rank",
+        "reduce first, then clip by the norm of the reduced gradients, which is the same on all "
+        "ranks: call torch.distributed.all_reduce(p.grad, op=ReduceOp.AVG) for all parameters, "
+        "and then torch.nn.utils.clip_grad_norm_. With DistributedDataParallel, call it after the "
+        "step's last backward(), outside no_sync(): that backward() reduces the gradients",
+    )
+
+
+@dataclass(frozen=True)
+class _OwnGradients:
+    """The gradients of all ranks before the reduction.
+
+    Attributes:
+        rows: for each parameter, a matrix with a row for each rank.
+    """
+
+    rows: Mapping[str, Tensor]
+
+    def share_of(self, targets: Mapping[str, Tensor], bound: float) -> float | None:
+        """Return the number by which the sum over the ranks makes up the targets, or None."""
+        total = {name: rows.sum(0) for name, rows in self.rows.items()}
+        square = sum(float(one @ one) for one in total.values())
+        if square == 0:
+            return None
+        share = sum(float(one @ targets[name]) for name, one in total.items()) / square
+        made = {name: share * one for name, one in total.items()}
+        return share if _agree(made, targets, bound) else None
+
+    def factors_of(
+        self, targets: Mapping[str, Tensor], bound: float, share: float
+    ) -> list[float] | None:
+        """Return a number for each rank by which it multiplied its part of the targets.
+
+        None if no numbers make up the targets, or if one number for all ranks nearly does.
+        """
+        if self.share_of(targets, 10 * bound) is not None:
+            return None
+        weights = self._weights_of(targets)
+        if weights is None:
+            return None
+        made = {name: weights @ rows for name, rows in self.rows.items()}
+        return [float(one) / share for one in weights] if _agree(made, targets, bound) else None
+
+    def _weights_of(self, targets: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the weights of the ranks with the least squares; None if several fit."""
+        every = [*self.rows.values()]
+        products = torch.stack([rows @ rows.T for rows in every]).sum(0)
+        used = sum(int(rows.any(0).sum()) for rows in every)
+        norms = products.diagonal().sqrt()
+        # With no more equations than ranks, weights fit any gradient.
+        if used <= len(norms) or not products.isfinite().all() or not norms.all():
+            return None
+        cosines = products / norms.outer(norms)
+        if torch.linalg.eigvalsh(cosines)[0] < _LEAST_EIGENVALUE:
+            return None
+        of_targets = torch.stack([rows @ targets[name] for name, rows in self.rows.items()]).sum(0)
+        weights: Tensor = torch.linalg.solve(cosines, of_targets / norms) / norms
+        return weights
+
+
+def _own_gradients(evidence: Evidence) -> _OwnGradients | None:
+    """Return the gradients of the ranks; None if some rank has only a part of a parameter."""
+    ranks = [_gradients_of(step, evidence) for step in evidence.rank_steps]
+    known = [one for one in ranks if one is not None]
+    if len(known) < len(ranks):
+        return None
+    names = evidence.tensors.joined
+    return _OwnGradients({name: torch.stack([one[name] for one in known]) for name in names})
+
+
+def _gradients_of(step: StepRecord, evidence: Evidence) -> Mapping[str, Tensor] | None:
+    """Return a process's flat gradients after its last backward pass, if it has whole ones."""
+    found = {}
+    for name, expected in evidence.tensors.expected.items():
+        piece = step.after_backward.get(name, step.gradients.get(name))
+        if piece is None:
+            found[name] = torch.zeros(expected.numel(), dtype=torch.float64)
+        elif piece.is_whole and piece.shape == tuple(expected.shape):
+            found[name] = piece.values.double().flatten()
+        else:
+            return None
+    return found
+
+
+def _reduced(evidence: Evidence) -> Mapping[str, Tensor]:
+    """Return the flat gradients that the optimizers of the ranks got."""
+    joined = evidence.tensors.joined
+    return {name: one.whole.double().flatten() for name, one in joined.items()}
+
+
+def _agree(made: Mapping[str, Tensor], targets: Mapping[str, Tensor], bound: float) -> bool:
+    everything = norm_of_all(targets)
+    return not any(
+        differs(made[name], target, allowed(bound, 1, target, everything))
+        for name, target in targets.items()
+    )
