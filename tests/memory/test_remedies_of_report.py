@@ -134,6 +134,14 @@ def test_half_precision_is_no_remedy_for_a_program_that_computes_in_it(dtype: to
     assert "mixed precision" not in names(batch, weight * 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_advice_of_mixed_precision_has_the_dtype_of_the_device(dtype: torch.dtype) -> None:
+    remedies = find_remedies(moment(*FULL), ACTIVATIONS, [Model()], 1, half=dtype)
+    (advice,) = (each.advice for each in remedies if each.name == "mixed precision")
+    assert advice.startswith(f'with torch.autocast("cuda", {dtype}): output = model(…)')
+    assert ("GradScaler" in advice) is (dtype == torch.float16)
+
+
 def test_less_than_one_percent_is_not_listed() -> None:
     holdings = holding(10_000, Kind.OTHER), holding(99, Kind.ACTIVATIONS)
     assert find_remedies(moment(*holdings), ACTIVATIONS, [], 1) == ()

@@ -240,11 +240,14 @@ def finding(code: str, saved: float | None, line: str | None = "train.py:3") -> 
 
 def test_a_finding_has_its_saving_as_a_part_of_the_typical_step() -> None:
     facts = trained(9.0, 2.0, 2.0)
-    largest = (finding(f"R0{n}", 0.5 - n / 100) for n in range(3))
+    largest = [finding(f"R0{n}", 0.5 - n / 100) for n in range(3)]
     found = (*largest, finding("R09", None, None))
     lines = rows(replace(facts, findings=found))
     assert lines["R00"] == ["It waits at train.py:3: 500.00 ms of a step (25 %)", "Do not wait."]
     assert lines["R02"][2:] == ["1 more finding is in the files of --report and --json"]
+    about = (replace(largest[0], is_estimate=True),)
+    (title, _) = rows(replace(facts, findings=about))["R00"]
+    assert title == "It waits at train.py:3: about 500.00 ms of a step (25 %)"
     assert rows(replace(facts, findings=found[3:]))["R09"] == ["It waits", "Do not wait."]
     assert len(rows(replace(facts, findings=found[:3]))["R02"]) == 2
 

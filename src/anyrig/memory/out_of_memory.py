@@ -16,6 +16,7 @@ from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .failed_step import add_note
 from .free_memory import FreeMemory
+from .half_precision import half_dtype
 from .kept_variables import KeptVariable, find_kept_variables
 from .lasting_state import LastingState, lasting_state
 from .moment import Moment
@@ -206,6 +207,7 @@ def make_report(
             can_halve=can_halve,
             tensors=census.tensors,
             free=free,
+            half=half_dtype(record.timeline.device),
         ),
         outside_bytes=outside,
         lasting=lasting_state(record.timeline.device, census.own_models, census.optimizers),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..units import format_bytes
 from .free_memory import FreeMemory
+from .half_precision import advise_autocast
 from .kinds import Kind
 from .moment import Moment
 from .reason import Cause, Reason
@@ -50,6 +51,7 @@ def find_remedies(
     can_halve: bool = True,
     tensors: Iterable[Tensor] = (),
     free: FreeMemory | None = None,
+    half: torch.dtype = torch.bfloat16,
 ) -> tuple[Remedy, ...]:
     """Return the remedies that apply to an out-of-memory error, largest saving first.
 
@@ -65,6 +67,7 @@ def find_remedies(
         tensors: the tensors that the program holds. If one was computed in half precision, mixed
             precision is in use.
         free: what was free when the request was refused; None if unknown.
+        half: the dtype of mixed precision on the device; see `half_precision`.
     """
     if reason.cure is not None:
         name = "the line above" if reason.variable is None else f"release {reason.variable}"
@@ -73,7 +76,9 @@ def find_remedies(
         return ()
     found = [
         *_of_calls(moment, reason, models, can_halve=can_halve),
-        *_of_precision(moment, [*_parameters(models), *(each for each in tensors if each.grad_fn)]),
+        *_of_precision(
+            moment, [*_parameters(models), *(each for each in tensors if each.grad_fn)], half
+        ),
         *_of_steps(moment, models, gpu_count),
     ]
     if free is not None and free.would_suffice:
@@ -109,11 +114,12 @@ def _of_calls(
             yield Remedy("recomputation", advice, sum(held) - max(held))
 
 
-def _of_precision(moment: Moment, computed: Iterable[Tensor]) -> Iterator[Remedy]:
+def _of_precision(
+    moment: Moment, computed: Iterable[Tensor], half: torch.dtype
+) -> Iterator[Remedy]:
     if all(each.dtype not in _HALF for each in computed):
-        autocast = 'with torch.autocast("cuda", torch.bfloat16): output = model(…)'
         activations = moment.by_kind().get(Kind.ACTIVATIONS, 0)
-        yield Remedy("mixed precision", autocast, activations // 2)
+        yield Remedy("mixed precision", advise_autocast(half), activations // 2)
 
 
 def _of_steps(moment: Moment, models: Sequence[nn.Module], gpu_count: int) -> Iterator[Remedy]:

@@ -15,6 +15,7 @@ from .block import Origin
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .free_memory import FreeMemory
+from .half_precision import half_dtype
 from .kept_variables import KeptVariable, find_kept_variables
 from .kinds import Kind
 from .lasting_state import lasting_state
@@ -103,6 +104,7 @@ def _report(
             can_halve=can_be_halved(find_batch(record, timeline.end, stacks, census)),
             tensors=census.tensors,
             free=held,
+            half=half_dtype(timeline.device),
         ),
         None if total is None else total - free - reserved,
         lasting_state(timeline.device, census.own_models, census.optimizers),

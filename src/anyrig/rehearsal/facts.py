@@ -282,6 +282,7 @@ class Finding:
         saved_bytes: what the remedy saves at the peak; None if unknown.
         text: what was found.
         remedy: what to do.
+        is_estimate: whether `saved_seconds` is only about what the remedy saves.
     """
 
     code: str
@@ -291,6 +292,7 @@ class Finding:
     saved_bytes: int | None
     text: str
     remedy: str
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def _describe_saving(finding: Finding, facts: Facts) -> str:
     if not finding.saved_seconds or facts.typical_step is None:
         return ""
     share = _percent(finding.saved_seconds / facts.typical_step.seconds)
-    return f": {format_seconds(finding.saved_seconds)} of a step ({share})"
+    about = "about " if finding.is_estimate else ""
+    return f": {about}{format_seconds(finding.saved_seconds)} of a step ({share})"
 
 
 def row(title: str, texts: Sequence[str]) -> list[str]:

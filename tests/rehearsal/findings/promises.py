@@ -88,7 +88,12 @@ def seconds_of(facts: Facts) -> float:
 
 
 def check_promise(
-    code: str, fault: Step, remedied: Step, line: str, samples_more: float = 1.0
+    code: str,
+    fault: Step,
+    remedied: Step,
+    line: str,
+    samples_more: float = 1.0,
+    steps: int = 5,
 ) -> Finding:
     """Check that the fault is the one finding, and that the remedy saves what was promised.
 
@@ -98,8 +103,9 @@ def check_promise(
         remedied: a step without it, which has no findings.
         line: the finding's line.
         samples_more: how many times as many samples the remedied step has.
+        steps: how many are run.
     """
-    before, after = rehearse(fault), rehearse(remedied)
+    before, after = rehearse(fault, steps), rehearse(remedied, steps)
     assert after.findings == ()
     (finding,) = before.findings
     assert (finding.code, finding.line) == (code, line)

@@ -49,6 +49,22 @@ def test_products_in_float32() -> None:
     assert "cudnn" not in finding.remedy
 
 
+@pytest.mark.parametrize(("layers", "steps"), [(100, 12), (40, 12)])
+def test_products_of_a_host_that_waits_until_a_stream_has_room(layers: int, steps: int) -> None:
+    """A stream holds 1,024 launches: those of two steps, or of four."""
+
+    def step() -> Callable[[], Tensor]:
+        return training(Layers(1024, layers, FLOAT32), on_gpu(4096, 1024, dtype=FLOAT32))
+
+    check_promise(
+        "R09",
+        step(),
+        with_tfloat32(step(), products=True, convolutions=True),
+        line_of(Layers, "layer(x)"),
+        steps=steps,
+    )
+
+
 class Convolutions(nn.Module):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()

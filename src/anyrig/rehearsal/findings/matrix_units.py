@@ -1,12 +1,15 @@
 """R09: matrix products and convolutions in float32, which leave the matrix units unused.
 
-The saving: the cost model's time for the same work in TF32.
+The saving: the cost model's time for the same work in TF32. Where the matrix units take neither
+TF32 nor bfloat16, it is the time in float16, and an estimate: autocast also adds casts, and changes
+the dtype of other kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from ...virtual.gpu_facts import on_matrix_units
 from ..facts import Finding
 from .analysis import Analysis
 from .change import Change
@@ -14,27 +17,36 @@ from .kernel_works import Work
 from .replaced import line_of_saving, replace_works
 
 CODE = "R09"
+_TITLE = "Products in float32 leave the matrix units unused"
 
 # `Precision` and `Family` in csrc/time/work.h.
-_FLOAT32, _TFLOAT32 = 1, 2
-_PRODUCT, _CONVOLUTION = 1, 2
+_FLOAT32, _TFLOAT32, _BFLOAT16, _FLOAT16 = 1, 2, 3, 4
+_PRODUCT, _CONVOLUTION, _ATTENTION = 1, 2, 3
+_BYTES = ("bytes_read", "bytes_written", "footprint_bytes")
 
 
 def find(analysis: Analysis) -> Iterator[Finding]:
-    """Yield the finding if the steps would be shorter with TF32."""
+    """Yield a finding if the steps would be shorter with TF32, and another one for float16."""
     seconds = replace_works(analysis, lambda place, work: _in_tfloat32(analysis, place, work))
     saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
-    if not analysis.matters(saved):
-        return
+    if analysis.matters(saved):
+        yield _propose_tfloat32(analysis, seconds, saved)
+    seconds = replace_works(analysis, lambda place, work: _in_float16(analysis, place, work))
+    saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
+    if analysis.matters(saved):
+        yield _propose_float16(analysis, seconds, saved)
+
+
+def _propose_tfloat32(analysis: Analysis, seconds: Mapping[int, float], saved: float) -> Finding:
     families = {work["family"] for place in seconds for work in analysis.kernels[place].works}
     remedies = []
     if _PRODUCT in families:
         remedies.append('torch.set_float32_matmul_precision("high")')
     if _CONVOLUTION in families:
         remedies.append("torch.backends.cudnn.allow_tf32 = True")
-    yield Finding(
+    return Finding(
         CODE,
-        "Products in float32 leave the matrix units unused",
+        _TITLE,
         line_of_saving(analysis, seconds),
         saved,
         None,
@@ -42,6 +54,24 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         "float32 and 10 bits of mantissa for the operands.",
         f"Add {' and '.join(remedies)} at the start of the program; or use torch.autocast with "
         "bfloat16, which saves more.",
+    )
+
+
+def _propose_float16(analysis: Analysis, seconds: Mapping[int, float], saved: float) -> Finding:
+    return Finding(
+        CODE,
+        _TITLE,
+        line_of_saving(analysis, seconds),
+        saved,
+        None,
+        "The GPU computes float32 without its matrix units, which take float16, and neither TF32 "
+        "nor bfloat16. The saving is an estimate: it counts the products, convolutions and fused "
+        "attention. It counts neither the casts that autocast adds nor what autocast saves in "
+        "other kernels.",
+        'Call the model and its loss under torch.autocast("cuda", torch.float16). In training, '
+        'scale the loss, so that small gradients are not 0: scaler = torch.amp.GradScaler("cuda"), '
+        "and in each step scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update().",
+        is_estimate=True,
     )
 
 
@@ -53,3 +83,19 @@ def _in_tfloat32(analysis: Analysis, place: int, work: Work) -> Work | None:
     if work["family"] not in (_PRODUCT, _CONVOLUTION) or work["precision"] != _FLOAT32:
         return None
     return {**work, "precision": _TFLOAT32}
+
+
+def _in_float16(analysis: Analysis, place: int, work: Work) -> Work | None:
+    device = analysis.device(place)
+    assert device is not None
+    has_units = on_matrix_units(analysis.gpus[device].rates)
+    if not has_units[_FLOAT16] or has_units[_TFLOAT32] or has_units[_BFLOAT16]:
+        return None
+    # cuDNN is allowed to use TF32 by default. This GPU computes float32 all the same.
+    if work["family"] not in (_PRODUCT, _CONVOLUTION, _ATTENTION) or work["precision"] not in (
+        _FLOAT32,
+        _TFLOAT32,
+    ):
+        return None
+    halved = {name: work[name] / 2 for name in _BYTES}
+    return {**work, **halved, "precision": _FLOAT16, "element_bytes": 2.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...virtual.record_reading import Cause, IntervalKind, Record
 from .schedule import Edge, Follows, KernelBatch, Schedule, StepSpan, Task
@@ -149,6 +149,10 @@ class _Builder:
             # them.
             others = self._lanes["host", track.rank, not track.in_backward]
             follow(self._previous(others, begin, number), Follows.TRACK)
+            is_late = begin > self._ready(edges.values(), floor) + _NO_TIME
+            if kind == IntervalKind.HOST and track.in_backward and is_late:
+                # A launch that waited until its stream had room: csrc/time/launch_queue.h.
+                follow(self._ended_elsewhere(number, begin), Follows.MOMENT)
         else:
             launched_by = columns.launch[number]
             if launched_by >= 0:
@@ -187,12 +191,16 @@ class _Builder:
             default=None,
         )
 
+    def _ready(self, edges: Iterable[Edge], floor: float) -> float:
+        """Return the moment from which a task could begin, by its edges."""
+        ends = self._columns.end
+        ready = (ends[self._order[other]] - head_start for _, other, head_start in edges)
+        return max(floor, max(ready, default=floor))
+
     def _with_delay(self, task: Task) -> Task:
         """Return the task with the delay that its edges do not explain."""
         columns = self._columns
-        ready = task.floor
-        for _, other, head_start in task.edges:
-            ready = max(ready, columns.end[self._order[other]] - head_start)
+        ready = self._ready(task.edges, task.floor)
         moment = columns.begin[task.interval]
         if task.kind == IntervalKind.WAIT and task.seconds == 0:
             moment = columns.end[task.interval]

@@ -95,7 +95,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     saving = max(facts["findings"], key=lambda one: one["saved_seconds"] or 0, default=None)
     if saving and saving["saved_seconds"]:
         note = f"per step: {saving['title']}"
-        tiles.append(("largest saving", format_seconds(saving["saved_seconds"]), note))
+        tiles.append(("largest saving", _saved_seconds(saving), note))
     tiles.append(("steps", str(len(facts["steps"])), format_count(len(devices), "device")))
     return tiles
 
@@ -146,10 +146,15 @@ def _error(facts: Mapping[str, Any]) -> str:
     )
 
 
+def _saved_seconds(finding: Mapping[str, Any]) -> str:
+    about = "about " if finding.get("is_estimate") else ""
+    return f"{about}{format_seconds(finding['saved_seconds'])}"
+
+
 def _finding(finding: Mapping[str, Any]) -> str:
     savings = []
     if finding["saved_seconds"]:
-        savings.append(f"saves {format_seconds(finding['saved_seconds'])} per step")
+        savings.append(f"saves {_saved_seconds(finding)} per step")
     if finding["saved_bytes"]:
         savings.append(f"saves {format_bytes(finding['saved_bytes'])}")
     saved = "".join(f'<span class="saved">{escape(saving)}</span>' for saving in savings)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from ...memory.half_precision import advise_autocast, half_dtype
 from ...memory.recompute.blocks import find_blocks, write_names
 from ...memory.recompute.forward import is_recomputed, recompute_blocks
 from ...observe.events import Events
@@ -45,11 +46,11 @@ class Remedy:
 
 
 def _around_each_call(
-    calls: OutermostCalls, make: Callable[[], AbstractContextManager[object]]
+    calls: OutermostCalls, make: Callable[[nn.Module], AbstractContextManager[object]]
 ) -> None:
     """Enter a context before each call of an outermost module, and leave it at its end."""
     contexts = ExitStack()
-    calls.at_begin.append(lambda module: contexts.enter_context(make()))
+    calls.at_begin.append(lambda module: contexts.enter_context(make(module)))
     calls.at_end.append(contexts.close)
 
 
@@ -69,7 +70,13 @@ def _recompute(calls: OutermostCalls, note: Note) -> None:
 
 
 def _autocast(calls: OutermostCalls, note: Note) -> None:
-    _around_each_call(calls, lambda: torch.autocast("cuda", torch.bfloat16))
+    def make(module: nn.Module) -> torch.autocast:
+        # Without data, no gradient is 0, and float16 needs no scaler.
+        half = half_dtype(next((each.device for each in module.parameters() if each.is_cuda), None))
+        note(advise_autocast(half))
+        return torch.autocast("cuda", half)
+
+    _around_each_call(calls, make)
 
 
 def _offload(calls: OutermostCalls, note: Note) -> None:
@@ -95,7 +102,7 @@ def _offload(calls: OutermostCalls, note: Note) -> None:
         device, copy = packed
         return copy.to(device)
 
-    _around_each_call(calls, lambda: torch.autograd.graph.saved_tensors_hooks(pack, unpack))
+    _around_each_call(calls, lambda module: torch.autograd.graph.saved_tensors_hooks(pack, unpack))
     calls.at_end.append(lambda: note(format_bytes(kept_bytes)))  # of the first call
 
 
@@ -151,9 +158,7 @@ REMEDIES: dict[str, Remedy] = {
         _recompute,
         if_not_applied="the model has no repeated blocks that are not recomputed yet",
     ),
-    "mixed precision": Remedy(
-        'with torch.autocast("cuda", torch.bfloat16): output = model(…)', _autocast
-    ),
+    "mixed precision": Remedy("{}", _autocast),
     "offload": Remedy(
         "with torch.autograd.graph.save_on_cpu(): output = model(…), which keeps {} on the host",
         _offload,
