@@ -35,8 +35,8 @@ def rehearse_remedies(
 
     The program runs in processes of its own, without data, and up to the end of the call of the
     model or the optimizer step that ran out of memory; if that is in the first step, to the end of
-    the second. Files that it saves go to a folder of the
-    rehearsal; its other effects are not undone.
+    the second. Files that it saves go to a folder of the rehearsal; its other effects are not
+    undone.
 
     Args:
         program: the program.
