@@ -75,15 +75,15 @@ def test_the_first_line_says_where_the_peak_was(
 
 
 def test_the_table_lists_the_eight_largest_and_adds_up_the_others() -> None:
-    peak = moment(*(holding(20 - n, Kind.OTHER, f"t{n}", f"layers.{n}") for n in range(11)))
+    peak = moment(*(holding(20 - n, Kind.OTHER, f"t{n}", f"block{n}") for n in range(11)))
     table = footprint(peak).table()
     names = table.partition("name at the peak")[2].partition("line at the peak")[0]
     assert re.findall(r"t\d+", names) == [f"t{number}" for number in range(8)]
     assert "33.00 MiB  (3 others)" in names
     modules = table.partition("module at the peak")[2].partition("name at the peak")[0]
-    assert re.findall(r"layers\.\d+", modules) == [f"layers.{number}" for number in range(8)]
+    assert re.findall(r"block\d+", modules) == [f"block{number}" for number in range(8)]
     page = footprint(peak).html()
-    assert all(f"layers.{number}<" in page for number in range(11))
+    assert all(f"block{number}<" in page for number in range(11))
 
 
 def test_what_has_no_module_name_or_line() -> None:
