@@ -54,5 +54,7 @@ def test_the_report_has_the_dtype_that_the_gpu_multiplies(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(ON_ONE_GPU)
-    run = run_anyrig("rehearse", "--rig", rig, "--shape-only", str(script), device, samples)
+    # PyTorch 2.15 for CUDA 13 has no kernels for a V100.
+    flags = ["--rig", rig, "--shape-only", "--without-kernels"]
+    run = run_anyrig("rehearse", *flags, str(script), device, samples)
     assert f": mixed precision: with torch.autocast({half}\n" in run.stderr
