@@ -1,4 +1,4 @@
-"""Names that differ by a number, such as those of equal layers, as one."""
+"""One name for all that differ only in numbers, such as those of equal layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
 def join_numbered(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name a joint one, with stars for the numbers in which equal names differ.
+    """Return for each name the one that it shares, in which a star stands for what differs.
 
     ::
 

@@ -1,4 +1,4 @@
-"""What training holds between its steps, and why no smaller batch helps if that is too much."""
+"""What training holds between its steps, and why no batch size fits if that is too much."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_the_excess_is_described() -> None:
     state = LastingState(100, 100, 200, ("AdamW", "SGD"))
     assert state.describe_excess(400) is None
     assert state.describe_excess(399) == (
-        "Parameters, gradients and the state of AdamW and SGD take 400 B, without any activation: "
-        "more than the GPU has, so no smaller batch fits"
+        "Parameters, gradients and the state of AdamW and SGD need 400 B, without activations. "
+        "The GPU has less, so no batch size fits"
     )
     text = LastingState(400, 0, 0, ()).describe_excess(399)
     assert text is not None
-    assert text.startswith("Parameters take 400 B")
+    assert text.startswith("Parameters need 400 B")
 
 
 @pytest.mark.gpus(1)
@@ -98,6 +98,6 @@ def test_a_report_says_so_on_a_device_that_is_too_small() -> None:
     report: OutOfMemoryReport = caught.value.report  # type: ignore[attr-defined]
     assert optimizer.state == {}
     assert report.lasting == LastingState(2**20, 2**20, 2**21, ("AdamW",))
-    assert "the state of AdamW take" not in str(report)
+    assert "the state of AdamW need" not in str(report)
     small = replace(report, total_bytes=2**22 - 1)
-    assert "the state of AdamW take 4.00 MiB, without" in str(small)
+    assert "the state of AdamW need 4.00 MiB, without" in str(small)

@@ -50,7 +50,7 @@ def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
     assert capsys.readouterr().err.count("together") == 1
     text = str(savings)
     assert "none is enough alone; together:\n  saves" in text
-    assert "nothing here is enough" in text
+    assert "it does not fit" in text
 
 
 WITHIN = """

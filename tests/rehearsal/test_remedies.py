@@ -109,7 +109,7 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
         ),
         (
             "import os, torch; os.kill(os.getpid(), 9)",
-            "ended without a result: the system killed its process, as it does when the host's",
+            "ended without a result: the system killed its process, as it does when the host runs",
         ),
         ("import os, torch; os.kill(os.getpid(), 15)", "its process was ended by signal 15"),
         (
@@ -260,7 +260,7 @@ def test_the_report_has_a_line_for_each_remedy() -> None:
         "    b: do b",
     ]
     short = replace(both, is_enough=False)
-    assert "nothing here is enough" in str(Savings(1, 0, MIB, MIB, MIB, (), {}, short))
+    assert "it does not fit" in str(Savings(1, 0, MIB, MIB, MIB, (), {}, short))
     head, advice = str(Savings(1, 0, MIB, MIB, MIB, (), {})).splitlines()
     assert head.endswith("reserves 1.00 MiB. No remedy that was rehearsed saves 1 % of it.")
     assert "anyrig fit --rig all" in advice

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..observe.storages import local_part
 from ..units import format_bytes
 
 # How many tensors of a parameter's size these keep in `state`; torch/optim of PyTorch 2.13.
@@ -25,8 +26,8 @@ class LastingState:
     Attributes:
         parameter_bytes: the parameters, trained or not.
         gradient_bytes: the gradients of those that are trained.
-        optimizer_bytes: the optimizers' state, at least: of a class that is not of `torch.optim`
-            only what it holds now.
+        optimizer_bytes: the optimizers' state. For a class that is not in `torch.optim`, only what
+            it holds now counts.
         optimizers: the names of the optimizers' classes.
     """
 
@@ -41,15 +42,15 @@ class LastingState:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def describe_excess(self, total_bytes: int) -> str | None:
-        """Return why no smaller batch helps on a device with `total_bytes`; None if it may."""
+        """Return why no batch size fits a device with `total_bytes`; None if one may."""
         if self.bytes <= total_bytes:
             return None
         what = "Parameters"
         if self.optimizers:
             what += f", gradients and the state of {' and '.join(self.optimizers)}"
         return (
-            f"{what} take {format_bytes(self.bytes)}, without any activation: more than the GPU "
-            "has, so no smaller batch fits"
+            f"{what} need {format_bytes(self.bytes)}, without activations. The GPU has less, so no "
+            "batch size fits"
         )
 
 
@@ -81,15 +82,14 @@ def lasting_state(
 
 
 def _bytes_on(device: torch.device, tensor: Tensor) -> int:
-    if hasattr(tensor, "to_local"):  # a DTensor has it
-        tensor = tensor.to_local()
-    return tensor.nbytes if tensor.device == device else 0
+    part = local_part(tensor)
+    return part.nbytes if part.device == device else 0
 
 
 def _state_bytes(
     device: torch.device, optimizer: Optimizer, group: dict[str, Any], parameter: Tensor
 ) -> int:
-    """Return what the state of a parameter takes once it has been made."""
+    """Return the bytes of a parameter's state, as it is or as the first step will make it."""
     state = optimizer.state.get(parameter)
     if state:
         tensors = (each for each in state.values() if isinstance(each, Tensor))

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from ..errors import ValueNeededError
 from ..observe.census import find_instances
+from ..observe.storages import local_part
 
 _KINDS = (nn.Module, Optimizer, LRScheduler, GradScaler, DataLoader, Sampler)
 
@@ -70,9 +71,7 @@ class ProgramState:
 
 def _keep(tensor: Tensor) -> Callable[[], None]:
     """Return a function that puts a tensor's values back."""
-    inner = tensor.detach()
-    if hasattr(inner, "to_local"):  # a DTensor
-        inner = inner.to_local()
+    inner = local_part(tensor.detach())
     try:
         values = inner.to("cpu", copy=True)
     except (NotImplementedError, ValueNeededError):  # it has no values: meta, or shape-only

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import ValueNeededError
 from ..observe.census import find_instances, is_replica
+from ..observe.storages import local_part
 from .program_state import keep_random_numbers
 
 
@@ -58,9 +59,7 @@ def _all_parameters() -> set[nn.Parameter]:
 
 
 def _keep(tensor: Tensor) -> Callable[[], None]:
-    own = tensor.detach()
-    if hasattr(own, "to_local"):  # a DTensor
-        own = own.to_local()
+    own = local_part(tensor.detach())
     try:
         if own.is_cuda and own.layout is torch.strided:
             copy = torch.empty_like(own, device="cpu", pin_memory=True)

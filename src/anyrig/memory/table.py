@@ -97,9 +97,9 @@ def _names(moment: Moment) -> dict[str | None, int]:
 
 
 def _join(counts: Mapping[Any, int], unknown: str) -> list[tuple[str, int]]:
-    """Return texts with their bytes, the most first.
+    """Return names and their bytes, the most first.
 
-    If there are more than are listed, those that differ by a number are one.
+    If there are more names than rows, names that differ only in a number share a row.
     """
     texts = {
         key: unknown if key is None else "(the model itself)" if key == "" else str(key)

@@ -18,6 +18,12 @@ _SPARSE_PARTS = {
 }
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a DTensor, or a tensor that is none as it is."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """Yield the storages of a tensor. Sparse tensors and wrappers such as DTensor have several."""
     if is_traceable_wrapper_subclass(tensor):

@@ -6,12 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..rehearsal.comparison.missing_memory import (
-    missing_bytes,
-    steps_with_more_memory,
-    with_more_memory,
-)
+from ..rehearsal.comparison.missing_memory import missing_bytes, with_more_memory
 from ..rehearsal.comparison.rehearsed_apart import RehearsedApart
+from ..rehearsal.more_memory import last_step
 from ..virtual.rig import VirtualRig
 from .answering import Answer, Question, Questions, answer_all
 from .candidate import Candidate, Verdict, judge
@@ -121,7 +118,7 @@ class Fitting:
         least = min(row.tried, key=lambda one: one.value or 0)
         before = ended[least.value].facts
         if least.verdict is Verdict.NO and before is not None:
-            more, steps = with_more_memory(row.rig), steps_with_more_memory(before)
+            more, steps = with_more_memory(row.rig), last_step(len(before["steps"]))
             after = row.count((yield self._ask(row, more, least.value, steps)))
             if after.facts is not None:
                 row.missing_bytes = missing_bytes(before, after.facts)

@@ -216,10 +216,10 @@ def _typical_step(steps: Sequence[StepFacts]) -> TypicalStep | None:
 
 
 def _similar_steps(steps: list[StepFacts]) -> list[StepFacts]:
-    """Return the longest run of steps without those that evaluate or save, which take longer.
+    """Return the longest run of consecutive steps between half and twice the median time.
 
-    Return all if more than a third take over twice, or less than half of, the median time: then
-    the steps differ by nature, and no run of them stands for the others.
+    This leaves out steps in which the program also evaluates or saves. If more than a third of the
+    steps are outside of that range, no run stands for the others, and all steps are returned.
     """
     median = statistics.median(step.seconds for step in steps)
     is_similar = [median / 2 <= step.seconds <= 2 * median for step in steps]

@@ -49,11 +49,11 @@ def recompute_blocks(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def is_recomputed(block: nn.Module) -> bool:
-    """Return whether a block recomputes its activations, by this module or another's means.
+    """Return whether a block already recomputes its activations in the backward pass.
 
-    Those are PyTorch's ``checkpoint_wrapper`` and the attribute ``gradient_checkpointing``, which
-    Transformers sets in the blocks of a model. A call of ``checkpoint`` in the model's own forward
-    leaves no trace in its modules.
+    Besides `recompute_blocks`, this recognizes PyTorch's ``checkpoint_wrapper`` and the attribute
+    ``gradient_checkpointing``, which Transformers sets in the blocks of a model. A call of
+    ``checkpoint`` in the model's own forward cannot be seen from its modules.
     """
     return (
         isinstance(vars(block).get("forward"), RecomputedForward)

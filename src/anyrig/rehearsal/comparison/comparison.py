@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...virtual.rig import VirtualRig
+from ..more_memory import last_step
 from .compared_rig import ComparedRig, compare_rig, is_out_of_memory
-from .missing_memory import missing_bytes, steps_with_more_memory, with_more_memory
+from .missing_memory import missing_bytes, with_more_memory
 from .prices import Prices
 from .rehearsed_apart import RehearsedApart, rehearse_apart
 from .told_apart import find_alike
@@ -50,7 +51,7 @@ class Comparison:
             return None
         flags = [flag for flag in self.flags if flag not in _WITHOUT_DATA]
         # A later `--steps` takes precedence.
-        flags += [*_WITHOUT_DATA, f"--steps={steps_with_more_memory(before)}"]
+        flags += [*_WITHOUT_DATA, f"--steps={last_step(len(before['steps']))}"]
         after = rehearse_apart(with_more_memory(rig), flags, self.command, shows_output=False).facts
         return None if after is None else missing_bytes(before, after)
 

@@ -6,10 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
-
-# The factor by which the memory of the rig is multiplied to see what a program needs.
-_FACTOR = 16
+from ...virtual.rig import VirtualRig
+from ..more_memory import more_bytes
 
 
 def with_more_memory(rig: VirtualRig) -> VirtualRig:
@@ -17,19 +15,10 @@ def with_more_memory(rig: VirtualRig) -> VirtualRig:
     return replace(
         rig,
         devices=tuple(
-            replace(one, spec=None, memory_bytes=min(_FACTOR * one.memory_bytes, LARGEST_GPU_BYTES))
+            replace(one, spec=None, memory_bytes=more_bytes(one.memory_bytes))
             for one in rig.devices
         ),
     )
-
-
-def steps_with_more_memory(before: dict[str, Any]) -> int:
-    """Return up to the end of which step to rehearse a program on a rig with more memory.
-
-    That is the step that ran out of memory; for the first one, whose end makes the optimizer's
-    state, the second, which needs it.
-    """
-    return max(len(before["steps"]) + 1, 2)
 
 
 def missing_bytes(before: dict[str, Any], after: dict[str, Any]) -> int | None:

@@ -8,6 +8,7 @@ the dtype of other kernels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from ...virtual.gpu_facts import on_matrix_units
 from ..facts import Finding
@@ -17,7 +18,6 @@ from .kernel_works import Work
 from .replaced import line_of_saving, replace_works
 
 CODE = "R09"
-_TITLE = "Products in float32 leave the matrix units unused"
 
 # `Precision` and `Family` in csrc/time/work.h.
 _FLOAT32, _TFLOAT32, _BFLOAT16, _FLOAT16 = 1, 2, 3, 4
@@ -27,29 +27,31 @@ _BYTES = ("bytes_read", "bytes_written", "footprint_bytes")
 
 def find(analysis: Analysis) -> Iterator[Finding]:
     """Yield a finding if the steps would be shorter with TF32, and another one for float16."""
-    seconds = replace_works(analysis, lambda place, work: _in_tfloat32(analysis, place, work))
-    saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
-    if analysis.matters(saved):
-        yield _propose_tfloat32(analysis, seconds, saved)
-    seconds = replace_works(analysis, lambda place, work: _in_float16(analysis, place, work))
-    saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
-    if analysis.matters(saved):
-        yield _propose_float16(analysis, seconds, saved)
+    for change, describe in ((_in_tfloat32, _describe_tfloat32), (_in_float16, _describe_float16)):
+        seconds = replace_works(analysis, partial(change, analysis))
+        saved = analysis.saving(Change(seconds=seconds)) if seconds else 0.0
+        if analysis.matters(saved):
+            text, remedy = describe(analysis, seconds)
+            yield Finding(
+                CODE,
+                "Products in float32 leave the matrix units unused",
+                line_of_saving(analysis, seconds),
+                saved,
+                None,
+                text,
+                remedy,
+                is_estimate=change is _in_float16,
+            )
 
 
-def _propose_tfloat32(analysis: Analysis, seconds: Mapping[int, float], saved: float) -> Finding:
+def _describe_tfloat32(analysis: Analysis, seconds: Mapping[int, float]) -> tuple[str, str]:
     families = {work["family"] for place in seconds for work in analysis.kernels[place].works}
     remedies = []
     if _PRODUCT in families:
         remedies.append('torch.set_float32_matmul_precision("high")')
     if _CONVOLUTION in families:
         remedies.append("torch.backends.cudnn.allow_tf32 = True")
-    return Finding(
-        CODE,
-        _TITLE,
-        line_of_saving(analysis, seconds),
-        saved,
-        None,
+    return (
         "The GPU computes float32 without its matrix units. TF32 uses them, with the range of "
         "float32 and 10 bits of mantissa for the operands.",
         f"Add {' and '.join(remedies)} at the start of the program; or use torch.autocast with "
@@ -57,21 +59,15 @@ def _propose_tfloat32(analysis: Analysis, seconds: Mapping[int, float], saved: f
     )
 
 
-def _propose_float16(analysis: Analysis, seconds: Mapping[int, float], saved: float) -> Finding:
-    return Finding(
-        CODE,
-        _TITLE,
-        line_of_saving(analysis, seconds),
-        saved,
-        None,
-        "The GPU computes float32 without its matrix units, which take float16, and neither TF32 "
-        "nor bfloat16. The saving is an estimate: it counts the products, convolutions and fused "
-        "attention. It counts neither the casts that autocast adds nor what autocast saves in "
-        "other kernels.",
+def _describe_float16(analysis: Analysis, seconds: Mapping[int, float]) -> tuple[str, str]:
+    return (
+        "The GPU computes float32 without its matrix units. They compute in float16, but not in "
+        "TF32 or bfloat16. The saving is an estimate: it includes products, convolutions and fused "
+        "attention, but not the casts that autocast adds, nor what it saves in other kernels.",
         'Call the model and its loss under torch.autocast("cuda", torch.float16). In training, '
-        'scale the loss, so that small gradients are not 0: scaler = torch.amp.GradScaler("cuda"), '
-        "and in each step scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update().",
-        is_estimate=True,
+        "scale the loss, because small gradients become 0 in float16: "
+        'scaler = torch.amp.GradScaler("cuda"), and in each step scaler.scale(loss).backward(), '
+        "scaler.step(optimizer), scaler.update().",
     )
 
 

@@ -11,9 +11,10 @@ from ...errors import RemedyError
 from ...programs.program import Program
 from ...units import format_span
 from ...virtual.rig import VirtualRig
+from ..more_memory import MEMORY_FACTOR, last_step
 from .savings import Saving, Savings
 from .trial import Outcome
-from .trials import MEMORY_FACTOR, Trials
+from .trials import Trials
 
 # A smaller saving is not reported.
 _LEAST_FRACTION = 0.01
@@ -95,11 +96,10 @@ def _run_unchanged(trials: Trials, point: Outcome) -> tuple[Outcome, float]:
     """Run the program with more memory; return the outcome, and how long that took.
 
     Set the point up to which this and the other trials run: the end of the call or of the step that
-    failed. An optimizer makes its state at the end of the first step, and needs it from then on, so
-    what fails in the first step runs to the end of the second.
+    failed. What fails in the first step runs to the end of the second; see `last_step`.
     """
     is_first = point.steps == 0
-    trials.most_steps = 2 if is_first else point.steps + 1
+    trials.most_steps = last_step(point.steps)
     trials.most_calls = point.calls + (_MOST_CALLS if is_first else 0)
     started = time.monotonic()
     before = trials.run()
@@ -135,7 +135,7 @@ class _Comparison:
         """Run the program with all of these remedies, and return what they save together.
 
         Raises:
-            RemedyError: the program fails with them, or they save nothing to speak of.
+            RemedyError: the program fails with them, or they save less than 1 %.
         """
         from .remedy import REMEDIES
 
@@ -153,10 +153,11 @@ class _Comparison:
 
 
 def _join(comparison: _Comparison, savings: Sequence[Saving]) -> Saving | None:
-    """Return the first remedies, the largest saving first, that together are enough; else all.
+    """Add remedies one by one until together they are enough, and return what they save.
 
-    A remedy that adds less than 1 % to the others is left out. Offloading is the last one, because
-    it takes the most time. Return None if there are no two, or all fail together.
+    The largest saving comes first, and offloading last, because it takes the most time. A remedy
+    that adds less than 1 % to the others is left out. If not even all of them are enough, return
+    what all save; return None if there are fewer than two, or if the program fails with all.
     """
     ordered = sorted(savings, key=lambda one: (one.remedies == ("offload",), -one.saved_bytes))
     names = [name for each in ordered for name in each.remedies]
@@ -209,7 +210,7 @@ def _show_progress(names: Sequence[str], trial_seconds: float) -> Iterator[str]:
 def compare_outcomes(names: Sequence[str], before: Outcome, after: Outcome, index: int) -> Saving:
     """Return what remedies save on one GPU, from a trial without them and one with them.
 
-    Where each of them applies to the allocator, the saving is of the bytes that it reserves.
+    If all of them only set options of the allocator, the saving is of the bytes that it reserves.
     """
     from .remedy import REMEDIES
 

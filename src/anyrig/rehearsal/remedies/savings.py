@@ -58,8 +58,8 @@ class Savings:
         total_bytes: the memory of the GPU.
         of_remedies: the remedies that save at least 1 %.
         left_out: why each of the other remedies is not among them, by name.
-        together: what several save together, as many as it takes; None if one is enough, or if
-            there are no two.
+        together: what several remedies save together: as many as are needed, or all of them if that
+            is not enough. None if one alone is enough, or if fewer than two save anything.
     """
 
     calls: int
@@ -73,7 +73,7 @@ class Savings:
 
     @property
     def enough(self) -> tuple[Saving, ...]:
-        """What is enough: one of several remedies, or else several together."""
+        """The remedies each of which is enough alone; else several that are enough together."""
         alone = tuple(saving for saving in self.of_remedies if saving.is_enough)
         if alone or self.together is None or not self.together.is_enough:
             return alone
@@ -93,7 +93,7 @@ class Savings:
             lines += ["  none is enough alone; together:", str(self.together)]
         if not self.enough:
             lines.append(
-                "  nothing here is enough: anyrig fit --rig all finds GPUs that are large enough; "
+                "  with these remedies it does not fit: anyrig fit --rig all finds GPUs that are large enough; "
                 "anyrig.spread(model, plan=anyrig.Shards()) divides parameters, gradients and the "
                 "optimizer's state among several"
             )

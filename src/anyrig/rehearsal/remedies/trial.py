@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from ...process_end import end_process
 from ...programs.program import Program
 from ...virtual.installed import leave_gpus
-from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
+from ...virtual.rig import VirtualRig
 from ...virtual.torch_import import when_torch_is_imported, without_collections
+from ..more_memory import more_bytes
 
 if TYPE_CHECKING:
     from .calls import OutermostCalls
@@ -175,8 +176,7 @@ class _Trial:
 
 def _with_more_memory(rig: VirtualRig, factor: int) -> VirtualRig:
     devices = tuple(
-        replace(each, memory_bytes=min(factor * each.memory_bytes, LARGEST_GPU_BYTES))
-        for each in rig.devices
+        replace(each, memory_bytes=more_bytes(each.memory_bytes, factor)) for each in rig.devices
     )
     return replace(rig, devices=devices)
 

@@ -25,12 +25,10 @@ from ...errors import RemedyError
 from ...programs.program import Program
 from ...units import format_bytes
 from ...virtual.rig import VirtualRig
+from ..more_memory import MEMORY_FACTOR
 from . import trial
 from .trial import Order, Outcome
 
-# The factor by which the memory of the rig is multiplied: enough for a program that has run out of
-# memory early in a step.
-MEMORY_FACTOR = 16
 # A trial may take this many times as long as the first one, and at least this many seconds.
 _MOST_TIMES, _LEAST_SECONDS = 10, 120
 
@@ -138,7 +136,7 @@ class Trials:
         if not in_time:
             raise RemedyError(
                 f"{_describe(order)} took longer than {self._limit_seconds:.0f} s; the first trial "
-                "took a tenth of this at most"
+                "took at most a tenth of this"
             )
         return int(status or -signal.SIGKILL)  # no answer: the process that forks has ended, too
 
@@ -155,8 +153,8 @@ def _explain(status: int) -> str:
     if status == -signal.SIGKILL:
         free = format_bytes(psutil.virtual_memory().available)
         return (
-            ": the system killed its process, as it does when the host's memory is full; now "
-            f"{free} of it is available"
+            ": the system killed its process, as it does when the host runs out of memory; now "
+            f"{free} are available"
         )
     if status < 0:
         return f": its process was ended by signal {-status}"

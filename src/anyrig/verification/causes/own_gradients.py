@@ -4,7 +4,7 @@
 
     g_r          rank r's gradient right after its last backward pass
     one device   share * (g_0 + g_1 + ...)        right after its last backward pass
-    rig          a_0 * g_0 + a_1 * g_1 + ...      what the optimizer got
+    rig          a_0 * g_0 + a_1 * g_1 + ...      what the optimizer received
 
 If one share and one number a_r for each rank hold for all parameters, the ranks computed what one
 device computed, and rank r multiplied its gradients by a_r / share.
@@ -134,7 +134,7 @@ def _gradients_of(step: StepRecord, evidence: Evidence) -> Mapping[str, Tensor] 
 
 
 def _reduced(evidence: Evidence) -> Mapping[str, Tensor]:
-    """Return the flat gradients that the optimizers of the ranks got."""
+    """Return the flat gradients that the ranks' optimizers received."""
     joined = evidence.tensors.joined
     return {name: one.whole.double().flatten() for name, one in joined.items()}
 

@@ -197,7 +197,7 @@ def _listed(evidence: Evidence, names: list[str]) -> str:
 
 
 def _described(evidence: Evidence, name: str) -> str:
-    """Return a parameter's name, with its shape if its name is a number only."""
+    """Return a parameter's name, followed by its shape if the parameter is in no module."""
     if not _has_no_module(evidence, name):
         return name
     return f"{name} of shape {tuple(evidence.tensors.expected[name].shape)}"
