@@ -26,20 +26,23 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 raise ValueError("mine")
 """
 
-# A collective that is still going on, and then a call that keeps the GIL until Python ends.
+# Collectives that are still going on, and then a call that keeps the GIL until Python ends: no other
+# function runs between the two, nor after them, as they are registered before all others.
 ABORT = """
 import atexit, ctypes
+
+def gather():
+    numbers = torch.ones(2**22)
+    for _ in range(16):
+        dist.all_gather([torch.empty_like(numbers)], numbers, async_op=True)
+
+atexit.register(ctypes.PyDLL(None).usleep, 500_000)
+atexit.register(gather)
+
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-def gather():
-    numbers = torch.ones(2**24)
-    dist.all_gather([torch.empty_like(numbers)], numbers, async_op=True)
-
-atexit.register(ctypes.PyDLL(None).usleep, 500_000)
-atexit.register(gather)
 """
 
 
