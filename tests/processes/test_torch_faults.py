@@ -26,8 +26,8 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 raise ValueError("mine")
 """
 
-# Collectives that are still going on, and then a call that keeps the GIL until Python ends: no other
-# function runs between the two, nor after them, as they are registered before all others.
+# Collectives that are still going on, and then a call that keeps the GIL until Python ends: no
+# other function runs between the two, nor after them, as they are registered before all others.
 ABORT = """
 import atexit, ctypes
 

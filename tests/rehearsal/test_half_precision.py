@@ -21,6 +21,8 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model(torch.ones(int(sys.argv[2]), 1024, device=sys.argv[1])).float().sum().backward()
 optimizer.step()
 """
+# PyTorch 2.15 for CUDA 13 has no kernels for a V100.
+FLAGS = ["--shape-only", "--without-kernels"]
 SCALED = '; train with torch.amp.GradScaler("cuda")'
 HALF_OF_RIGS = pytest.mark.parametrize(
     ("rig", "device", "samples", "half"),
@@ -54,7 +56,20 @@ def test_the_report_has_the_dtype_that_the_gpu_multiplies(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(ON_ONE_GPU)
-    # PyTorch 2.15 for CUDA 13 has no kernels for a V100.
-    flags = ["--rig", rig, "--shape-only", "--without-kernels"]
-    run = run_anyrig("rehearse", *flags, str(script), device, samples)
+    run = run_anyrig("rehearse", "--rig", rig, *FLAGS, str(script), device, samples)
     assert f": mixed precision: with torch.autocast({half}\n" in run.stderr
+
+
+@HALF_OF_RIGS
+def test_the_report_of_explain_oom_has_the_dtype_that_the_gpu_multiplies(
+    rig: str, device: str, samples: str, half: str, tmp_path: Path
+) -> None:
+    before, call, rest = ON_ONE_GPU.partition("model(torch.ones")
+    indented = f"{call}{rest}".replace("\n", "\n        ")
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{before}from anyrig.memory import explain_oom\ntry:\n    with explain_oom():\n"
+        f"        {indented}\nexcept torch.OutOfMemoryError as error:\n    print(error.report)\n"
+    )
+    run = run_anyrig("rehearse", "--rig", rig, *FLAGS, str(script), device, samples)
+    assert f": mixed precision: with torch.autocast({half}\n" in run.stdout, run.stderr

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from test_remedies import BLOCKS, MIB, rehearse
+
+from anyrig.rehearsal.remedies.rehearsed import _Comparison, _join
+from anyrig.rehearsal.remedies.savings import Saving
 
 TOO_MUCH = (
     BLOCKS.partition("for number")[0]
@@ -37,6 +43,41 @@ def test_remedies_of_which_none_is_enough_are_joined(tmp_path: Path) -> None:
     assert together.needed_bytes < 320 * MIB
 
 
+@dataclass
+class SavedTogether:
+    """What remedies would save together, in the place of trials of a program."""
+
+    saved_bytes: Mapping[tuple[str, ...], int]
+    enough_bytes: int
+    least_bytes: int = 10
+
+    def saving_of(self, names: Sequence[str]) -> Saving:
+        saved = self.saved_bytes[tuple(names)]
+        enough = saved >= self.enough_bytes
+        return Saving(tuple(names), (), saved, 1000 - saved, None, False, enough)
+
+
+@pytest.mark.parametrize(("added", "expected"), [(9, ("a", "c")), (10, ("a", "b", "c"))])
+def test_a_remedy_that_adds_less_than_one_percent_to_others_is_left_out(
+    added: int, expected: tuple[str, ...]
+) -> None:
+    saved = {
+        ("a",): 400,
+        ("b",): 300,
+        ("c",): 200,
+        ("d",): 100,
+        ("a", "b"): 400 + added,
+        ("a", "c"): 600,
+        ("a", "b", "c"): 600 + added,
+        ("a", "b", "c", "d"): 700,
+    }
+    comparison = SavedTogether(saved, enough_bytes=600)
+    alone = [comparison.saving_of(name) for name in "abcd"]
+    together = _join(cast("_Comparison", comparison), alone)
+    assert together is not None
+    assert together.remedies == expected
+
+
 def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,8 +97,8 @@ def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(
 WITHIN = """
 import resource
 samples = torch.zeros(60_000, 8, device="cuda:1")
-for _ in range(2):
-    model(samples).sum().backward()  # the blocks keep 1.8 GiB
+for part in (1, 2):
+    model(samples[: 60_000 // part]).sum().backward()  # the blocks keep 1.8 GiB, then half of it
     optimizer.step()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1.5 * 2**20  # KiB
 """
@@ -70,7 +111,8 @@ def test_offloading_is_rehearsed_without_the_hosts_memory(tmp_path: Path) -> Non
     (advice,) = saving.advice
     kept = re.search(r"which keeps ([\d.]+) GiB on the host$", advice)
     assert kept is not None, advice
-    assert float(kept[1]) > 1.8
+    # In the first call: PyTorch keeps the output of each ReLU twice.
+    assert 3.6 < float(kept[1]) < 3.8
     assert saving.saved_bytes > 2**30
     assert saving.time_fraction is not None
     assert saving.time_fraction > 1.5

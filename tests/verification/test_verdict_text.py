@@ -60,6 +60,12 @@ def test_runs_that_are_the_same_and_runs_that_cannot_be_compared() -> None:
         "  compared: 1 step of one process, in float32; differences up to 1e-04 of a tensor's norm "
         "per step count as rounding",
     ]
+    for steps, ranks, compared in [
+        (3, 1, "3 steps of one process"),
+        (1, 2, "1 step of 2 ranks"),
+    ]:
+        text = str(Verdict(0, steps=steps, world_size=ranks, dtype="float32", bound=1e-4))
+        assert f"  compared: {compared}, in float32; " in text
     assert str(Verdict(2, reason="why")) == "anyrig verify: could not be compared\n  why"
 
 

@@ -93,9 +93,9 @@ class Savings:
             lines += ["  none is enough alone; together:", str(self.together)]
         if not self.enough:
             lines.append(
-                "  with these remedies it does not fit: anyrig fit --rig all finds GPUs that are large "
-                "enough; anyrig.spread(model, plan=anyrig.Shards()) divides parameters, gradients and "
-                "the optimizer's state among several"
+                "  with these remedies it does not fit: anyrig fit --rig all finds GPUs that are "
+                "large enough; anyrig.spread(model, plan=anyrig.Shards()) divides parameters, "
+                "gradients and the optimizer's state among several"
             )
         names_by_reason: dict[str, list[str]] = {}
         for name, why in self.left_out.items():
