@@ -41,6 +41,7 @@ def test_a_brief_rehearsal_finds_the_same_steps_and_memory(tmp_path: Path) -> No
     assert len(brief["steps"]) == 3
     assert whole["intervals"]["kind"]
     assert whole["findings"]
+    assert (whole["shape_only"], whole["assume_values"]) == (True, True)
     assert (brief["intervals"]["kind"], brief["findings"]) == ([], [])
 
 

@@ -87,6 +87,8 @@ def test_one_rank_of_a_spread_model_is_like_one_of_two(
     among, _ = facts_of(tmp_path / "among.json", "--nproc-per-node", "2", *words)
     seconds = [facts["typical_step"]["seconds"] for facts in (alone, among)]
     assert seconds[0] == pytest.approx(seconds[1], rel=0.02)
+    assert alone["assume_values"]
+    assert among["assume_values"]
     assert alone["steps"][1]["samples"] == among["steps"][1]["samples"] == 64
     peaks = [facts["devices"][0]["peak"]["total_bytes"] for facts in (alone, among)]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
@@ -104,7 +106,7 @@ def test_a_thousand_ranks_take_no_longer_than_one(tmp_path: Path) -> None:
     facts, summary = facts_of(tmp_path / "facts.json", *words)
     assert time.monotonic() - begin < 120  # usually about 10
     assert facts["rig"] == "128x(8xH100-SXM)"
-    assert facts["shape_only"]
+    assert (facts["shape_only"], facts["assume_values"]) == (True, False)
     (device,) = facts["devices"]
     assert (device["rank"], device["index"]) == (0, 0)
     assert facts["collectives"]["across_nodes_seconds"] > 0

@@ -304,6 +304,7 @@ class Facts:
         arguments: its arguments.
         rig: the virtual rig.
         shape_only: whether nothing was computed.
+        assume_values: whether a constant stood for each value that was not computed.
         torch: the version of PyTorch.
         anyrig: the version of anyrig.
         status: the program's exit status.
@@ -350,6 +351,7 @@ class Facts:
     measurement: Measurement | None = None
     clock: ClockSettings = field(default_factory=ClockSettings)
     unused_devices: tuple[int, ...] = ()
+    assume_values: bool = False
 
     def peak_bytes(self, device: int, rank: int = 0) -> int:
         """Return the most memory that a rank held on a device; 0 if the rank did not use it."""

@@ -194,6 +194,7 @@ def facts_about(program: str, arguments: Sequence[str], installed: Installation)
         anyrig=__version__,
         assumed_ranks=AssumedRanks.on(installed.rig) if installed.lone_rank else None,
         clock=installed.settings,
+        assume_values=installed.assume_values,
     )
 
 

@@ -16,7 +16,7 @@ from anyrig.rehearsal.page.quantities import (
     format_seconds,
     format_share,
 )
-from anyrig.rehearsal.page.summary import format_findings, format_summary
+from anyrig.rehearsal.page.summary import describe_origin, format_findings, format_summary
 from anyrig.rehearsal.page.tables import list_devices, list_path, list_steps, list_totals
 from anyrig.rehearsal.page.totals import add_up
 
@@ -262,3 +262,25 @@ def test_without_typical_steps_the_last_step_is_shown() -> None:
     assert "Critical path of a typical step" in format_page(facts)
     facts["steps"][-1]["path"] = []
     assert "Critical path of a typical step" not in format_page(facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"shape_only": False}, ""),
+        ({"shape_only": True}, " --shape-only"),
+        ({"shape_only": True, "assume_values": True}, " --assume-values"),
+        (
+            {"shape_only": False, "clock": {"host_launch_seconds": 8e-6, "libraries": "torch=1.7"}},
+            " --host-launch 8us --libraries torch=1.7",
+        ),
+        ({"shape_only": False, "clock": {"host_launch_seconds": None, "libraries": None}}, ""),
+    ],
+)
+def test_the_command_has_the_flags_on_which_the_figures_depend(
+    changes: dict[str, Any], flags: str
+) -> None:
+    command, *rest = describe_origin({**make_facts(), **changes}).split(" · ")
+    assert command == f"anyrig rehearse --rig 2xA100-80GB{flags} train.py --batch 64"
+    values = "shapes only, no values computed" if changes["shape_only"] else "all values computed"
+    assert rest[0] == values

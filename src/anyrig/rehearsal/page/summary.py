@@ -61,7 +61,22 @@ def describe_origin(facts: Mapping[str, Any]) -> str:
     assumed = facts.get("assumed_ranks")
     ranks = f"rank 0 of {assumed['ranks']:,}, the others assumed alike · " if assumed else ""
     values = "shapes only, no values computed" if facts["shape_only"] else "all values computed"
-    return f"anyrig rehearse --rig {facts['rig']} {command} · {ranks}{values} · {end}"
+    return f"anyrig rehearse {' '.join(_flags(facts))} {command} · {ranks}{values} · {end}"
+
+
+def _flags(facts: Mapping[str, Any]) -> list[str]:
+    """Return the flags on which times and memory depend."""
+    flags = ["--rig", facts["rig"]]
+    if facts.get("assume_values"):
+        flags.append("--assume-values")
+    elif facts["shape_only"]:
+        flags.append("--shape-only")
+    clock = facts.get("clock") or {}
+    if clock.get("host_launch_seconds") is not None:
+        flags += ["--host-launch", f"{1e6 * clock['host_launch_seconds']:g}us"]
+    if clock.get("libraries") is not None:
+        flags += ["--libraries", clock["libraries"]]
+    return flags
 
 
 def _tiles(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
