@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import cast
 import pytest
 from test_remedies import BLOCKS, MIB, rehearse
 
-from anyrig.rehearsal.remedies.rehearsed import _Comparison, _join
+from anyrig.programs.program import Program
+from anyrig.rehearsal.remedies.rehearsed import _Comparison, _join, rehearse_remedies
 from anyrig.rehearsal.remedies.savings import Saving
+from anyrig.virtual.rig import VirtualRig
 
 TOO_MUCH = (
     BLOCKS.partition("for number")[0]
@@ -73,9 +76,95 @@ def test_a_remedy_that_adds_less_than_one_percent_to_others_is_left_out(
     }
     comparison = SavedTogether(saved, enough_bytes=600)
     alone = [comparison.saving_of(name) for name in "abcd"]
-    together = _join(cast("_Comparison", comparison), alone)
+    together = _join(cast("_Comparison", comparison), alone, ())
     assert together is not None
     assert together.remedies == expected
+
+
+@pytest.mark.parametrize(
+    ("saved", "alone", "enough_bytes", "expected"),
+    [
+        # Enough only with one that saves nothing alone.
+        ({("a",): 400, ("s",): 0, ("a", "s"): 600}, "a", 600, ("a", "s")),
+        # Not enough, and more with it than without.
+        ({("a",): 400, ("s",): 0, ("a", "s"): 410}, "a", 600, ("a", "s")),
+        # It adds too little, and then one remedy is left.
+        ({("a",): 400, ("s",): 0, ("a", "s"): 409}, "a", 600, None),
+        # The same beside two.
+        (
+            {("a",): 400, ("b",): 90, ("s",): 9, ("a", "b", "s"): 509, ("a", "b"): 500},
+            "ab",
+            600,
+            ("a", "b"),
+        ),
+        (
+            {("a",): 400, ("b",): 90, ("s",): 9, ("a", "b", "s"): 510, ("a", "b"): 500},
+            "ab",
+            600,
+            ("a", "b", "s"),
+        ),
+        # Offloading comes after it.
+        (
+            {
+                ("a",): 300,
+                ("offload",): 400,
+                ("s",): 0,
+                ("a", "s"): 600,
+                ("a", "s", "offload"): 700,
+            },
+            ("a", "offload"),
+            600,
+            ("a", "s"),
+        ),
+        # Nothing saves 1 % alone.
+        ({("s",): 9}, "", 600, None),
+    ],
+)
+def test_remedies_that_save_nothing_alone_are_joined_with_those_that_do(
+    saved: Mapping[tuple[str, ...], int],
+    alone: Sequence[str],
+    enough_bytes: int,
+    expected: tuple[str, ...] | None,
+) -> None:
+    comparison = SavedTogether(saved, enough_bytes)
+    savings = [comparison.saving_of([name]) for name in alone]
+    small = [comparison.saving_of(["s"])]
+    together = _join(cast("_Comparison", comparison), savings, small)
+    assert (None if together is None else together.remedies) == expected
+
+
+WITH_ADAMW = """
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 8192), nn.Tanh(), nn.Linear(8192, 64))
+    def forward(self, x):
+        return self.inner(x)
+model = nn.Sequential(*[Block() for _ in range(24)]).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.zeros(512, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_with_recomputation_the_optimizers_step_needs_most(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WITH_ADAMW)
+    names = ["gradients set to None", "parameters updated one by one", "recomputation"]
+    savings = rehearse_remedies(
+        Program(str(script), ()), VirtualRig.parse("480MiB"), os.environ, names
+    )
+    assert [each.remedies for each in savings.of_remedies] == [("recomputation",)]
+    together = savings.together
+    assert together is not None
+    assert together.is_enough
+    assert together.remedies == ("recomputation", "parameters updated one by one")
+    assert together.saved_bytes > savings.of_remedies[0].saved_bytes + 40 * MIB
+    assert savings.left_out == {"gradients set to None": "saves less than 1 % alone"}
 
 
 def test_if_all_remedies_together_are_not_enough_no_part_of_them_is_tried(

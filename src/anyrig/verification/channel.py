@@ -18,19 +18,17 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..memory.atomic_file import write_atomically
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .merging import Batches
     from .records import RankRecord
+    from .replay import Replay
 
 VARIABLE = "ANYRIG_VERIFICATION"
 _SUFFIX = ".rank"
@@ -45,7 +43,7 @@ class Channel:
         folder: where they leave their records.
         steps: after how many steps they end.
         widens: whether they compute in float64.
-        replays: whether the folder has batches and initial values for them.
+        replays: whether the folder has a `Replay` for them.
     """
 
     folder: str
@@ -66,17 +64,17 @@ class Channel:
             else:
                 os.environ[VARIABLE] = before
 
-    def write_replay(self, batches: Batches, initial: Mapping[str, Tensor]) -> None:
-        """Leave batches and initial values for the processes of a run that replays them."""
-        Path(self.folder, _REPLAY).write_bytes(pickle.dumps((batches, dict(initial))))
+    def write_replay(self, replay: Replay) -> None:
+        """Leave what the processes of a run replay."""
+        Path(self.folder, _REPLAY).write_bytes(pickle.dumps(replay))
 
-    def read_replay(self) -> tuple[Any, Any]:
-        """Return the batches and the initial values; None for each if the run has its own."""
+    def read_replay(self) -> Replay | None:
+        """Return what this process replays; None if the run has its own batches and values."""
         if not self.replays:
-            return None, None
+            return None
         # Safe to unpickle: the command that started this process wrote the file.
-        batches, initial = pickle.loads(Path(self.folder, _REPLAY).read_bytes())  # noqa: S301
-        return batches, initial
+        replay: Replay = pickle.loads(Path(self.folder, _REPLAY).read_bytes())  # noqa: S301
+        return replay
 
     def write_record(self, record: RankRecord) -> None:
         """Leave the record of this process."""
@@ -106,13 +104,8 @@ def record_this_process() -> None:
     from .recorder import Recorder
 
     channel = Channel(**json.loads(text))
-    batches, initial = channel.read_replay()
     recorder = Recorder(
-        channel.steps,
-        widens=channel.widens,
-        ends_program=True,
-        replayed=batches,
-        initial=initial,
+        channel.steps, widens=channel.widens, ends_program=True, replay=channel.read_replay()
     )
     if channel.widens:
         torch.set_default_dtype(torch.float64)

@@ -41,13 +41,14 @@ from .divisors import divisors_of
 from .dropout import DropoutOff, random_state
 from .flat_shards import FlatPart, find_flat_parts
 from .label_counts import LabelCounts
+from .loader_lengths import LoaderLengths
 from .loaders import RecordedLoaders, widen
-from .merging import Batches
 from .names import NamedParameter, clean_name, name_parameters, unwrap
 from .piece import Piece, piece_of, write_whole
 from .pipeline_stages import stage_of, stages_of_parameters
 from .precision import dtypes_of
 from .records import NO_MODULE, LossRecord, ParameterFacts, RankRecord, StepRecord
+from .replay import Replay
 from .samples import count_labels, hash_samples
 
 
@@ -64,8 +65,7 @@ class Recorder:
         *,
         widens: bool,
         ends_program: bool = False,
-        replayed: Batches | None = None,
-        initial: Mapping[str, Tensor] | None = None,
+        replay: Replay | None = None,
     ) -> None:
         """Record nothing yet.
 
@@ -73,16 +73,17 @@ class Recorder:
             steps: how many steps to record.
             widens: whether the program computes in float64; then float32 inputs are converted.
             ends_program: whether to end the program after these steps.
-            replayed: the batches that data loaders deliver; None for their own.
-            initial: the values with which models begin; None for their own.
+            replay: what data loaders deliver and models begin with; None for their own.
         """
         self._most_steps = steps
         self._widens = widens
         self._ends_program = ends_program
-        self._initial = initial
+        self._initial = None if replay is None else replay.initial
         self._dropout = DropoutOff()
         on_end = self._enough if ends_program else lambda: None
-        self._loaders = RecordedLoaders(lambda: len(self._steps), widens, replayed, on_end)
+        batches = None if replay is None else replay.batches
+        self._loaders = RecordedLoaders(lambda: len(self._steps), widens, batches, on_end)
+        self._lengths = LoaderLengths(None if replay is None else replay.lengths)
         self._thread = threading.get_ident()
         self._observer = Observer(
             Events(
@@ -128,6 +129,7 @@ class Recorder:
         replacements = self._observer.replacements
         self._dropout.start(replacements)
         self._labels.start(replacements)
+        self._lengths.start(replacements)
         replacements.around(Tensor, "float", self._to_float)
 
     def stop(self) -> None:
@@ -155,6 +157,7 @@ class Recorder:
             self._dropout.was_called,
             tuple(self._loaders.batches),
             self._loaders.failure,
+            tuple(self._lengths.noted),
         )
 
     def _to_float(

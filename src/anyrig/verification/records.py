@@ -119,6 +119,7 @@ class RankRecord:
         has_dropout: whether a forward pass had dropout, which verification turns off.
         batches: what data loaders delivered.
         failure: why the run ended before its steps, if verification itself ended it; else None.
+        loader_lengths: the lengths of data loaders, in the order in which they were first asked.
     """
 
     rank: int
@@ -133,3 +134,4 @@ class RankRecord:
     has_dropout: bool = False
     batches: tuple[LoadedBatch, ...] = ()
     failure: str | None = None
+    loader_lengths: tuple[int, ...] = ()

@@ -11,9 +11,8 @@ from pathlib import Path
 from ..errors import VerificationError
 from .channel import Channel
 from .diagnosis import judge
-from .initial_values import initial_values
-from .merging import merge_batches
 from .records import RankRecord
+from .replay import Replay
 from .verdict import Verdict
 
 _MOST_LINES = 25
@@ -87,10 +86,10 @@ class ScriptRuns:
             ranks = self._run(self.on_rig, channel, "on the rig", self.expected_ranks)
             one = Channel(str(Path(folder, "one")), self.steps, widens, replays=True)
             try:
-                batches = merge_batches(ranks)
+                replay = Replay.of(ranks)
             except VerificationError as error:
                 return Verdict(2, reason=str(error), world_size=len(ranks))
-            one.write_replay(batches, initial_values(ranks))
+            one.write_replay(replay)
             (alone,) = self._run(self.on_one, one, "on one device", 1)
         return judge(ranks, alone)
 

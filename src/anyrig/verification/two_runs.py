@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ..devices.place import Places, as_rig
 from ..devices.rig import Rig
@@ -17,11 +16,10 @@ from ..errors import VerificationError
 from ..processes.group.membership import join_group
 from ..processes.launch import launch
 from .diagnosis import judge
-from .initial_values import initial_values
-from .merging import Batches, merge_batches
 from .one_rank_world import alone_in, new_group_of_first_rank
 from .recorder import Recorder
 from .records import RankRecord
+from .replay import Replay
 from .verdict import Verdict
 
 Train = Callable[[Rig], object]
@@ -100,11 +98,10 @@ def _compare_with_one(
     group: dist.ProcessGroup | None,
 ) -> Verdict:
     first = Rig((rig.lead,), rig.reason)
-    start = initial_values(ranks)
     try:
-        batches = merge_batches(ranks)
+        replay = Replay.of(ranks)
         with nullcontext() if group is None else alone_in(group):
-            one = _record(train, first, steps, dtype, 0, batches, start)
+            one = _record(train, first, steps, dtype, 0, replay)
     except VerificationError as error:
         return Verdict(2, reason=str(error), world_size=len(ranks))
     return judge(ranks, one)
@@ -116,10 +113,9 @@ def _record(
     steps: int,
     dtype: torch.dtype,
     rank: int,
-    replayed: Batches | None = None,
-    initial: Mapping[str, Tensor] | None = None,
+    replay: Replay | None = None,
 ) -> RankRecord:
-    recorder = Recorder(steps, widens=dtype == torch.float64, replayed=replayed, initial=initial)
+    recorder = Recorder(steps, widens=dtype == torch.float64, replay=replay)
     with _same_begin(dtype, rank):
         recorder.start()
         try:

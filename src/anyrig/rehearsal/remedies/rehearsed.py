@@ -72,13 +72,25 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
     lack = [needed / total for needed, total in zip(before.allocated_bytes, totals, strict=False)]
     comparison = _Comparison(trials, before, point.usable_bytes, lack.index(max(lack)))
     savings: list[Saving] = []
+    small: list[Saving] = []
     left_out: dict[str, str] = {}
     for name in _show_progress([*REMEDIES] if names is None else names, seconds):
         try:
-            savings.append(comparison.saving_of([name]))
+            saving = comparison.saving_of([name])
         except RemedyError as error:
             left_out[name] = str(error)
+            continue
+        if saving.saved_bytes >= comparison.least_bytes:
+            savings.append(saving)
+        else:
+            small.append(saving)
+            left_out[name] = "saves less than 1 % alone"
     savings.sort(key=lambda saving: -saving.saved_bytes)
+    together = None
+    if not any(one.is_enough for one in savings):
+        together = _join(comparison, savings, small)
+    for name in () if together is None else together.remedies:
+        left_out.pop(name, None)
     index = comparison.index
     return Savings(
         point.calls,
@@ -88,7 +100,7 @@ def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> S
         totals[index],
         tuple(savings),
         left_out,
-        None if any(one.is_enough for one in savings) else _join(comparison, savings),
+        together,
     )
 
 
@@ -135,7 +147,7 @@ class _Comparison:
         """Run the program with all of these remedies, and return what they save together.
 
         Raises:
-            RemedyError: the program fails with them, or they save less than 1 %.
+            RemedyError: the program fails with them, or one of them cannot be applied.
         """
         from .remedy import REMEDIES
 
@@ -147,32 +159,37 @@ class _Comparison:
             if why_not is not None and name not in after.details:
                 raise RemedyError(why_not)
         saving = compare_outcomes(names, self.before, after, self.index)
-        if saving.saved_bytes < self.least_bytes:
-            raise RemedyError("saves less than 1 %")
         return replace(saving, is_enough=self.trials.fits(names, after, self.usable_bytes))
 
 
-def _join(comparison: _Comparison, savings: Sequence[Saving]) -> Saving | None:
+def _join(
+    comparison: _Comparison, savings: Sequence[Saving], small: Sequence[Saving]
+) -> Saving | None:
     """Add remedies one by one until together they are enough, and return what they save.
 
-    The largest saving comes first, and offloading last, because it takes the most time. A remedy
-    that adds less than 1 % to the others is left out. If not even all of them are enough, return
-    what all save; return None if there are fewer than two, or if the program fails with all.
+    The largest saving comes first, and offloading last, because it takes the most time. Before it
+    are the `small` ones, which save nothing alone: with recomputation, an optimizer's step may be
+    what needs most. A remedy that adds less than 1 % to the others is left out. If not even all of
+    them are enough, return what all save, without the small ones where these add nothing; return
+    None if there are fewer than two, or if the program fails with all.
     """
-    ordered = sorted(savings, key=lambda one: (one.remedies == ("offload",), -one.saved_bytes))
-    names = [name for each in ordered for name in each.remedies]
-    if len(names) < 2:
+    largest_first = sorted(savings, key=lambda one: -one.saved_bytes)
+    ordered = sorted([*largest_first, *small], key=lambda one: one.remedies == ("offload",))
+    if not savings or len(ordered) < 2:
         return None
+    names = [name for each in ordered for name in each.remedies]
     sys.stderr.write("Rehearsing all of these remedies together\n")
     try:
         whole = comparison.saving_of(names)
     except RemedyError:
         return None
     if not whole.is_enough:
-        return whole
+        return _without_small(comparison, whole, savings)
     joined = ordered[0]
-    for name in names[1:-1]:
+    for name in names[1:]:
         tried = [*joined.remedies, name]
+        if len(tried) == len(names):
+            break
         sys.stderr.write(f"Rehearsing together: {', '.join(tried)}\n")
         try:
             saving = comparison.saving_of(tried)
@@ -183,6 +200,23 @@ def _join(comparison: _Comparison, savings: Sequence[Saving]) -> Saving | None:
         if saving.saved_bytes - joined.saved_bytes >= comparison.least_bytes:
             joined = saving
     return whole
+
+
+def _without_small(
+    comparison: _Comparison, whole: Saving, savings: Sequence[Saving]
+) -> Saving | None:
+    """Return what remedies save together, or those alone that save at least 1 % each, if as much.
+
+    None if that is a single one.
+    """
+    kept = {name for each in savings for name in each.remedies}
+    names = [name for name in whole.remedies if name in kept]
+    if len(names) == len(whole.remedies):
+        return whole
+    large = savings[0] if len(names) == 1 else comparison.saving_of(names)
+    if whole.saved_bytes - large.saved_bytes >= comparison.least_bytes:
+        return whole
+    return large if len(names) > 1 else None
 
 
 def _shorten(error: str) -> str:
