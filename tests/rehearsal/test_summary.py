@@ -22,7 +22,7 @@ from anyrig.rehearsal.facts import (
     TypicalStep,
 )
 from anyrig.rehearsal.fault_facts import FaultFacts
-from anyrig.rehearsal.summary import describe
+from anyrig.rehearsal.summary import describe, describe_rate
 from anyrig.rehearsal.watching import program_error_of
 from anyrig.virtual.clock_settings import ClockSettings
 from anyrig.virtual.rig import VirtualRig
@@ -68,6 +68,21 @@ def trained(*seconds: float, waits: tuple[int, ...] = (), first: int = 1, **of: 
 )
 def test_which_steps_the_time_is_of(facts: Facts, text: str) -> None:
     assert rows(facts)["step"] == [text]
+
+
+def test_typical_steps_that_are_not_all_later_ones_are_counted() -> None:
+    facts = trained(9.0, 2.0, 2.0, 5.0, 2.0)
+    assert facts.typical_step is not None
+    facts = replace(facts, typical_step=replace(facts.typical_step, of_steps=(2, 3)))
+    assert rows(facts)["step"][0] == "2.00 s, median of 2 similar steps of 4; the first took 9.00 s"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(12345.6, "12,346"), (100.4, "100"), (99.96, "100"), (33.72, "33.7"), (1.492, "1.49")],
+)
+def test_a_rate_has_three_digits_or_all(rate: float, text: str) -> None:
+    assert describe_rate(TypicalStep(1.0, rate, (2,))) == f"; {text} samples/s"
 
 
 def test_the_rate_and_the_data_loader() -> None:

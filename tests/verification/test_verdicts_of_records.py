@@ -8,7 +8,7 @@ from made_records import SAME, A, B, X, Y, finding_of, judged, record, sampled, 
 
 from anyrig.verification.bounds import BOUNDS, allowed, bound_of, differs, norm, norm_of_all
 from anyrig.verification.diagnosis import judge
-from anyrig.verification.records import NO_MODULE, ParameterFacts, StepRecord
+from anyrig.verification.records import NO_MODULE, LoadedBatch, ParameterFacts, StepRecord
 
 
 def test_bounds_are_those_of_the_documentation() -> None:
@@ -58,6 +58,27 @@ def test_only_steps_that_all_runs_have_are_compared() -> None:
 def test_dropout_is_noted() -> None:
     (note,) = judged([step(SAME)] * 2, step(SAME), has_dropout=True).notes
     assert note == "dropout was off in both runs; only its random states were compared"
+
+
+BATCH, END = LoadedBatch(0, 0, 0, torch.zeros(2)), LoadedBatch(0, 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("losses", "batches", "is_noted"),
+    [
+        ([1.0, 1.0], (BATCH,), True),
+        ([1.0, 1.0], (BATCH, END), False),
+        ([1.0, 1.0], (), False),
+        ([1.0], (BATCH,), False),
+    ],
+    ids=["accumulation", "an epoch's end", "no loader", "one micro-batch"],
+)
+def test_accumulation_within_an_epoch_is_noted(
+    losses: list[float], batches: tuple[LoadedBatch, ...], is_noted: bool
+) -> None:
+    verdict = judged([step(SAME, losses)] * 2, step(SAME, losses), batches=batches)
+    assert verdict.exit_code == 0
+    assert any("no epoch ended within these steps" in note for note in verdict.notes) is is_noted
 
 
 def test_gradients_are_compared_before_parameters_and_the_last_module_first() -> None:

@@ -107,7 +107,7 @@ def _describe_steps(facts: Facts) -> list[str]:
         ]
     between = describe_interval(facts.step_interval)
     texts = [
-        f"{format_seconds(typical.seconds)}{between}, {_describe_choice(facts.steps)}"
+        f"{format_seconds(typical.seconds)}{between}, {_describe_choice(facts.steps, typical)}"
         f"{describe_rate(typical)}",
         *_describe_kind(facts.step_interval),
         *describe_activity(facts, typical),
@@ -151,7 +151,9 @@ def _describe_kind(interval: StepInterval | None) -> list[str]:
 def describe_rate(typical: TypicalStep) -> str:
     """Return the samples per second, if they are known, to append."""
     rate = typical.samples_per_second
-    return "" if rate is None else f"; {rate:,.0f} samples/s"
+    if rate is None:
+        return ""
+    return f"; {rate:,.0f} samples/s" if rate >= 100 else f"; {rate:.3g} samples/s"
 
 
 def describe_activity(facts: Facts, typical: TypicalStep) -> list[str]:
@@ -213,7 +215,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _describe_choice(steps: Sequence[StepFacts]) -> str:
+def _describe_choice(steps: Sequence[StepFacts], typical: TypicalStep) -> str:
     first = [step for step in steps if step.is_first]
     others = len(steps) - len(first)
     took = f"the first took {format_seconds(steps[0].seconds)}"
@@ -221,7 +223,12 @@ def _describe_choice(steps: Sequence[StepFacts]) -> str:
         return "the only one, which includes all that came before it"
     if len(first) > 1:
         took = f"the first {len(first)} differ; {took}"
-    return f"median of {others}; {took}" if others > 1 else f"the second of two; {took}"
+    if others == 1:
+        return f"the second of two; {took}"
+    similar = len(typical.of_steps)
+    # The others are longer, as they evaluate or save, or apart from the rest.
+    count = str(others) if similar == others else f"{similar} similar steps of {others}"
+    return f"median of {count}; {took}"
 
 
 def describe_shares(device: DeviceFacts) -> str:

@@ -234,4 +234,20 @@ def _notes(rig: Sequence[RankRecord], one: RankRecord) -> tuple[str, ...]:
     counts = {len(record.steps) for record in (*rig, one)}
     if len(counts) > 1:
         notes.append("the runs have different numbers of steps; the first ones were compared")
+    if _accumulates(one) and not _has_end_of_epoch(rig):
+        notes.append(
+            "gradients are accumulated, and no epoch ended within these steps, so the step with an "
+            "epoch's last micro-batches was not compared: --steps takes more, and a smaller data "
+            "set needs fewer"
+        )
     return tuple(notes)
+
+
+def _accumulates(record: RankRecord) -> bool:
+    return any(len(step.losses) > 1 for step in record.steps)
+
+
+def _has_end_of_epoch(rig: Sequence[RankRecord]) -> bool:
+    """Return whether an iteration over a loader ended, or none was seen."""
+    batches = [batch for record in rig for batch in record.batches]
+    return not batches or any(batch.batch is None for batch in batches)
