@@ -18,6 +18,15 @@ from their first comments.
 """
 
 
+def breakable(cell: str) -> str:
+    """Return a cell of a table, whose long names may be broken at a dot or the like."""
+    return re.sub(
+        r"\S{20,}",
+        lambda word: re.sub(r"(?<=[._(=/,])(?=\w)", "<wbr>", word[0]),
+        cell.replace("|", "\\|"),
+    )
+
+
 def row_of(script: Path) -> str:
     """Return a script's row of the table."""
     lines = []
@@ -30,7 +39,7 @@ def row_of(script: Path) -> str:
         " ".join(" ".join(lines).split()),
     )
     assert found, f"{script.name} does not begin with Version, Expected and Seen"
-    title, versions, expected, seen = (cell.replace("|", "\\|") for cell in found.groups())
+    title, versions, expected, seen = (breakable(cell) for cell in found.groups())
     link = f"[{title.rstrip('.')}](../findings/{script.name})"
     return f"| {link}: {versions.rstrip('.')} | {expected} | {seen} |"
 
