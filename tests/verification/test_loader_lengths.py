@@ -11,7 +11,11 @@ from torch.utils.data import DataLoader
 
 from anyrig.observe.hooks import Replacements
 from anyrig.verification.loader_lengths import LoaderLengths
+from anyrig.verification.records import RankRecord
+from anyrig.verification.replay import Replay
 from forked_ranks import run_forked
+
+RANKS = ((1, 5), (0, 7), (2, 9))  # each with the length of its loader
 
 
 def lengths_of(lengths: LoaderLengths, *loaders: DataLoader[int]) -> list[int]:
@@ -32,6 +36,11 @@ def test_lengths_are_known_by_the_order_in_which_loaders_are_first_asked() -> No
     replayed = LoaderLengths([7, 9])
     assert lengths_of(replayed, first, second, first, third) == [7, 9, 7, 2]
     assert len(first) == 4
+
+
+def test_one_device_is_rank_0() -> None:
+    ranks = [RankRecord(rank, 3, (), loader_lengths=(lengths,)) for rank, lengths in RANKS]
+    assert Replay.of(ranks).lengths == (7,)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
