@@ -79,7 +79,14 @@ def test_typical_steps_that_are_not_all_later_ones_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(12345.6, "12,346"), (100.4, "100"), (99.96, "100"), (33.72, "33.7"), (1.492, "1.49")],
+    [
+        (12345.6, "12,346"),
+        (999.7, "1,000"),
+        (100.4, "100"),
+        (99.96, "100"),
+        (33.72, "33.7"),
+        (1.492, "1.49"),
+    ],
 )
 def test_a_rate_has_three_digits_or_all(rate: float, text: str) -> None:
     assert describe_rate(TypicalStep(1.0, rate, (2,))) == f"; {text} samples/s"
