@@ -207,6 +207,19 @@ def test_offloading_is_rehearsed_without_the_hosts_memory(tmp_path: Path) -> Non
     assert saving.time_fraction > 1.5
 
 
+def test_what_is_not_enough_together_is_not_left_out(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WITH_ADAMW)
+    names = ["parameters updated one by one", "recomputation"]
+    savings = rehearse_remedies(
+        Program(str(script), ()), VirtualRig.parse("390MiB"), os.environ, names
+    )
+    assert savings.together is not None
+    assert savings.together.remedies == ("recomputation", "parameters updated one by one")
+    assert not savings.together.is_enough
+    assert savings.left_out == {}
+
+
 def test_what_fails_in_the_first_step_is_compared_up_to_the_end_of_the_second(
     tmp_path: Path,
 ) -> None:

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 from anyrig.verification.channel import VARIABLE, Channel
-from anyrig.verification.records import RankRecord, StepRecord
+from anyrig.verification.records import LoadedBatch, RankRecord, StepRecord
 from anyrig.verification.script_runs import Ended, ScriptRuns
 from forked_programs import run_forked
 
@@ -77,10 +78,10 @@ def test_a_script_that_needs_several_ranks_is_told_how_to_run_alone() -> None:
     assert "--single-arguments" in verdict.reason
 
 
-def leave(rank: int, steps: int) -> None:
+def leave(rank: int, steps: int, *batches: LoadedBatch) -> None:
     """Write the record of a rank with some steps."""
     each = StepRecord({}, {}, {})
-    record = RankRecord(rank, 2, (each,) * steps)
+    record = RankRecord(rank, 2, (each,) * steps, batches=batches)
     channel = Channel(**json.loads(os.environ[VARIABLE]))
     channel.write_record(record)
     file = Path(channel.folder, f"{rank}-{os.getpid()}.rank")
@@ -95,6 +96,17 @@ def test_another_number_of_ranks_than_expected_is_named() -> None:
     verdict = ScriptRuns(on_rig, on_rig, steps=3, expected_ranks=2).verify()
     assert verdict.exit_code == 2
     assert "1 ranks made steps on the rig, and 2 were expected" in str(verdict.reason)
+
+
+def test_batches_that_cannot_be_put_together_are_a_verdict_on_all_ranks() -> None:
+    def on_rig() -> Ended:
+        for rank in range(2):
+            leave(rank, 3, LoadedBatch(0, 0, 0, torch.zeros(2, rank + 1)))
+        return Ended(0)
+
+    verdict = ScriptRuns(on_rig, on_rig, steps=3).verify()
+    assert (verdict.exit_code, verdict.world_size) == (2, 2)
+    assert "batches of the shapes (2, 1), (2, 2)" in str(verdict.reason)
 
 
 @pytest.mark.parametrize(("steps", "fails"), [(3, False), (2, True)])
@@ -154,3 +166,23 @@ def test_the_random_numbers_of_a_rank_are_seeded_with_it(tmp_path: Path) -> None
     channel = json.dumps(asdict(Channel(str(tmp_path), steps=1, widens=False)))
     done = run_forked("-c", SEEDED, RANK="3", LOCAL_RANK="1", **{VARIABLE: channel})
     assert done.stdout.split() == ["3", str(random.Random(3).random())], done.stderr
+
+
+LOADED = """
+import torch
+from torch.utils.data import DataLoader
+from anyrig.verification.channel import record_this_process
+
+record_this_process()
+(batch,) = DataLoader(torch.zeros(2, dtype=torch.float32), batch_size=2)
+print(batch.dtype, torch.get_default_dtype())
+"""
+
+
+@pytest.mark.parametrize(("widens", "dtype"), [(False, "torch.float32"), (True, "torch.float64")])
+def test_a_run_in_the_own_types_of_the_script_keeps_its_batches(
+    widens: bool, dtype: str, tmp_path: Path
+) -> None:
+    channel = json.dumps(asdict(Channel(str(tmp_path), steps=1, widens=widens)))
+    done = run_forked("-c", LOADED, **{VARIABLE: channel})
+    assert done.stdout.split() == [dtype, dtype], done.stderr
