@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from promises import BF16, Layers, check_promise, line_of, on_gpu, training
 from torch import Tensor, nn
@@ -93,7 +95,13 @@ def test_a_lead_that_computes_the_loss() -> None:
     def step(in_replicas: bool) -> Callable[[], Tensor]:
         return training(Replicated(in_replicas), on_gpu(4096, 2048))
 
-    check_promise("R05", step(False), step(True), line_of(Replicated, "# the loss"))
+    finding = check_promise("R05", step(False), step(True), line_of(Replicated, "# the loss"))
+    shown = re.search(r"computes for ([\d.]+) ms in each step", finding.text)
+    assert shown is not None, finding.text
+    assert finding.saved_seconds is not None
+    # Three quarters of that time are saved, as each device then computes its part; and copies are.
+    share = 1e-3 * float(shown[1]) * (1 - 1 / len(DEVICES))
+    assert finding.saved_seconds / 2 < share < finding.saved_seconds
 
 
 class Side(nn.Module):
