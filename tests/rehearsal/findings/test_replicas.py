@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from promises import BF16, Layers, check_promise, line_of, on_gpu, training
 from torch import Tensor, nn
