@@ -1,4 +1,4 @@
-"""Correct training runs whose model would begin with other values on one device.
+"""Correct training runs whose model would start from other values on one device.
 
 Each function is one rank's part of a run.
 """

@@ -19,7 +19,7 @@ RANKS = ((1, 5), (0, 7), (2, 9))  # each with the length of its loader
 
 
 def lengths_of(lengths: LoaderLengths, *loaders: DataLoader[int]) -> list[int]:
-    """Return the lengths of loaders while they are noted or replayed."""
+    """Return the lengths of loaders while they are recorded or replayed."""
     replacements = Replacements()
     lengths.start(replacements)
     try:
@@ -28,11 +28,11 @@ def lengths_of(lengths: LoaderLengths, *loaders: DataLoader[int]) -> list[int]:
         replacements.restore()
 
 
-def test_lengths_are_known_by_the_order_in_which_loaders_are_first_asked() -> None:
+def test_lengths_are_known_by_the_order_in_which_they_are_first_read() -> None:
     first, second, third = (DataLoader(range(count), 2) for count in (8, 6, 4))
-    noted = LoaderLengths()
-    assert lengths_of(noted, second, first, second, first) == [3, 4, 3, 4]
-    assert noted.noted == [3, 4]
+    recorded = LoaderLengths()
+    assert lengths_of(recorded, second, first, second, first) == [3, 4, 3, 4]
+    assert recorded.recorded == [3, 4]
     replayed = LoaderLengths([7, 9])
     assert lengths_of(replayed, first, second, first, third) == [7, 9, 7, 2]
     assert len(first) == 4

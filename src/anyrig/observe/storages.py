@@ -19,7 +19,7 @@ _SPARSE_PARTS = {
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a DTensor, or a tensor that is none as it is."""
+    """Return this rank's part of a DTensor. Any other tensor is returned unchanged."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 

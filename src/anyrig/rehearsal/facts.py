@@ -304,7 +304,7 @@ class Facts:
         arguments: its arguments.
         rig: the virtual rig.
         shape_only: whether nothing was computed.
-        assume_values: whether a constant stood for each value that was not computed.
+        assume_values: whether the program read a constant in place of each value not computed.
         torch: the version of PyTorch.
         anyrig: the version of anyrig.
         status: the program's exit status.

@@ -153,7 +153,8 @@ def describe_rate(typical: TypicalStep) -> str:
     rate = typical.samples_per_second
     if rate is None:
         return ""
-    return f"; {rate:,.0f} samples/s" if rate >= 100 else f"; {rate:.3g} samples/s"
+    shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+    return f"; {shown} samples/s"
 
 
 def describe_activity(facts: Facts, typical: TypicalStep) -> list[str]:
@@ -226,7 +227,7 @@ def _describe_choice(steps: Sequence[StepFacts], typical: TypicalStep) -> str:
     if others == 1:
         return f"the second of two; {took}"
     similar = len(typical.of_steps)
-    # The others are longer, as they evaluate or save, or apart from the rest.
+    # The rest took much longer or shorter, or does not follow on from the similar ones.
     count = str(others) if similar == others else f"{similar} similar steps of {others}"
     return f"median of {count}; {took}"
 

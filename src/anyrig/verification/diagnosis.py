@@ -236,9 +236,9 @@ def _notes(rig: Sequence[RankRecord], one: RankRecord) -> tuple[str, ...]:
         notes.append("the runs have different numbers of steps; the first ones were compared")
     if _accumulates(one) and not _has_end_of_epoch(rig):
         notes.append(
-            "gradients are accumulated, and no epoch ended within these steps, so the step with an "
-            "epoch's last micro-batches was not compared: --steps takes more, and a smaller data "
-            "set needs fewer"
+            "gradients are accumulated, and no epoch ended within these steps, so a step with an "
+            "epoch's last micro-batches was not compared; compare more steps, or use a smaller "
+            "data set"
         )
     return tuple(notes)
 
@@ -248,6 +248,6 @@ def _accumulates(record: RankRecord) -> bool:
 
 
 def _has_end_of_epoch(rig: Sequence[RankRecord]) -> bool:
-    """Return whether an iteration over a loader ended, or none was seen."""
+    """Return whether an iteration over a loader ended. It is True, too, if no loader was used."""
     batches = [batch for record in rig for batch in record.batches]
     return not batches or any(batch.batch is None for batch in batches)

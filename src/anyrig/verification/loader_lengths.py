@@ -1,12 +1,12 @@
-"""What ``len(loader)`` returns: noted in the ranks, and returned on one device.
+"""What ``len(loader)`` returns: recorded in the ranks, and returned on one device.
 
 ::
 
     two ranks     14 batches of 8 samples each      len(loader) is 14
     one device    14 batches of 16, those of both   its own loader would say 28
 
-A program that does something at the end of an epoch, such as a step with the last micro-batches,
-finds the end by this number.
+A program that acts at the end of an epoch, such as by a step with the last micro-batches, counts up
+to this number.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..observe.hooks import Replacements
 
 
 class LoaderLengths:
-    """Notes the lengths of data loaders, or returns those that were noted.
+    """Records the lengths of data loaders, and returns those of another run.
 
-    Both runs ask the same loaders in the same order, so a loader is known by when it was first
-    asked.
+    Both runs read the lengths of the same loaders in the same order, so a loader is identified by
+    its place in that order.
 
     Attributes:
-        noted: the lengths, in the order in which loaders were first asked.
+        recorded: this run's lengths, in the order in which they were first read.
     """
 
-    def __init__(self, replayed: Sequence[int] | None = None) -> None:
-        self.noted: list[int] = []
+    def __init__(self, replayed: Sequence[int] = ()) -> None:
+        self.recorded: list[int] = []
         self._replayed = replayed
         self._loaders: list[Any] = []
 
     def start(self, replacements: Replacements) -> None:
-        """Note, or return, lengths until the replacements end."""
+        """Replace ``len(loader)`` until `replacements` are restored."""
         replacements.around(DataLoader, "__len__", self._length)
 
     def _length(self, length: Callable[[Any], int], loader: Any) -> int:
@@ -44,7 +44,5 @@ class LoaderLengths:
         if number is None:
             number = len(self._loaders)
             self._loaders.append(loader)
-            self.noted.append(found)
-        if self._replayed is None or number >= len(self._replayed):
-            return found
-        return self._replayed[number]
+            self.recorded.append(found)
+        return self._replayed[number] if number < len(self._replayed) else found

@@ -83,7 +83,7 @@ class Recorder:
         on_end = self._enough if ends_program else lambda: None
         batches = None if replay is None else replay.batches
         self._loaders = RecordedLoaders(lambda: len(self._steps), widens, batches, on_end)
-        self._lengths = LoaderLengths(None if replay is None else replay.lengths)
+        self._lengths = LoaderLengths(() if replay is None else replay.lengths)
         self._thread = threading.get_ident()
         self._observer = Observer(
             Events(
@@ -157,7 +157,7 @@ class Recorder:
             self._dropout.was_called,
             tuple(self._loaders.batches),
             self._loaders.failure,
-            tuple(self._lengths.noted),
+            tuple(self._lengths.recorded),
         )
 
     def _to_float(

@@ -119,7 +119,7 @@ class RankRecord:
         has_dropout: whether a forward pass had dropout, which verification turns off.
         batches: what data loaders delivered.
         failure: why the run ended before its steps, if verification itself ended it; else None.
-        loader_lengths: the lengths of data loaders, in the order in which they were first asked.
+        loader_lengths: the lengths of data loaders, in the order in which they were first read.
     """
 
     rank: int

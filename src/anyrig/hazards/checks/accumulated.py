@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ...observe.census import parameters_of
+from ...observe.storages import local_part
 from ..check import Check, Report
 from ..hazard import Hazard, HazardKind, Place
 from ..tensor_numbers import TensorNumbers
@@ -164,8 +165,7 @@ def _version_of(gradient: Tensor) -> tuple[int, int]:
 
     FSDP2 adds to the local part, and autograd to the whole.
     """
-    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return gradient._version, local._version
+    return gradient._version, local_part(gradient)._version
 
 
 def _describe(name: str, intervals: int, places: tuple[Place, ...]) -> Hazard:

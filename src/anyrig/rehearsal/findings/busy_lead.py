@@ -72,7 +72,7 @@ def find(analysis: Analysis) -> Iterator[Finding]:
         f"The outputs of all replicas are copied to cuda:{lead[1]}, which computes for "
         f"{1e3 * share:.3g} ms in each step while the other GPUs have nothing to do.",
         "Compute the loss in the module that has the replicas, so that each returns its own: "
-        "anyrig.spread(model, rig, loss=criterion) does it, if the loss is a mean over samples.",
+        "anyrig.spread(model, rig, loss=criterion) does this if the loss is a mean over samples.",
     )
 
 

@@ -167,14 +167,17 @@ def _join(
 ) -> Saving | None:
     """Add remedies one by one until together they are enough, and return what they save.
 
-    The largest saving comes first, and offloading last, because it takes the most time. Before it
-    are the `small` ones, which save nothing alone: with recomputation, an optimizer's step may be
-    what needs most. A remedy that adds less than 1 % to the others is left out. If not even all of
-    them are enough, return what all save, without the small ones where these add nothing; return
-    None if there are fewer than two, or if the program fails with all.
+    Offloading comes last, because it takes the most time. A remedy that adds less than 1 % to the
+    others is left out. If all of them together are not enough, return what all save. Return None if
+    there are fewer than two, or if the program fails with all.
+
+    Args:
+        comparison: runs the program.
+        savings: of the remedies that save at least 1 % alone, the largest first.
+        small: of the other remedies. Once blocks are recomputed, the optimizer's step may need the
+            most memory, so that one of these helps.
     """
-    largest_first = sorted(savings, key=lambda one: -one.saved_bytes)
-    ordered = sorted([*largest_first, *small], key=lambda one: one.remedies == ("offload",))
+    ordered = sorted([*savings, *small], key=lambda one: one.remedies == ("offload",))
     if not savings or len(ordered) < 2:
         return None
     names = [name for each in ordered for name in each.remedies]
@@ -205,9 +208,9 @@ def _join(
 def _without_small(
     comparison: _Comparison, whole: Saving, savings: Sequence[Saving]
 ) -> Saving | None:
-    """Return what remedies save together, or those alone that save at least 1 % each, if as much.
+    """Leave out of `whole` the remedies that are not in `savings`, if they add less than 1 %.
 
-    None if that is a single one.
+    Return None if a single remedy is left.
     """
     kept = {name for each in savings for name in each.remedies}
     names = [name for name in whole.remedies if name in kept]
