@@ -70,11 +70,16 @@ def test_which_steps_the_time_is_of(facts: Facts, text: str) -> None:
     assert rows(facts)["step"] == [text]
 
 
-def test_typical_steps_that_are_not_all_later_ones_are_counted() -> None:
+@pytest.mark.parametrize(
+    ("of_steps", "text"), [((2, 3), "2 similar steps of 4"), ((5,), "1 similar step of 4")]
+)
+def test_typical_steps_that_are_not_all_later_ones_are_counted(
+    of_steps: tuple[int, ...], text: str
+) -> None:
     facts = trained(9.0, 2.0, 2.0, 5.0, 2.0)
     assert facts.typical_step is not None
-    facts = replace(facts, typical_step=replace(facts.typical_step, of_steps=(2, 3)))
-    assert rows(facts)["step"][0] == "2.00 s, median of 2 similar steps of 4; the first took 9.00 s"
+    facts = replace(facts, typical_step=replace(facts.typical_step, of_steps=of_steps))
+    assert rows(facts)["step"][0] == f"2.00 s, median of {text}; the first took 9.00 s"
 
 
 @pytest.mark.parametrize(

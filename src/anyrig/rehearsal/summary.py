@@ -228,7 +228,9 @@ def _describe_choice(steps: Sequence[StepFacts], typical: TypicalStep) -> str:
         return f"the second of two; {took}"
     similar = len(typical.of_steps)
     # The rest took much longer or shorter, or does not follow on from the similar ones.
-    count = str(others) if similar == others else f"{similar} similar steps of {others}"
+    count = str(others)
+    if similar < others:
+        count = f"{format_count(similar, 'similar step')} of {others}"
     return f"median of {count}; {took}"
 
 
