@@ -1,7 +1,12 @@
-"""Gloo groups are kept alive, since releasing the last reference may wait forever."""
+"""Gloo groups are kept alive, since releasing the last reference may wait forever.
+
+The end of the process, and forks, wait until the threads of the groups are idle.
+"""
 
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import gc, weakref
@@ -56,5 +61,45 @@ atexit.register(gather)
 
 def test_python_ends_after_the_threads_of_a_group() -> None:
     command = [sys.executable, "-c", ENDING]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+# A thread with the name of gloo's works for a while in C++, and the process forks meanwhile.
+FORKING = """
+import ctypes, os, threading, time
+import torch
+import torch.distributed as dist
+from anyrig.processes.torch_faults import keep_until_exit
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+keep_until_exit(dist.group.WORLD)
+numbers = torch.ones(2**24)
+works = threading.Event()
+started = time.monotonic()
+
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)
+    works.set()
+    while time.monotonic() < started + 0.3:
+        numbers.sum()
+    global ended
+    ended = time.monotonic()
+
+ended = float("inf")
+threading.Thread(target=work).start()
+works.wait()
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        os.fork() or os._exit(0)  # neither waits for threads that only the parent has
+        os._exit(time.monotonic() < ended)
+    assert os.waitpid(child, 0) == (child, 0)
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 11, 10), reason="forks of this Python cannot hang")
+def test_forks_wait_for_the_threads_of_a_group() -> None:
+    command = [sys.executable, "-c", FORKING]
     ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Workarounds for faults of PyTorch, from 2.11 on.
+"""Workarounds for faults of PyTorch, from 2.11 on, and for one of Python that its threads meet.
 
 `tests/processes/test_torch_faults.py` has a test for each fault, which fails in a PyTorch version
 without the fault, or once no supported version has it. The workaround can be removed when the last
@@ -15,6 +15,9 @@ workaround                  fault                                   pytorch/pyto
 `_await_idle_threads`,      A C++ thread that requests the GIL      #190489          up to 2.15.0
 `end_launcher`              while Python ends aborts the process                     at least
                             (up to Python 3.13).
+`_await_idle_threads`       If a C++ thread requests the GIL while  python/cpython   Python up to
+(before a fork)             another one forks, such as for workers  #112275          3.10.14 and
+                            of a DataLoader, the child may hang.                     3.11.9
 `bound_answers`             The store's client waits for an answer  no issue         up to 2.15.0
                             forever, regardless of its timeout.                      at least
 `drop_rank_prefix`          Each line of a traceback is prefixed    #118190          from 2.3 to
@@ -60,6 +63,9 @@ _MOST_LOOKS = 100
 # The idle time before the first TCP keep-alive probe, and the interval between probes.
 _PROBE_SECONDS = 2
 
+# Python releases up to 3.10.14 have the fault, too; later ones of 3.10 wait without a need.
+_FORKS_MAY_HANG = sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork")
+
 _kept: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -75,6 +81,8 @@ def keep_until_exit(group: Any) -> None:
         return
     if not _kept:
         atexit.register(_await_idle_threads)
+        if _FORKS_MAY_HANG:
+            os.register_at_fork(before=_await_idle_threads)
     _kept.add(group)
     # At exit, Python clears modules in no defined order; this reference is never dropped.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
@@ -84,6 +92,8 @@ def _await_idle_threads() -> None:
     """Release the GIL until all threads of gloo are idle."""
     for _ in range(_MOST_LOOKS):
         before = _read_threads()
+        if not before:  # a forked process has no threads of its parent
+            return
         time.sleep(_LOOK_SECONDS)
         if before == _read_threads() and all(asleep for asleep, _ in before.values()):
             return
