@@ -189,7 +189,7 @@ class ProcessEngine(DividedEngine):
         self, workers: Sequence[Worker], parts: Parts, call: int, settings: Settings
     ) -> Iterator[ForwardRequest]:
         model = self._model
-        learns = [slot.tensor.requires_grad for slot in model.tensors.parameters]
+        learns = bytes(slot.tensor.requires_grad for slot in model.tensors.parameters)
         for worker, given, samples in zip(workers, parts.given[1:], parts.samples[1:], strict=True):
             definition, known = None, self._known[worker]
             if known.version != model.version:

@@ -25,13 +25,12 @@ from pathlib import Path
 
 import anyrig
 
+from ....processes.host_memory import keep_freed_memory
+
 _MODULE = "anyrig.parallel.engines.processes.worker"
 _END_SECONDS = 1.0
 # What `anyrig run --watch` asks of processes is not meant for these.
 _HIDDEN = ("ANYRIG_WATCHERS",)
-# A worker allocates the same sizes in every step. By default, glibc gives the memory back to the
-# system in between, which fills each page with zeros again.
-_KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 # A child of which the status is asked, or 0 to fork, and the number of the new worker.
 REQUEST = struct.Struct("=qq")
 STATUS = struct.Struct("=q")
@@ -53,7 +52,7 @@ class ForkServer:
     def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
         with theirs:
             environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
-            environment = {**_KEEPING_MEMORY, **environment}
+            environment |= keep_freed_memory({}, os.environ)
             folder = str(Path(anyrig.__file__).parents[1])
             known = environment.get("PYTHONPATH")
             environment["PYTHONSAFEPATH"] = "1"  # not the folder from which the script was started

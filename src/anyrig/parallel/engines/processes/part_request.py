@@ -47,7 +47,7 @@ class ForwardRequest:
         model: the number of the model.
         call: the number of the call, by which a backward pass names it.
         definition: the module, if it has changed.
-        learns: for each parameter, whether it requires a gradient.
+        learns: for each parameter, 1 if it requires a gradient.
         refreshed: the numbers of the tensors whose copies are out of date.
         given: the arguments of the part, ``(args, kwargs)``.
         samples: how many samples the part has, and `total` how many the batch has.
@@ -59,7 +59,7 @@ class ForwardRequest:
     model: int
     call: int
     definition: Definition | None
-    learns: Sequence[bool]
+    learns: bytes
     refreshed: Sequence[int]
     given: tuple[Any, Any]
     samples: int
@@ -103,9 +103,9 @@ class Computed:
 
 @dataclass(frozen=True)
 class Differentiated:
-    """The gradients are in the worker's row: `present` has the parameters that have one."""
+    """The gradients are in the worker's row: `present` has 1 for each parameter with a gradient."""
 
-    present: Sequence[int]
+    present: bytes
     of_inputs: Sequence[Tensor | None]
 
 

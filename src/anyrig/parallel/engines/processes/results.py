@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ....errors import SpreadError
 from ....transfer.tree import list_leaves, map_leaves
+from ...losses.loss_part import LossPart
 from ...marks import tensors_with_gradients
 
 
@@ -19,7 +20,10 @@ def learning_tensors(tree: Any) -> list[Tensor]:
     one process would not reach another, and for a nested tensor: PyTorch's own functions in Python
     take none.
     """
-    leaves = [leaf for leaf, _ in list_leaves(tree)]
+    if type(tree) is LossPart:
+        leaves = [tree.value, tree.count, *tree.targets]
+    else:
+        leaves = [leaf for leaf, _ in list_leaves(tree)]
     found = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     if any(each.is_nested for each in found):
         raise SpreadError(

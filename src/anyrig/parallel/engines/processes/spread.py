@@ -9,6 +9,7 @@ import torch
 
 from ....devices.rig import Rig
 from ....errors import SpreadError
+from ....processes.host_memory import keep_own_freed_memory
 from ...accumulation import check_accumulate
 from ...asked import Asked
 from ...layout import Layout, make_layout
@@ -47,6 +48,7 @@ def spread_over_processes(
         return SpreadModule(ReplicaEngine(module, layout, asked.loss))
     # Once, as each change of the number makes OpenMP start threads again.
     torch.set_num_threads(_threads_of_each(len(layout.devices)))
+    keep_own_freed_memory()
     return SpreadModule(ProcessEngine(module, layout, asked.loss))
 
 

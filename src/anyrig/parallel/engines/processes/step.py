@@ -102,16 +102,15 @@ class Step(Delivery):
         """Return the sums for parameters, then the gradients of the inputs of all parts."""
         parameters = len(self._parameters)
         sums, of_inputs = [*own[:parameters]], [*own[parameters:]]
-        place = {id(each): position for position, each in enumerate(self._parameters)}
-        positions = [place.get(id(slot.tensor)) for slot in self._tensors.parameters]
+        known = {id(each): position for position, each in enumerate(self._parameters)}
+        positions = [known.get(id(slot.tensor)) for slot in self._tensors.parameters]
         memory = self._tensors.sums.tensors()
         for number, answer in zip(self._workers, answers, strict=True):
             _, row = self._tensors.row(number)
-            for present in answer.present:
-                position = positions[present]
-                if position is not None:
-                    before = sums[position]
-                    sums[position] = _sum(before, row[present], memory[present])
+            found = zip(positions, answer.present, row, memory, strict=True)
+            for position, is_present, other, place in found:
+                if is_present and position is not None:
+                    sums[position] = _sum(sums[position], other, place)
             of_inputs += [None if each is None else copied(each) for each in answer.of_inputs]
         return [*sums, *of_inputs]
 

@@ -137,7 +137,7 @@ def _end_with_server(server: int) -> None:
 
 def _serve(link: Link, number: int) -> None:
     from .link import LinkClosed, Segment
-    from .part_request import Failed, SearchPath
+    from .part_request import Computed, Failed, SearchPath
     from .sent_errors import SentError
     from .worker_parts import WorkerParts
 
@@ -160,6 +160,8 @@ def _serve(link: Link, number: int) -> None:
             used.is_free = True
         try:
             used = link.send(answer)
+            if isinstance(answer, Computed):  # the parent reads no gradients now
+                parts.prepare()
         except LinkClosed:
             raise
         except Exception as error:  # the result cannot be pickled, or memory is exhausted

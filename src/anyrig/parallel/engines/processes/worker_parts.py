@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import ne
 from typing import Any
 
 import torch
@@ -51,36 +52,42 @@ class WorkerModel:
             if place.is_parameter
         ]
         self._row = [place.in_memory(definition.row) for place in places if place.is_parameter]
+        # The versions of its tensors when they were filled with zeros.
+        self._cleared = [-1] * len(self._row)
         self.module, self.loss = unpickle(definition.text, self._tensors.__getitem__)
         modules = [each for each in (self.module, self.loss) if isinstance(each, nn.Module)]
         functions = functions_of((m for each in modules for m in each.modules()), self.loss)
         require_equal_code(facts_of(functions), definition.facts)
 
     @contextmanager
-    def gradients_in_row(self) -> Iterator[list[int]]:
-        """Have backward passes add the parameters' gradients up in the row of this worker.
-
-        Yield the numbers of the parameters that have one, which are known afterwards.
-        """
-        present: list[int] = []
-        learning = [number for number, each in enumerate(self.parameters) if each.requires_grad]
-        rows = [self._row[number] for number in learning]
-        before = [row.zero_()._version for row in rows]
-        for number, row in zip(learning, rows, strict=True):
-            self.parameters[number].grad = row
+    def gradients_in_row(self) -> Iterator[None]:
+        """Have backward passes add the parameters' gradients up in the row of this worker."""
+        self.clear_row()
+        learning = [
+            each for each in zip(self.parameters, self._row, strict=True) if each[0].requires_grad
+        ]
+        for parameter, row in learning:
+            parameter.grad = row
         try:
-            yield present
+            yield
         finally:
-            for number in learning:
-                self.parameters[number].grad = None
-        found = zip(learning, rows, before, strict=True)
-        present += [number for number, row, version in found if row._version != version]
+            for parameter, _ in learning:
+                parameter.grad = None
 
-    def follow(self, learns: Sequence[bool], refreshed: Sequence[int]) -> None:
+    def clear_row(self) -> None:
+        """Fill the row with zeros, unless it has them."""
+        if self.present() != bytes(len(self._row)):
+            self._cleared = [row.zero_()._version for row in self._row]
+
+    def present(self) -> bytes:
+        """Return 1 for each parameter to whose row something was added since it was cleared."""
+        return bytes(map(ne, (row._version for row in self._row), self._cleared))
+
+    def follow(self, learns: bytes, refreshed: Sequence[int]) -> None:
         """Take over what has changed in the parent."""
         for parameter, each in zip(self.parameters, learns, strict=True):
             if parameter.requires_grad != each:
-                parameter.requires_grad_(each)
+                parameter.requires_grad_(bool(each))
         with torch.no_grad():
             for number in refreshed:
                 self._tensors[number].copy_(self._shared[number])
@@ -171,7 +178,7 @@ class WorkerParts:
             for result, gradient in zip(graph.results, request.upstream, strict=True)
             if gradient is not None
         ]
-        with model.gradients_in_row() as present:
+        with model.gradients_in_row():
             torch.autograd.backward(
                 [result for result, _ in pairs],
                 [gradient for _, gradient in pairs],
@@ -180,4 +187,9 @@ class WorkerParts:
         of_inputs = [each.grad for each in graph.inputs]
         for each in graph.inputs:
             each.grad = None
-        return Differentiated(present, of_inputs)
+        return Differentiated(model.present(), of_inputs)
+
+    def prepare(self) -> None:
+        """Prepare for the backward pass of the last forward, while the parent has its results."""
+        if self._graphs:
+            self._graphs[next(reversed(self._graphs))].model.clear_row()
