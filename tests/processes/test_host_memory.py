@@ -1,8 +1,10 @@
-"""Ranks on the CPU keep freed memory, which glibc would return after every step."""
+"""Processes on the CPU keep freed memory, which glibc would return after every step."""
 
 import os
 import platform
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -65,3 +67,43 @@ def test_the_user_s_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
     variables, _ = anyrig.launch(_train, rig="cpu", nproc_per_device=2)
     assert variables == {"MALLOC_TRIM_THRESHOLD_": None, "MALLOC_MMAP_THRESHOLD_": "1048576"}
+
+
+OWN = """
+import resource
+import torch
+from torch import nn
+import anyrig
+
+SPREAD
+def allocate():
+    for _ in range(3):
+        blocks = [bytearray(24 * 2**20) for _ in range(8)]
+        del blocks
+
+allocate()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+allocate()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 3)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+@pytest.mark.parametrize(
+    ("processes", "user", "kept"),
+    [(2, {}, True), (1, {}, False), (2, {"MALLOC_TRIM_THRESHOLD_": "131072"}, False)],
+)
+def test_a_script_with_worker_processes_keeps_its_own(
+    processes: int, user: dict[str, str], kept: bool
+) -> None:
+    plan = f"plan=anyrig.Replicas(processes={processes})"
+    program = OWN.replace("SPREAD", f'model = anyrig.spread(nn.Linear(4, 4), "cpu", {plan})')
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **user},
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (int(ended.stdout) < 5_000) == kept, ended.stdout
