@@ -70,10 +70,10 @@ FORKING = """
 import ctypes, os, threading, time
 import torch
 import torch.distributed as dist
-from anyrig.processes.torch_faults import keep_until_exit
+from anyrig.processes.torch_faults import hold_destroyed_groups, keep_until_exit
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-keep_until_exit(dist.group.WORLD)
+BEGIN
 numbers = torch.ones(2**24)
 works = threading.Event()
 started = time.monotonic()
@@ -99,7 +99,8 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 11, 10), reason="forks of this Python cannot hang")
-def test_forks_wait_for_the_threads_of_a_group() -> None:
-    command = [sys.executable, "-c", FORKING]
+@pytest.mark.parametrize("begin", ["keep_until_exit(dist.group.WORLD)", "hold_destroyed_groups()"])
+def test_forks_wait_for_the_threads_of_a_group(begin: str) -> None:
+    command = [sys.executable, "-c", FORKING.replace("BEGIN", begin)]
     ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

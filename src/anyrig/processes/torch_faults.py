@@ -42,7 +42,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -79,13 +79,19 @@ def keep_until_exit(group: Any) -> None:
 
     if "nccl" in dist.get_backend_config(group) or group in _kept:
         return
+    _await_before_forks()
     if not _kept:
         atexit.register(_await_idle_threads)
-        if _FORKS_MAY_HANG:
-            os.register_at_fork(before=_await_idle_threads)
     _kept.add(group)
     # At exit, Python clears modules in no defined order; this reference is never dropped.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+@cache
+def _await_before_forks() -> None:
+    """Make each later fork of this process wait for gloo's threads, where the child may hang."""
+    if _FORKS_MAY_HANG:
+        os.register_at_fork(before=_await_idle_threads)
 
 
 def _await_idle_threads() -> None:
@@ -120,12 +126,13 @@ def _read_threads() -> dict[str, tuple[bool, str]]:
 def hold_destroyed_groups() -> None:
     """Make `torch.distributed.destroy_process_group` keep the last groups that it destroys.
 
-    This protects models that use DDP without `spread`. The kept groups are not released when the
-    rank ends, because `end_rank` does not clear modules.
+    This protects models that use DDP without `spread`, and so do waits before forks. The kept
+    groups are not released when the rank ends, because `end_rank` does not clear modules.
     """
     import torch.distributed
     from torch.distributed import distributed_c10d
 
+    _await_before_forks()
     destroy = distributed_c10d.destroy_process_group
     held: deque[Any] = deque(maxlen=_MOST_HELD)
 
