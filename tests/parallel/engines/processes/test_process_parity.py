@@ -258,6 +258,34 @@ def test_means_over_targets_count_those_of_all_processes() -> None:
     assert_same_numbers(several, one)
 
 
+class Weighing(nn.Module):
+    """Returns scores, and a weight for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.weights = nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scores(x), self.weights(x).sigmoid().squeeze(1)
+
+
+def weighted(output: tuple[Tensor, Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
+    scores, weights = output
+    losses = functional.cross_entropy(scores, target, reduction="none")
+    return (weights * losses).sum(), weights.sum()
+
+
+def test_what_a_loss_divides_by_may_learn() -> None:
+    one = Weighing()
+    several = copy.deepcopy(one)
+    model = spread(several, weighted)
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+    total, count = weighted(one(x), y)
+    (total / count).backward()
+    model(x, target=y).backward()
+    assert_same_numbers(several, one)
+
+
 def test_outputs_in_containers_and_images_in_another_memory_format() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
