@@ -147,6 +147,7 @@ SAMPLED = {
     "loader": "loader = DataLoader(data, sampler=sampler)",
     "loop": "for epoch in range(3):",
 }
+INLINE = {"sampler": "loader = DataLoader(data, sampler=DistributedSampler(data))"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ SAMPLED = {
         ({"sampler": "sampler = DistributedSampler(data, shuffle=True)"}, True),
         ({"loader": "loader = BatchSampler(sampler, 8, True)"}, True),
         ({"loop": "for Epoch_number in range(3):"}, True),
-        ({"sampler": "loader = DataLoader(data, sampler=DistributedSampler(data))"}, True),
+        (INLINE, True),
         ({"sampler": "sampler = DistributedSampler(data, shuffle=False)"}, False),
         ({"sampler": "sampler = DistributedSampler(data, shuffle=args.shuffle)"}, False),
         ({"sampler": "sampler = DistributedSampler(data, **options)"}, False),
@@ -169,6 +170,8 @@ SAMPLED = {
         ({"loader": "sampler.set_epoch(3)"}, False),
         ({"loop": "for step in range(3):"}, False),
         ({"loop": "for step in range(3):\n      for batch in enumerate(loader):"}, True),
+        (INLINE | {"loop": "for epoch in range(len(loader)):\n      for x in tqdm(loader):"}, True),
+        (INLINE | {"loader": "prepare(loader)"}, False),
         ({"loop": "for step in steps:\n      for batch in loader:"}, False),
         ({"loop": "while epoch < 3:"}, False),
     ],

@@ -17,6 +17,8 @@ _SAMPLER = "torch.utils.data.distributed.DistributedSampler"
 
 _LOADER = "torch.utils.data.DataLoader"
 _BATCHES = "torch.utils.data.BatchSampler"
+# What may get the loader, and calls no `set_epoch`.
+_READERS = ("enumerate", "len", "iter", "zip", "print", "tqdm", "track")
 
 
 def find(program: Program) -> Iterator[Hit]:
@@ -74,7 +76,7 @@ def _is_for_evaluation(program: Program, call: ast.Call) -> bool:
 
 
 def _is_passed_on(program: Program, call: ast.Call) -> bool:
-    """Return whether another function gets the sampler, and may call `set_epoch`."""
+    """Return whether another function gets the sampler or its loader, and may call `set_epoch`."""
     statement = program.statement(call)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return False
@@ -87,7 +89,9 @@ def _is_passed_on(program: Program, call: ast.Call) -> bool:
         if node.id != name or not is_argument or program.scopes.scope(node) is not scope:
             continue
         assert isinstance(parent, ast.Call)
-        if program.names.dotted(parent.func) not in (_LOADER, _BATCHES):
+        function = parent.func
+        called = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+        if program.names.dotted(function) not in (_LOADER, _BATCHES) and called not in _READERS:
             return True
     return False
 
