@@ -166,6 +166,6 @@ EXPECTED = {
     ),
     "trains_a_parameter_of_no_module_unwrapped": (
         1,
-        OF_NO_MODULE + "call the DistributedDataParallel module itself",
+        OF_NO_MODULE + "have these parameters in the module that DistributedDataParallel wraps",
     ),
 }

@@ -203,7 +203,11 @@ def test_many_parameters_are_named_in_part() -> None:
         ("c", "gradient of c of shape (2,) was", "no module has c of shape (2,), and Distributed"),
         ("bc", "gradient of c of shape (2,), b was", "no module has c of shape (2,), and"),
         ("cd", "of d of shape (2,), c of shape (2,) was", "no module has d of shape (2,), c of"),
-        ("b", "gradient of b was", "call the DistributedDataParallel module itself"),
+        (
+            "b",
+            "gradient of b was",
+            "have these parameters in the module that DistributedDataParallel wraps",
+        ),
     ],
 )
 def test_an_unreduced_parameter_of_no_module_is_named(names: str, text: str, remedy: str) -> None:

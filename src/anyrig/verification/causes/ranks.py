@@ -101,7 +101,9 @@ def ranks_disagree(evidence: Evidence) -> Cause | None:
     return Cause(
         "ranks-disagree",
         f"ranks {_pair(difference.ranks)} have different gradients of {difference.name}",
-        "reduce the gradients of all ranks alike before the optimizer's step",
+        "reduce the gradients of all ranks alike before the optimizer's step; under "
+        "DistributedDataParallel, the last micro-batch before each step must be outside of "
+        "no_sync(), also at the end of an epoch",
     )
 
 
@@ -178,9 +180,9 @@ def _how_to_reduce(evidence: Evidence, names: list[str]) -> str:
         )
     if len(of_no_module) < len(names):
         remedies.append(
-            "call the DistributedDataParallel module itself, not model.module and not "
-            "model.forward; wrap the model after the last change of its parameters; leave "
-            "no_sync() for the last micro-batch"
+            "have these parameters in the module that DistributedDataParallel wraps, and wrap it "
+            "after the last change of its parameters; call the wrapper itself, not model.module "
+            "and not model.forward; leave no_sync() for the last micro-batch"
         )
     return "; ".join([*remedies, "or all_reduce these gradients with the mean"])
 
