@@ -123,6 +123,18 @@ def clips_values(_: Rig) -> None:
     train(net(), clip_values, average)
 
 
+def clips_and_never_reduces(_: Rig) -> None:
+    train(net(), clip)
+
+
+def reduces_and_then_clips_values_on_one_rank(_: Rig) -> None:
+    def clip_values(parameters: list[Tensor]) -> None:
+        if dist.get_rank():
+            nn.utils.clip_grad_value_(parameters, 0.01)
+
+    train(net(), average, clip_values)
+
+
 def takes_the_first_ranks_gradients(_: Rig) -> None:
     def send(parameters: list[Tensor]) -> None:
         for one in parameters:
@@ -159,6 +171,11 @@ EXPECTED = {
     "clips_after_a_wrapper_reduced": (0, "the same on the rig and on one device"),
     "clips_far_above_every_norm": (0, "the same on the rig and on one device"),
     "clips_values": (1, UNKNOWN),
+    "clips_and_never_reduces": (
+        1,
+        "    the gradients were never reduced: after its last backward pass, each rank had those",
+    ),
+    "reduces_and_then_clips_values_on_one_rank": (1, "    ranks 0 and 1 have different gradients"),
     "takes_the_first_ranks_gradients": (1, UNKNOWN),
     "trains_a_parameter_of_no_module": (
         1,

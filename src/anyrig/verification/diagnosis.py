@@ -13,7 +13,7 @@ from .causes.modules import (
     same_dropout_on_all_ranks,
     unknown,
 )
-from .causes.own_gradients import scaled_before_reduction
+from .causes.own_gradients import changed_and_never_reduced, scaled_before_reduction
 from .causes.ranks import (
     different_initial_values,
     never_reduced,
@@ -46,6 +46,7 @@ _CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     unequal_counts,
     batch_norm_by_rank,
     padding,
+    changed_and_never_reduced,
     ranks_disagree,
 )
 

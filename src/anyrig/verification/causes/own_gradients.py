@@ -1,4 +1,4 @@
-"""The cause in what ranks did to their own gradients before the gradients were reduced.
+"""The causes in what ranks did to their own gradients, before they were reduced or without that.
 
 ::
 
@@ -13,7 +13,7 @@ device computed, and rank r multiplied its gradients by a_r / share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from ..comparison import GRADIENT
 from ..evidence import Evidence
 from ..records import StepRecord
 from ..verdict import Cause
+from .ranks import how_to_reduce
 
 # The least eigenvalue of the matrix of cosines between the ranks' gradients. With a smaller one,
 # the gradients are nearly dependent, so that other numbers of the ranks fit nearly as well.
@@ -55,6 +56,52 @@ def scaled_before_reduction(evidence: Evidence) -> Cause | None:
         "and then torch.nn.utils.clip_grad_norm_. With DistributedDataParallel, call it after the "
         "step's last backward(), outside no_sync(): that backward() reduces the gradients",
     )
+
+
+def changed_and_never_reduced(evidence: Evidence) -> Cause | None:
+    """Each rank changed the gradients of its own samples, which were not reduced before or after.
+
+    Each of its gradients has still the direction that its last backward pass gave it.
+    """
+    difference = evidence.difference
+    if difference.kind != GRADIENT or not difference.ranks:
+        return None
+    own = _own_gradients(evidence)
+    alone = _gradients_of(evidence.one_step, evidence)
+    if own is None or alone is None:
+        return None
+    bound = evidence.comparison.bound * difference.step
+    differing = [
+        name for name, rows in own.rows.items() if not rows.equal(rows[:1].expand_as(rows))
+    ]
+    if not differing or own.share_of(alone, bound) is None or not _are_multiples(evidence, own):
+        return None
+    return Cause(
+        "never-reduced",
+        "the gradients were never reduced: after its last backward pass, each rank had those of "
+        "its own samples, and changed them, as clipping does. Together they are those of one "
+        "device",
+        how_to_reduce(evidence, differing),
+    )
+
+
+def _are_multiples(evidence: Evidence, own: _OwnGradients) -> bool:
+    """Return whether each rank's optimizer received multiples of the rank's own gradients."""
+    bound = evidence.comparison.bound * evidence.difference.step
+    for rank, step in enumerate(evidence.rank_steps):
+        final = _gradients_of(replace(step, after_backward={}), evidence)
+        if final is None:
+            return False
+        rows = {name: each[rank] for name, each in own.rows.items()}
+        made = {name: row * _ratio(final[name], row) for name, row in rows.items()}
+        if not _agree(made, final, bound):
+            return False
+    return True
+
+
+def _ratio(vector: Tensor, to: Tensor) -> Tensor:
+    """Return the multiple of `to` that is nearest to a vector."""
+    return (vector @ to) / (to @ to).clamp_min(torch.finfo(to.dtype).tiny)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def never_reduced(evidence: Evidence) -> Cause | None:
         "never-reduced",
         f"the gradient of {which} was never reduced: each rank has that of its own samples, and "
         f"the {operation} over the ranks is the gradient on one device",
-        _how_to_reduce(evidence, kept),
+        how_to_reduce(evidence, kept),
     )
 
 
@@ -168,7 +168,7 @@ def _is_equal(values: list[float]) -> bool:
     return max(values) - min(values) <= 1e-6 * max(abs(value) for value in values)
 
 
-def _how_to_reduce(evidence: Evidence, names: list[str]) -> str:
+def how_to_reduce(evidence: Evidence, names: list[str]) -> str:
     """Return what to change so that the gradients of these parameters are averaged."""
     of_no_module = [name for name in names if _has_no_module(evidence, name)]
     remedies = []
