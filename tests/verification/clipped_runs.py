@@ -135,6 +135,14 @@ def reduces_and_then_clips_values_on_one_rank(_: Rig) -> None:
     train(net(), average, clip_values)
 
 
+def reduces_and_then_clips_each_tensor_on_one_rank(_: Rig) -> None:
+    def clip_each(parameters: list[Tensor]) -> None:
+        for one in parameters if dist.get_rank() else []:
+            clip([one])
+
+    train(DistributedDataParallel(net()), clip_each)
+
+
 def takes_the_first_ranks_gradients(_: Rig) -> None:
     def send(parameters: list[Tensor]) -> None:
         for one in parameters:
@@ -174,6 +182,10 @@ EXPECTED = {
     "clips_and_never_reduces": (
         1,
         "    the gradients were never reduced: after its last backward pass, each rank had those",
+    ),
+    "reduces_and_then_clips_each_tensor_on_one_rank": (
+        1,
+        "    ranks 0 and 1 have different gradients",
     ),
     "reduces_and_then_clips_values_on_one_rank": (1, "    ranks 0 and 1 have different gradients"),
     "takes_the_first_ranks_gradients": (1, UNKNOWN),
