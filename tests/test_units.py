@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyrig.units import format_bytes, format_count, format_span, parse_bytes, parse_seconds
+from anyrig.units import (
+    format_bytes,
+    format_count,
+    format_rate,
+    format_span,
+    parse_bytes,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,14 @@ from anyrig.units import format_bytes, format_count, format_span, parse_bytes, p
 )
 def test_format(count: int | None, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(1.6408, "1.64"), (0.0312, "0.0312"), (99.4, "99.4"), (100, "100"), (1234.5, "1,234")],
+)
+def test_rates_have_three_digits(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def format_seconds(seconds: float) -> str:
     return f"{1e6 * seconds:.1f} us"
 
 
+def format_rate(rate: float) -> str:
+    """Return a number per second: a whole number from 100 on, else with three digits."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def format_span(low: float, high: float, joint: str = "and") -> str:
     """Return two durations in seconds as text, with one unit: ``"5.2 and 6.81 s"``."""
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

@@ -241,6 +241,7 @@ def test_the_table_has_the_columns_that_the_rigs_have() -> None:
     assert table[1] == ["2xL4", "no GPU used", "500.00 ms", "-", "1,234", "0.81"]
     assert table[2] == ["T4", "no GPU used", "250.00 ms", "-", "-", "no price"]
     assert shown(timed("L4", 2.0))[1][3] == "1.8 to 2.4 s"
+    assert shown(row(of=facts(4.88, 1.64)))[1][4] == "1.64"
     unknown = row(of=facts(0.5, None))
     assert shown(first, unknown)[2][5] == "-"  # it has a price, and no samples
     steps = shown(unknown, second)

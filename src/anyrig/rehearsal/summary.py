@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..units import format_bytes, format_count, format_seconds, format_span
+from ..units import format_bytes, format_count, format_rate, format_seconds, format_span
 from ..virtual.clock_settings import ClockSettings
 from .assumed_ranks import AssumedRanks
 from .facts import (
@@ -153,8 +153,7 @@ def describe_rate(typical: TypicalStep) -> str:
     rate = typical.samples_per_second
     if rate is None:
         return ""
-    shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-    return f"; {shown} samples/s"
+    return f"; {format_rate(rate)} samples/s"
 
 
 def describe_activity(facts: Facts, typical: TypicalStep) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ...units import format_bytes, format_seconds, format_span
+from ...units import format_bytes, format_rate, format_seconds, format_span
 from ..facts import StepInterval
 from .compared_rig import ComparedRig, Outcome
 
@@ -43,7 +43,7 @@ def comparison_table(rows: Sequence[ComparedRig], currency: str | None) -> Table
             Text(describe_fit(row)),
             _UNKNOWN if row.step_seconds is None else format_seconds(row.step_seconds),
             describe_interval(row.step_interval),
-            _UNKNOWN if row.samples_per_second is None else f"{row.samples_per_second:,.0f}",
+            _UNKNOWN if row.samples_per_second is None else format_rate(row.samples_per_second),
             *([] if currency is None else [_describe_cost(row, cost)]),
         )
     return table
