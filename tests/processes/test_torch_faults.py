@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from importlib.metadata import metadata
 
 import pytest
 import torch.distributed as dist
@@ -77,6 +78,13 @@ def test_some_supported_version_waits_with_the_gil() -> None:
     assert OLDEST < (2, 14), (
         "keep_until_exit, hold_destroyed_groups and the part of end_rank that holds groups can go "
         "(pytorch#75097, #56297)"
+    )
+
+
+def test_some_supported_python_may_hang_after_a_fork() -> None:
+    oldest = metadata("anyrig")["Requires-Python"].removeprefix(">=").split(".")
+    assert tuple(map(int, oldest)) < (3, 12), (
+        "_await_before_forks can go (python/cpython#112275, mended in 3.10.15 and 3.11.10)"
     )
 
 

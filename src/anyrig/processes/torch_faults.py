@@ -63,7 +63,7 @@ _MOST_LOOKS = 100
 # The idle time before the first TCP keep-alive probe, and the interval between probes.
 _PROBE_SECONDS = 2
 
-# Python releases up to 3.10.14 have the fault, too; later ones of 3.10 wait without a need.
+# Later releases of Python 3.10 do not have the fault, and wait without need.
 _FORKS_MAY_HANG = sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork")
 
 _kept: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -17,7 +17,7 @@ _SAMPLER = "torch.utils.data.distributed.DistributedSampler"
 
 _LOADER = "torch.utils.data.DataLoader"
 _BATCHES = "torch.utils.data.BatchSampler"
-# What may get the loader, and calls no `set_epoch`.
+# Functions that are given loaders, and do not call `set_epoch`.
 _READERS = ("enumerate", "len", "iter", "zip", "print", "tqdm", "track")
 
 

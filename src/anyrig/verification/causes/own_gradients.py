@@ -1,4 +1,4 @@
-"""The causes in what ranks did to their own gradients, before they were reduced or without that.
+"""What ranks did to their own gradients: before they were reduced, or instead of reducing them.
 
 ::
 
@@ -35,13 +35,11 @@ def scaled_before_reduction(evidence: Evidence) -> Cause | None:
     difference = evidence.difference
     if difference.kind != GRADIENT or difference.ranks or evidence.world_size < 2:
         return None
-    own = _own_gradients(evidence)
-    alone = _gradients_of(evidence.one_step, evidence)
-    if own is None or alone is None:
+    found = _own_gradients(evidence)
+    if found is None:
         return None
-    bound = evidence.comparison.bound * difference.step
-    share = own.share_of(alone, bound)
-    factors = None if share is None else own.factors_of(_reduced(evidence), bound, share)
+    own, share = found
+    factors = own.factors_of(_reduced(evidence), _bound(evidence), share)
     # Ranks whose gradients are left out of the sum, or subtracted, are another mistake.
     if factors is None or min(factors) <= 1e-6 * max(factors):
         return None
@@ -59,42 +57,43 @@ def scaled_before_reduction(evidence: Evidence) -> Cause | None:
 
 
 def changed_and_never_reduced(evidence: Evidence) -> Cause | None:
-    """Each rank changed the gradients of its own samples, which were not reduced before or after.
+    """Each rank scaled the gradients of its own samples, as clipping does, and none were reduced.
 
-    Each of its gradients has still the direction that its last backward pass gave it.
+    The gradients that an optimizer received then point where its rank's last backward pass did.
     """
     difference = evidence.difference
     if difference.kind != GRADIENT or not difference.ranks:
         return None
-    own = _own_gradients(evidence)
-    alone = _gradients_of(evidence.one_step, evidence)
-    if own is None or alone is None:
+    found = _own_gradients(evidence)
+    if found is None or not _are_multiples(evidence, found[0]):
         return None
-    bound = evidence.comparison.bound * difference.step
+    own, _ = found
     differing = [
         name for name, rows in own.rows.items() if not rows.equal(rows[:1].expand_as(rows))
     ]
-    if not differing or own.share_of(alone, bound) is None or not _are_multiples(evidence, own):
+    if not differing:
         return None
     return Cause(
         "never-reduced",
-        "the gradients were never reduced: after its last backward pass, each rank had those of "
-        "its own samples, and changed them, as clipping does. Together they are those of one "
-        "device",
+        "the gradients were never reduced: each rank has scaled those of its own samples, as "
+        "clipping does. Their sum before that is the gradient on one device, up to a factor",
         how_to_reduce(evidence, differing),
     )
 
 
+def _bound(evidence: Evidence) -> float:
+    return evidence.comparison.bound * evidence.difference.step
+
+
 def _are_multiples(evidence: Evidence, own: _OwnGradients) -> bool:
     """Return whether each rank's optimizer received multiples of the rank's own gradients."""
-    bound = evidence.comparison.bound * evidence.difference.step
     for rank, step in enumerate(evidence.rank_steps):
         final = _gradients_of(replace(step, after_backward={}), evidence)
         if final is None:
             return False
         rows = {name: each[rank] for name, each in own.rows.items()}
         made = {name: row * _ratio(final[name], row) for name, row in rows.items()}
-        if not _agree(made, final, bound):
+        if not _agree(made, final, _bound(evidence)):
             return False
     return True
 
@@ -156,14 +155,20 @@ class _OwnGradients:
         return weights
 
 
-def _own_gradients(evidence: Evidence) -> _OwnGradients | None:
-    """Return the gradients of the ranks; None if some rank has only a part of a parameter."""
+def _own_gradients(evidence: Evidence) -> tuple[_OwnGradients, float] | None:
+    """Return the gradients of the ranks, and the share of their sum that one device had.
+
+    Return None if one device had something else, or if a rank has only a part of a parameter.
+    """
     ranks = [_gradients_of(step, evidence) for step in evidence.rank_steps]
     known = [one for one in ranks if one is not None]
-    if len(known) < len(ranks):
+    alone = _gradients_of(evidence.one_step, evidence)
+    if alone is None or len(known) < len(ranks):
         return None
     names = evidence.tensors.joined
-    return _OwnGradients({name: torch.stack([one[name] for one in known]) for name in names})
+    own = _OwnGradients({name: torch.stack([one[name] for one in known]) for name in names})
+    share = own.share_of(alone, _bound(evidence))
+    return None if share is None else (own, share)
 
 
 def _gradients_of(step: StepRecord, evidence: Evidence) -> Mapping[str, Tensor] | None:

@@ -160,12 +160,13 @@ def _serve(link: Link, number: int) -> None:
             used.is_free = True
         try:
             used = link.send(answer)
-            if isinstance(answer, Computed):  # the parent reads no gradients now
-                parts.prepare()
         except LinkClosed:
             raise
         except Exception as error:  # the result cannot be pickled, or memory is exhausted
-            used = link.send(Failed(SentError.of(error)))
+            answer = Failed(SentError.of(error))
+            used = link.send(answer)
+        if isinstance(answer, Computed):  # the parent is busy, and reads no gradients
+            parts.prepare()
         del answer
 
 

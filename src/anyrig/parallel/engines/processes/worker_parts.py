@@ -61,7 +61,7 @@ class WorkerModel:
 
     @contextmanager
     def gradients_in_row(self) -> Iterator[None]:
-        """Have backward passes add the parameters' gradients up in the row of this worker."""
+        """Have backward passes write the parameters' gradients to the row of this worker."""
         self.clear_row()
         learning = [
             each for each in zip(self.parameters, self._row, strict=True) if each[0].requires_grad
@@ -75,7 +75,7 @@ class WorkerModel:
                 parameter.grad = None
 
     def clear_row(self) -> None:
-        """Fill the row with zeros, unless it has them."""
+        """Fill the row with zeros, unless nothing was added to it since that was done last."""
         if self.present() != bytes(len(self._row)):
             self._cleared = [row.zero_()._version for row in self._row]
 
@@ -190,6 +190,6 @@ class WorkerParts:
         return Differentiated(model.present(), of_inputs)
 
     def prepare(self) -> None:
-        """Prepare for the backward pass of the last forward, while the parent has its results."""
+        """Clear the gradients of the model that computed last, for its backward pass."""
         if self._graphs:
             self._graphs[next(reversed(self._graphs))].model.clear_row()
